@@ -1,0 +1,79 @@
+"""Hopfleet finds the best deep-learning model for your data. Each name is loaded when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hopfleet.backends.inline import Inline as Inline
+    from hopfleet.backends.local import Local as Local
+    from hopfleet.backends.simulated import Simulated as Simulated
+    from hopfleet.data import Dataset as Dataset
+    from hopfleet.data import open_dataset as open_dataset
+    from hopfleet.data import partition as partition
+    from hopfleet.domain.space import choice as choice
+    from hopfleet.domain.space import grid_search as grid_search
+    from hopfleet.domain.space import lograndint as lograndint
+    from hopfleet.domain.space import loguniform as loguniform
+    from hopfleet.domain.space import normal as normal
+    from hopfleet.domain.space import qloguniform as qloguniform
+    from hopfleet.domain.space import quniform as quniform
+    from hopfleet.domain.space import randint as randint
+    from hopfleet.domain.space import sample_from as sample_from
+    from hopfleet.domain.space import uniform as uniform
+    from hopfleet.domain.trial import TrialState as TrialState
+    from hopfleet.errors import HopfleetError as HopfleetError
+    from hopfleet.experiment import Experiment as Experiment
+    from hopfleet.frameworks.torch import FunctionTask as FunctionTask
+    from hopfleet.frameworks.torch import TorchTask as TorchTask
+    from hopfleet.results import Results as Results
+    from hopfleet.results import TrialResult as TrialResult
+    from hopfleet.results import load as load
+    from hopfleet.search.grid import Grid as Grid
+    from hopfleet.search.random import Random as Random
+    from hopfleet.version import __version__ as __version__
+
+_HOMES = {
+    "__version__": "hopfleet.version",
+    "choice": "hopfleet.domain.space",
+    "Dataset": "hopfleet.data",
+    "Experiment": "hopfleet.experiment",
+    "FunctionTask": "hopfleet.frameworks.torch",
+    "Grid": "hopfleet.search.grid",
+    "grid_search": "hopfleet.domain.space",
+    "HopfleetError": "hopfleet.errors",
+    "Inline": "hopfleet.backends.inline",
+    "load": "hopfleet.results",
+    "Local": "hopfleet.backends.local",
+    "lograndint": "hopfleet.domain.space",
+    "loguniform": "hopfleet.domain.space",
+    "normal": "hopfleet.domain.space",
+    "open_dataset": "hopfleet.data",
+    "partition": "hopfleet.data",
+    "qloguniform": "hopfleet.domain.space",
+    "quniform": "hopfleet.domain.space",
+    "randint": "hopfleet.domain.space",
+    "Random": "hopfleet.search.random",
+    "Results": "hopfleet.results",
+    "sample_from": "hopfleet.domain.space",
+    "Simulated": "hopfleet.backends.simulated",
+    "TorchTask": "hopfleet.frameworks.torch",
+    "TrialResult": "hopfleet.results",
+    "TrialState": "hopfleet.domain.trial",
+    "uniform": "hopfleet.domain.space",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

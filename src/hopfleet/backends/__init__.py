@@ -1,0 +1,15 @@
+"""Where workers live. One protocol (``base``), one conformance suite (``hopfleet.testing.backends``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hopfleet.backends.inline import Inline
+from hopfleet.backends.local import Local
+from hopfleet.backends.simulated import Simulated
+
+BACKENDS: Mapping[str, type[Inline | Local | Simulated]] = {
+    "inline": Inline,
+    "local": Local,
+    "simulated": Simulated,
+}

@@ -1,0 +1,37 @@
+"""What every backend promises.
+
+A backend starts workers, carries commands to them and brings their events back. It decides nothing. The loop calls
+it from one thread: ``start`` once, then ``send`` and ``receive`` in any order, then ``close`` once, also after an
+error. Per worker, commands are obeyed in the order sent. A worker that dies is reported as WorkerLost, exactly once;
+whether another one takes its place is up to the backend, and shows as WorkerJoined.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hopfleet.domain.messages import Command, Event
+from hopfleet.domain.trial import Trial
+from hopfleet.worker.job import Finding, Job
+
+
+class Backend(Protocol):
+    name: str
+
+    def start(self, job: Job, workers: int) -> None:
+        """Begin to start workers. Each shows up as WorkerJoined."""
+
+    def probe(self, trial: Trial) -> Finding:
+        """Build a trial and look at one batch of each data set. Blocks; changes nothing."""
+
+    def send(self, command: Command, trial: Trial) -> None:
+        """Hand a command to its worker and return at once. ``trial`` is the one that the command is about."""
+
+    def receive(self, timeout: float) -> list[Event]:
+        """Events that have happened, waiting up to ``timeout`` seconds for the first."""
+
+    def now(self) -> float:
+        """Seconds since the epoch, or virtual time."""
+
+    def close(self, *, kill: bool = False) -> None:
+        """Stop all workers; with ``kill`` without waiting for anything."""

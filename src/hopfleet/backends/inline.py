@@ -1,0 +1,63 @@
+"""Workers inside the user's own process, one command at a time: for debuggers, notebooks and tests."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from pathlib import Path
+
+from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined
+from hopfleet.domain.trial import Trial
+from hopfleet.worker.job import Finding, Job
+from hopfleet.worker.logs import copied
+from hopfleet.worker.worker import Worker
+
+
+class Inline:
+    """Runs everything in the calling thread. Several workers take turns."""
+
+    name = "inline"
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._commands: deque[tuple[Command, Trial]] = deque()
+        self._workers: dict[str, Worker] = {}
+
+    def start(self, job: Job, workers: int) -> None:
+        def capture(path: Path) -> contextlib.AbstractContextManager[None]:
+            return copied(path)
+
+        for number in range(workers):
+            name = f"w{number + 1}"
+            device = job.device
+            self._workers[name] = Worker(
+                name, job, device, self._events.append, _raise, capture=capture, background=False
+            )
+            self._events.append(WorkerJoined(name, device))
+
+    def probe(self, trial: Trial) -> Finding:
+        return next(iter(self._workers.values())).probe(trial)
+
+    def send(self, command: Command, trial: Trial) -> None:
+        self._commands.append((command, trial))
+
+    def receive(self, timeout: float) -> list[Event]:
+        if not self._events and self._commands:
+            command, trial = self._commands.popleft()
+            assert isinstance(command, RunUnit | Evaluate | SaveVersion)
+            self._workers[command.worker].obey(command, trial)
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def now(self) -> float:
+        return time.time()
+
+    def close(self, *, kill: bool = False) -> None:
+        self._commands.clear()
+        self._workers.clear()
+
+
+def _raise(error: BaseException) -> None:
+    raise error

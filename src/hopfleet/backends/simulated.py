@@ -1,0 +1,113 @@
+"""Workers that only pretend, in virtual time: whole experiments in milliseconds, with the real controller.
+
+Unit times are given; nothing is trained. Metrics may be given too, for searches that look at them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from hopfleet.domain.messages import (
+    Command,
+    Evaluate,
+    Evaluated,
+    Event,
+    RunUnit,
+    SaveVersion,
+    UnitFinished,
+    VersionSaved,
+    WorkerJoined,
+    WorkerLost,
+)
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Trial
+from hopfleet.worker.job import Finding, Job
+
+Seconds = Callable[[RunUnit | Evaluate, Trial], float]
+Metrics = Callable[[Trial, int], Mapping[str, float]]
+
+
+class Simulated:
+    """``seconds`` gives the time of each unit and evaluation, ``metrics`` the result of a trial after an epoch.
+
+    ``partitions`` gives, for each worker, the partitions that it can read (None: all). ``failures`` are pairs of a
+    time and a worker that is lost then; a fresh one with the same partitions takes its place.
+    """
+
+    name = "simulated"
+
+    def __init__(
+        self,
+        seconds: Seconds = lambda command, trial: 1.0,
+        metrics: Metrics = lambda trial, epoch: {"loss": 1.0 / epoch},
+        *,
+        partitions: Sequence[Sequence[int] | None] | None = None,
+        failures: Sequence[tuple[float, str]] = (),
+    ) -> None:
+        self._seconds = seconds
+        self._metrics = metrics
+        self._partitions = partitions
+        self._failures = failures
+        self._clock = 0.0
+        self._order = itertools.count()
+        self._queue: list[tuple[float, int, Event]] = []
+        self._alive: set[str] = set()
+        self._joined: dict[str, WorkerJoined] = {}
+        self._names = itertools.count(1)
+
+    def start(self, job: Job | None, workers: int) -> None:
+        for number in range(workers):
+            self._join(self._partitions[number] if self._partitions is not None else None)
+        for when, worker in self._failures:
+            self._later(when, WorkerLost(worker, "simulated failure"))
+
+    def probe(self, trial: Trial) -> Finding:
+        return Finding(metrics=tuple(self._metrics(trial, 1)))
+
+    def send(self, command: Command, trial: Trial) -> None:
+        match command:
+            case RunUnit() | Evaluate():
+                ended = self._clock + self._seconds(command, trial)
+                where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
+                if isinstance(command, RunUnit):
+                    self._later(ended, UnitFinished(*where, command.version + 1, self._clock, ended))
+                else:
+                    values = self._metrics(trial, command.epoch)
+                    sums = {name: RowSum.of(value, 1) for name, value in values.items()}
+                    self._later(ended, Evaluated(*where, self._clock, ended, sums))
+            case SaveVersion(worker=worker):
+                if worker in self._alive:
+                    self._later(self._clock, VersionSaved(command.trial, command.version, command.durable, "", 0))
+            case _:
+                raise AssertionError(f"not for a worker: {command}")
+
+    def receive(self, timeout: float) -> list[Event]:
+        while self._queue:
+            self._clock, _, event = heapq.heappop(self._queue)
+            if isinstance(event, WorkerLost):
+                if event.worker not in self._alive:
+                    continue
+                self._alive.remove(event.worker)
+                self._join(self._joined[event.worker].partitions)
+            elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
+                continue
+            return [event]
+        return []
+
+    def now(self) -> float:
+        return self._clock
+
+    def close(self, *, kill: bool = False) -> None:
+        self._queue.clear()
+
+    def _join(self, partitions: Sequence[int] | None) -> None:
+        name = f"w{next(self._names)}"
+        joined = WorkerJoined(name, "simulated", None if partitions is None else tuple(partitions))
+        self._joined[name] = joined
+        self._alive.add(name)
+        self._later(self._clock, joined)
+
+    def _later(self, when: float, event: Event) -> None:
+        heapq.heappush(self._queue, (when, next(self._order), event))

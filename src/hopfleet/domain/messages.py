@@ -1,0 +1,289 @@
+"""The messages of an experiment, and their form in the journal.
+
+Three kinds, all frozen:
+
+* *events* tell the controller what happened in the world;
+* *decisions* are facts that the controller settled by itself; nobody has to act on them;
+* *commands* are what the controller wants done.
+
+The state of an experiment is a fold over all three in the order of the journal, so a journal can be replayed
+without deciding anything anew. ``encode`` and ``decode`` turn a message into JSON values and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Config, TrialState
+from hopfleet.domain.unit import Work
+
+# ----------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """``partitions`` are the training partitions that it can read; None means all of them."""
+
+    worker: str
+    device: str = "cpu"
+    partitions: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """Its memory, and what it was doing, are gone."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFinished:
+    """A unit ran to its end; the worker's memory holds model version ``version``. Times are seconds since the epoch."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    attempt: int
+    version: int
+    started: float
+    ended: float
+    hopped: bool = False  #: the model had to be loaded from another worker's version
+    sums: Mapping[str, RowSum] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  #: config keys that the task has not read so far
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailed:
+    """The user's code raised in a unit or an evaluation. The worker lives on."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    attempt: int
+    work: Work
+    started: float
+    ended: float
+    error: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One validation partition was evaluated with the model as it was at the end of ``epoch``."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    attempt: int
+    started: float
+    ended: float
+    sums: Mapping[str, RowSum] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSaved:
+    """A model version can now be loaded by anybody; a durable one survives the machine's death too."""
+
+    trial: str
+    version: int
+    durable: bool
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionLost:
+    """A version turned out to be missing or damaged; ``worker`` does not have it, and could not do what it wanted."""
+
+    trial: str
+    version: int
+    reason: str
+    worker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A trial's state is of a kind that cannot be saved."""
+
+    trial: str
+    version: int
+    error: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorAsked:
+    """A person's wish. ``drain``: finish running units, save all models, leave a run that can be resumed."""
+
+    wish: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A controller took charge, for the first time or to resume; nothing of earlier workers is left."""
+
+    hopfleet: str
+
+
+# -------------------------------------------------------------------------------------------- decisions
+
+
+@dataclass(frozen=True, slots=True)
+class TrialAdded:
+    trial: str
+    number: int
+    config: Config
+    seed: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRolledBack:
+    """The newest versions were lost; units after ``version`` will run again in the same order."""
+
+    trial: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnded:
+    """All partitions were visited and all validation partitions evaluated."""
+
+    trial: str
+    epoch: int
+    version: int
+    metrics: Mapping[str, float]
+    best: bool  #: the best epoch of this trial so far
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    trial: str
+    state: TrialState
+    reason: str = ""
+    traceback: str = ""
+
+
+# --------------------------------------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class RunUnit:
+    """Train from model version ``version`` over one partition. ``last`` closes the epoch."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    attempt: int
+    version: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Evaluate model version ``version`` on one validation partition."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    attempt: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveVersion:
+    """Make the version that the worker holds in memory loadable by others."""
+
+    worker: str
+    trial: str
+    version: int
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropVersion:
+    """Nobody will ask for this saved version again."""
+
+    trial: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing is left to do; ``complete`` is False when a person drained the run."""
+
+    complete: bool
+
+
+Event = (
+    WorkerJoined
+    | WorkerLost
+    | UnitFinished
+    | UnitFailed
+    | Evaluated
+    | VersionSaved
+    | VersionLost
+    | SaveFailed
+    | OperatorAsked
+    | RunStarted
+)
+Decision = TrialAdded | TrialRolledBack | EpochEnded | TrialEnded
+Command = RunUnit | Evaluate | SaveVersion | DropVersion | Finish
+Message = Event | Decision | Command
+
+KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *(WorkerJoined, WorkerLost, UnitFinished, UnitFailed, Evaluated, VersionSaved, VersionLost),
+        *(SaveFailed, OperatorAsked, RunStarted),
+        *(TrialAdded, TrialRolledBack, EpochEnded, TrialEnded),
+        *(RunUnit, Evaluate, SaveVersion, DropVersion, Finish),
+    )
+}
+
+
+def _encode_sums(sums: Mapping[str, RowSum]) -> dict[str, list[object]]:
+    return {name: value.encode() for name, value in sums.items()}
+
+
+def _decode_sums(sums: Mapping[str, list[object]]) -> dict[str, RowSum]:
+    return {name: RowSum.decode(value) for name, value in sums.items()}
+
+
+#: Fields whose values are not JSON themselves: name -> (encode, decode).
+_CODECS: Mapping[str, tuple[Any, Any]] = {
+    "sums": (_encode_sums, _decode_sums),
+    "partitions": (lambda value: value and list(value), lambda value: value if value is None else tuple(value)),
+    "unused": (list, tuple),
+    "state": (lambda state: state.value, TrialState),
+    "work": (lambda work: work.value, Work),
+}
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {name: tuple(f.name for f in fields(kind)) for name, kind in KINDS.items()}
+
+
+def encode(message: Message) -> tuple[str, dict[str, Any]]:
+    """The kind of a message and its fields as JSON values."""
+    kind = type(message).__name__
+    body = {name: getattr(message, name) for name in _FIELDS[kind]}
+    for name, (encoder, _) in _CODECS.items():
+        if name in body:
+            body[name] = encoder(body[name])
+    return kind, body
+
+
+def decode(kind: str, body: Mapping[str, Any]) -> Message:
+    """The inverse of ``encode``. Raises KeyError for an unknown kind."""
+    known = KINDS[kind]
+    values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in body.items()}
+    message: Message = known(**values)
+    return message

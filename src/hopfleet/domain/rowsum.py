@@ -1,0 +1,57 @@
+"""Metrics summed over rows without rounding.
+
+Validation partitions are evaluated by whoever is free, so partial sums arrive in any order. Kept as exact
+fractions they add up to the same mean whatever the order; the one rounding happens when the mean is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """The sum of a metric over ``rows`` rows. ``total`` is a float only when it is not finite."""
+
+    total: Fraction | float
+    rows: int
+
+    @classmethod
+    def of(cls, mean: float, rows: int) -> RowSum:
+        """``rows`` rows whose mean is ``mean``."""
+        if not math.isfinite(mean):
+            return cls(float(mean), rows)
+        return cls(Fraction(mean) * rows, rows)
+
+    def __add__(self, other: RowSum) -> RowSum:
+        return RowSum(self.total + other.total, self.rows + other.rows)
+
+    @property
+    def mean(self) -> float:
+        return float(self.total / self.rows) if self.rows else math.nan
+
+    def encode(self) -> list[object]:
+        """As JSON: the total as text, the rows."""
+        return [str(self.total), self.rows]
+
+    @classmethod
+    def decode(cls, value: list[object]) -> RowSum:
+        total, rows = value
+        text = str(total)
+        return cls(float(text) if text in ("nan", "inf", "-inf") else Fraction(text), int(str(rows)))
+
+
+def add(sums: Iterable[Mapping[str, RowSum]]) -> dict[str, RowSum]:
+    """Sums of several pieces put together, metric by metric."""
+    result: dict[str, RowSum] = {}
+    for piece in sums:
+        for name, value in piece.items():
+            result[name] = result[name] + value if name in result else value
+    return result
+
+
+def means(sums: Mapping[str, RowSum]) -> dict[str, float]:
+    return {name: value.mean for name, value in sums.items()}

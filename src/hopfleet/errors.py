@@ -1,0 +1,79 @@
+"""Every exception that Hopfleet raises on purpose.
+
+HopfleetError
+├── UsageError (ValueError)         a value that cannot work: the message names value, constraint, remedy
+│   ├── SpaceError                  ... in the search space
+│   ├── DataError                   ... in the data, or a damaged data set
+│   └── ExperimentExists            the name is taken by another or a finished experiment
+├── NotFound (LookupError)          no experiment, trial or checkpoint of that name
+├── MissingExtra (ImportError)      an optional dependency is needed: says which extra to install
+├── TaskError                       the task cannot work at all, whatever the configuration
+├── CheckpointError                 a model version that cannot be written or read
+├── JournalError                    a journal that cannot be opened or belongs to somebody else
+├── WorkersLost                     no worker is left and none could be started
+├── Interrupted (KeyboardInterrupt) the user interrupted a run, which can be resumed
+└── InvariantBroken (AssertionError) a bug of Hopfleet: one of the four invariants was about to break
+"""
+
+from __future__ import annotations
+
+
+class HopfleetError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class UsageError(HopfleetError, ValueError):
+    """A value that cannot work."""
+
+
+class SpaceError(UsageError):
+    """A search space, or a value in it, that cannot work."""
+
+
+class DataError(UsageError):
+    """Data that cannot be partitioned, or a data set that is missing or damaged."""
+
+
+class ExperimentExists(UsageError):
+    """The name is taken by a different or a finished experiment."""
+
+
+class NotFound(HopfleetError, LookupError):
+    """No experiment, trial or checkpoint of that name."""
+
+
+class MissingExtra(HopfleetError, ImportError):
+    """An optional dependency is needed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'")
+
+
+class TaskError(HopfleetError):
+    """The task cannot work at all, whatever the configuration."""
+
+
+class CheckpointError(HopfleetError):
+    """A model version that cannot be written or read."""
+
+
+class JournalError(HopfleetError):
+    """A journal that cannot be opened."""
+
+
+class WorkersLost(HopfleetError):
+    """No worker is left and none could be started."""
+
+
+class Interrupted(HopfleetError, KeyboardInterrupt):
+    """The user interrupted a run; it can be resumed."""
+
+
+class InvariantBroken(HopfleetError, AssertionError):
+    """A bug of Hopfleet itself."""
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,398 @@
+"""Experiment: what a user asks for, checked, and wired to everything that carries it out."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hopfleet.backends import BACKENDS
+from hopfleet.backends.base import Backend
+from hopfleet.controller import Controller
+from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.domain import space as spaces
+from hopfleet.domain.messages import Finish, Message, RunStarted, UnitFinished, VersionLost
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import CheckpointError, ExperimentExists, Interrupted, UsageError
+from hopfleet.frameworks.base import Task
+from hopfleet.loop import Interrupts, Loop
+from hopfleet.machine import choose_workers, this_machine
+from hopfleet.monitor.history import History
+from hopfleet.monitor.live import LiveView, open_view
+from hopfleet.results import Results
+from hopfleet.scheduler.policies import DEFAULT, POLICIES
+from hopfleet.search import SEARCHES
+from hopfleet.search.base import Goal, Search, at_least_one
+from hopfleet.store.folder import RunFolder, check_name, home
+from hopfleet.store.journal import Journal
+from hopfleet.store.versions import Versions
+from hopfleet.version import __version__
+from hopfleet.worker.job import Job
+
+RESUME = "HOPFLEET_RESUME"
+"""Set by ``hopfleet resume`` while it runs a script again: the name of the experiment to go on with."""
+
+SAME = ("task", "space", "search", "metric", "mode", "seed", "batch_size", "drop_last", "train", "valid")
+"""Parts of the definition that must not change between a run and its resumption."""
+
+PROBES = 3
+"""Configurations to try on one batch before work starts, until one of them works."""
+
+
+class Experiment:
+    """One model selection: a task, a search, data and workers.
+
+    ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes, which
+    is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        train: Any,
+        valid: Any = None,
+        space: spaces.Space,
+        search: Search | str = "random",
+        metric: str | None = None,
+        mode: str | None = None,
+        seed: int = 0,
+        name: str | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
+        policy: str = DEFAULT,
+        device: str = "auto",
+        threads: int = 1,
+        batch_size: int = 32,
+        drop_last: bool = False,
+        partitions: int | None = None,
+    ) -> None:
+        if not isinstance(task, Task):
+            hint = "an instance, e.g. Digits()" if isinstance(task, type) else "derived from hop.TorchTask"
+            raise UsageError(f"task={task!r}: must be {hint}")
+        self.task = task
+        self.space = space
+        self.search = _named("search", search, SEARCHES)() if isinstance(search, str) else search
+        if not isinstance(self.search, Search):
+            raise UsageError(f"search={search!r}: must be a search, e.g. hop.Random(trials=16), or its name")
+        self.goal = _goal(metric, mode, valid is not None)
+        self.seed = _seed(seed)
+        self.search.setup(space, seed=self.seed, goal=self.goal)
+        self.policy_name = policy
+        self.policy = _named("policy", policy, POLICIES)
+        self.backend = _named("backend", backend, BACKENDS) if isinstance(backend, str) else backend
+        self.workers = workers if workers == "auto" else at_least_one("workers", workers)
+        self.device = device
+        self.threads = at_least_one("threads", threads)
+        self.batch_size = at_least_one("batch_size", batch_size)
+        self.drop_last = drop_last
+        self.partitions = None if partitions is None else at_least_one("partitions", partitions)
+        resumed = os.environ.pop(RESUME, None) if name is None else None
+        self.name = check_name(name or resumed or _new_name(task))
+        self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
+        self.train = _dataset("train", train)
+        self.valid = None if valid is None else _dataset("valid", valid)
+        #: How to make this experiment again: {"file", "how", "variable"}; ``hopfleet run`` fills it in.
+        self.origin = _origin()
+
+    def __repr__(self) -> str:
+        return f"<Experiment {self.name}: {self.search.trials} trials of {type(self.task).__name__}>"
+
+    def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
+        """Train until the search is satisfied; an unfinished run of the same definition is continued.
+
+        ``overwrite`` replaces an experiment of the same name. Raises Interrupted after Ctrl-C, when all running
+        units are finished and saved; a second Ctrl-C stops at once.
+        """
+        with contextlib.closing(self.folder.lock()):
+            train, valid, resumed = self._prepare(overwrite)
+            history = self._history(len(train))
+            with (
+                contextlib.closing(Journal(self.folder.journal_file, writable=True)) as journal,
+                open_view(history, quiet=quiet) as view,
+            ):
+                complete = self._run(train, valid, journal, view, resumed=resumed)
+        if not complete:
+            raise Interrupted(
+                f"{self.name} was interrupted and can go on: hopfleet resume {self.name}, or call fit() again"
+            )
+        return Results(self.folder, task=self.task)
+
+    # -------------------------------------------------------------------------------------------- preparation
+
+    def _prepare(self, overwrite: bool) -> tuple[Dataset, Dataset | None, bool]:
+        """The data sets, and whether an earlier run goes on. Everything is checked before anything is changed."""
+        if overwrite:
+            self.folder.clear()
+        resumed = self.folder.exists
+        if resumed:
+            self._check_same()
+        train = self._partitioned("train", self.train, self.partitions)
+        valid = None if self.valid is None else self._partitioned("valid", self.valid, None)
+        if valid is not None and valid.columns.keys() != train.columns.keys():
+            mine, theirs = ", ".join(valid.columns), ", ".join(train.columns)
+            raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
+        train.check()
+        if valid is not None:
+            valid.check()
+        self._check_batch_sizes(train)
+        definition = self._definition(train, valid)
+        if resumed:
+            self._check_same(definition)
+        else:
+            self.folder.create(definition)
+        return train, valid, resumed
+
+    def _check_same(self, definition: Mapping[str, Any] | None = None) -> None:
+        """Refuse to go on with an experiment that is finished, or that was defined otherwise."""
+        remedy = "fit(overwrite=True) replaces it, another name= keeps both"
+        if self._finished():
+            raise ExperimentExists(
+                f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {remedy}"
+            )
+        if definition is None:
+            return
+        before = self.folder.definition()
+        differ = [key for key in SAME if before.get(key) != definition.get(key)]
+        if differ:
+            raise ExperimentExists(
+                f"name={self.name!r}: an unfinished experiment of that name has another {', '.join(differ)}; "
+                f"resume it with its own definition, or {remedy}"
+            )
+
+    def _finished(self) -> bool:
+        if not self.folder.journal_file.exists():
+            return False
+        with contextlib.closing(Journal(self.folder.journal_file)) as journal:
+            last = journal.last()
+        return isinstance(last, Finish) and last.complete
+
+    def _partitioned(self, role: str, source: Any, partitions: int | None) -> Dataset:
+        if isinstance(source, Dataset):
+            return source
+        folder = self.folder.data / role
+        if folder.exists():
+            return open_dataset(folder)
+        rows = _rows(source)
+        if partitions is None:
+            partitions = max(1, min(8, rows // 256)) if rows is not None else 8
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return partition(source, folder, partitions=partitions, seed=self.seed)
+
+    def _check_batch_sizes(self, train: Dataset) -> None:
+        smallest = min(train.partition_rows)
+        sizes = {self.batch_size}
+        if "batch_size" in self.space:
+            configs = (self.search.suggest(number) for number in range(self.search.trials))
+            sizes = {config["batch_size"] for config in configs if config is not None}
+        for size in sizes:
+            at_least_one("batch_size", size)
+            if size > smallest:
+                raise UsageError(
+                    f"batch_size={size}: is larger than the smallest partition ({smallest} rows); use smaller "
+                    "batches or fewer partitions"
+                )
+
+    def _definition(self, train: Dataset, valid: Dataset | None) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "hopfleet": __version__,
+            "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            "task": {"module": type(self.task).__module__, "name": type(self.task).__qualname__},
+            "space": spaces.describe(self.space),
+            "search": self.search.describe(),
+            "metric": self.goal.metric,
+            "mode": self.goal.mode,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "train": _summary(train),
+            "valid": None if valid is None else _summary(valid),
+            "policy": self.policy_name,
+            "backend": self.backend.name,
+            "device": self.device,
+            "threads": self.threads,
+            "origin": self.origin,
+        }
+
+    def _history(self, partitions: int) -> History:
+        mode: Any = self.goal.mode
+        return History(metric=self.goal.metric, mode=mode, partitions=partitions, name=self.name)
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def _run(self, train: Dataset, valid: Dataset | None, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
+        device, devices = self._device()
+        workers = self._worker_count(device, devices)
+        job = Job(
+            task=self.task,
+            train=train,
+            valid=valid,
+            checkpoints=self.folder.checkpoints,
+            logs=self.folder.logs,
+            seed=self.seed,
+            device=device,
+            threads=self.threads,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+        )
+        versions = Versions(self.folder.checkpoints)
+        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
+        controller = Controller(
+            self.search,
+            self.policy,
+            partitions=len(train),
+            valid_partitions=0 if valid is None else len(valid),
+            seed=self.seed,
+        )
+        if resumed:
+            controller.restore(_shown(journal, view))
+        complete = False
+        try:
+            backend.start(job, workers)
+            if not resumed:
+                self._probe(backend)
+            loop = Loop(controller, backend, journal, versions, _Watcher(view))
+            missing = list(_missing(controller, versions))
+            with Interrupts(loop.drain):
+                complete = loop.run([RunStarted(__version__), *missing])
+            backend.close()
+        except BaseException:
+            backend.close(kill=True)
+            raise
+        return complete
+
+    def _device(self) -> tuple[str, int]:
+        found, count = self.task.devices()
+        if self.device == "auto":
+            return found, count
+        return self.device, count if self.device == found else 1
+
+    def _worker_count(self, device: str, devices: int) -> int:
+        if isinstance(self.workers, int):
+            return self.workers
+        machine = this_machine()
+        count, _ = choose_workers(
+            machine, device=device, devices=devices, threads=self.threads, trials=self.search.trials
+        )
+        return count
+
+    def _probe(self, backend: Backend) -> None:
+        """Try configurations on one batch, so that a metric that does not exist is known before work starts."""
+        metric = self.goal.metric
+        if self.valid is None:
+            if not metric.startswith("train_"):
+                raise UsageError(
+                    f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'"
+                )
+            return
+        for number in range(min(PROBES, self.search.trials)):
+            config = self.search.suggest(number)
+            assert config is not None
+            finding = backend.probe(Trial(f"t{number + 1:04d}", number, config, 0, 1))
+            if not finding.error:
+                if metric not in finding.metrics and not metric.startswith("train_"):
+                    known = ", ".join(finding.metrics)
+                    raise UsageError(f"metric={metric!r}: metrics() does not return it; it returns {known}")
+                return
+
+
+class _Watcher:
+    """Shows messages, and warns of configuration keys that no trial reads."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._unused: set[str] | None = None
+
+    def update(self, time: float, message: Message) -> None:
+        self._view.update(time, message)
+        match message:
+            case UnitFinished():
+                unused = set(message.unused)
+                self._unused = unused if self._unused is None else self._unused & unused
+            case Finish():
+                for key in sorted(self._unused or ()):
+                    self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
+            case _:
+                pass
+
+    def refresh(self) -> None:
+        self._view.refresh()
+
+
+def _shown(journal: Journal, view: LiveView) -> Iterator[Message]:
+    for _, time, message in journal.read():
+        view.update(time, message)
+        yield message
+
+
+def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost]:
+    """Versions that the journal knows and the disk does not."""
+    for name, progress in controller.schedule.trials.items():
+        for version in progress.saved:
+            try:
+                versions.find(name, version)
+            except CheckpointError as error:
+                yield VersionLost(name, version, str(error))
+
+
+def _goal(metric: str | None, mode: str | None, has_valid: bool) -> Goal:
+    if metric is None:
+        metric = "loss" if has_valid else "train_loss"
+    if mode is None:
+        if not metric.endswith("loss"):
+            raise UsageError(f"metric={metric!r}: say mode='max' or mode='min'")
+        mode = "min"
+    if mode not in ("min", "max"):
+        raise UsageError(f"mode={mode!r}: must be 'min' or 'max'")
+    return Goal(metric, mode)
+
+
+def _seed(seed: Any) -> int:
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise UsageError(f"seed={seed!r}: must be an integer")
+    return seed
+
+
+def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise UsageError(f"{kind}={name!r}: unknown; there are {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _new_name(task: Task) -> str:
+    return f"{type(task).__name__.lower()}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _dataset(role: str, source: Any) -> Any:
+    """A data set that exists is opened now; other sources are kept to be partitioned when work starts."""
+    if source is None:
+        raise UsageError(f"{role}=None: give a data set folder, or arrays")
+    if isinstance(source, (str, os.PathLike)) and not str(source).endswith(".parquet"):
+        return open_dataset(source)
+    return source
+
+
+def _rows(source: Any) -> int | None:
+    if isinstance(source, Mapping):
+        return min((len(column) for column in source.values()), default=0)
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+def _summary(dataset: Dataset) -> dict[str, Any]:
+    return {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
+
+
+def _origin() -> dict[str, str]:
+    script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
+    if script is not None and script.suffix == ".py" and script.is_file():
+        return {"file": str(script.absolute()), "how": "script", "variable": ""}
+    return {}

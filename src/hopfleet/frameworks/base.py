@@ -1,0 +1,141 @@
+"""What a worker needs of a framework: a task that opens sessions, and sessions that train, evaluate, save and load.
+
+A session is one trial's live state on one worker. Everything that a later unit depends on is in its saved file:
+weights, buffers, optimizer, schedules, random streams, counters. So a session that loaded a version goes on bit for
+bit as the one that saved it would have.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from hopfleet.domain.rowsum import RowSum
+
+Batch = dict[str, Any]
+"""Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
+
+
+class Batches(Iterable[Batch], Sized, Protocol):
+    """The batches of one unit, in order. Can be iterated over once."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows they hold together."""
+
+
+class Session(ABC):
+    """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate``."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """About how many bytes a saved version takes."""
+
+    @abstractmethod
+    def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
+        """A batch of numpy arrays as the framework wants it. Called from a background thread."""
+
+    @abstractmethod
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        """One sub-epoch; ``last`` closes the epoch. Returns what is to be known of it, e.g. the training loss."""
+
+    @abstractmethod
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        """Metrics over some rows. Changes nothing that training depends on."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Write everything that training depends on; the same state always gives the same bytes."""
+
+    @abstractmethod
+    def load(self, path: Path) -> None:
+        """Become what was saved. Raises CheckpointError for a file that is damaged or of another kind."""
+
+    @abstractmethod
+    def unused(self) -> tuple[str, ...]:
+        """Configuration keys that the task has not read so far."""
+
+
+class Task(ABC):
+    """What is to be trained. Users derive from a framework's own task class."""
+
+    #: Modules that workers import before they fork.
+    preload: ClassVar[tuple[str, ...]] = ()
+
+    #: ``transform(batch, rng)`` makes a new batch of numpy arrays from one; ``rng`` is None in evaluation.
+    transform: Callable[[Batch, np.random.Generator | None], Batch] | None = None
+
+    @abstractmethod
+    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+        """Build the model of a configuration; its random streams start from ``seed``."""
+
+    @abstractmethod
+    def model(self, config: Mapping[str, Any], checkpoint: Path) -> Any:
+        """The trained model of a saved version, on the CPU, ready to predict."""
+
+    @abstractmethod
+    def devices(self) -> tuple[str, int]:
+        """The kind of device that ``device="auto"`` stands for here, and how many there are."""
+
+
+class TrackedConfig(dict[str, Any]):
+    """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths."""
+
+    def __init__(self, values: Mapping[str, Any], seen: set[str] | None = None, prefix: str = "") -> None:
+        self._seen: set[str] = set() if seen is None else seen
+        self._prefix = prefix
+        super().__init__(
+            {
+                key: TrackedConfig(value, self._seen, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+                for key, value in values.items()
+            }
+        )
+
+    def unused(self) -> tuple[str, ...]:
+        unread: list[str] = []
+        for key, value in dict.items(self):
+            if isinstance(value, TrackedConfig):
+                unread += value.unused()
+            elif self._prefix + key not in self._seen:
+                unread.append(self._prefix + key)
+        return tuple(unread)
+
+    def __getitem__(self, key: str) -> Any:
+        self._seen.add(self._prefix + key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._seen.add(self._prefix + key)
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self._seen.add(self._prefix + key)
+        return super().pop(key, *default)
+
+    def __iter__(self) -> Iterator[str]:
+        # Who walks over the configuration, as f(**config) does, may use all of it.
+        self._seen.update(self._prefix + key for key in dict.keys(self))
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        iter(self)
+        return super().keys()
+
+    def values(self) -> Any:
+        iter(self)
+        return super().values()
+
+    def items(self) -> Any:
+        iter(self)
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.items()),)

@@ -1,0 +1,465 @@
+"""PyTorch: the task that users write, and the session that trains, saves and restores it bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.errors import CheckpointError, MissingExtra, TaskError
+from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfig
+from hopfleet.frameworks.tree import Arrays, flatten, unflatten
+
+try:
+    import torch
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+except ImportError as error:
+    raise MissingExtra("PyTorch", "torch") from error
+
+FORMAT = "hopfleet-torch-1"
+
+
+class TorchTask(Task):
+    """A training task in PyTorch. Override ``build`` and ``loss``; the rest has defaults.
+
+    While its methods run, ``self.config`` is the configuration of the trial at hand, and ``self.optimizer``,
+    ``self.lr_scheduler`` and ``self.scaler`` are those that ``build`` returned for it.
+    """
+
+    preload: ClassVar[tuple[str, ...]] = ("torch", "hopfleet.frameworks.torch")
+
+    #: Step the LR scheduler after each "epoch" or after each "batch".
+    lr_step: str = "epoch"
+
+    optimizer: Any = None
+    lr_scheduler: Any = None
+    scaler: Any = None
+    config: Mapping[str, Any] = {}
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        """The model, its optimizer and, if wanted, an LR scheduler and a gradient scaler, as a tuple."""
+        raise TaskError(f"{type(self).__name__}: override build(self, config) and return model, optimizer")
+
+    def loss(self, model: Any, batch: Batch) -> Any:
+        """The loss of one mini-batch, a scalar tensor."""
+        raise TaskError(
+            f"{type(self).__name__}: override loss(self, model, batch), or train(self, model, batches, config)"
+        )
+
+    def metrics(self, model: Any, batch: Batch) -> Mapping[str, Any]:
+        """What to know of one mini-batch of validation data; averaged over its rows. By default the loss."""
+        return {"loss": self.loss(model, batch)}
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """One sub-epoch. Who overrides it owns the loop; what it returns is recorded as ``train_<name>``."""
+        losses: list[Any] = []
+        rows: list[int] = []
+        for batch in batches:
+            loss = self.loss(model, batch)
+            _check_loss(loss)
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.scaler is None:
+                loss.backward()
+                self.optimizer.step()
+            else:
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            if self.lr_scheduler is not None and self.lr_step == "batch":
+                self.lr_scheduler.step()
+            losses.append(loss.detach())
+            rows.append(_rows(batch))
+        return {"loss": _mean_loss(losses, rows)}
+
+    # ------------------------------------------------------------------------------------- what workers call
+
+    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> TorchSession:
+        return TorchSession(self, config, seed=seed, device=device, threads=threads)
+
+    def model(self, config: Mapping[str, Any], checkpoint: Path) -> Any:
+        session = self.open(config, seed=0, device="cpu", threads=torch.get_num_threads())
+        session.load(checkpoint)
+        return session.model.eval()
+
+    def devices(self) -> tuple[str, int]:
+        if torch.cuda.is_available():
+            return "cuda", torch.cuda.device_count()
+        if torch.backends.mps.is_available():
+            return "mps", 1
+        return "cpu", 1
+
+
+class FunctionTask(TorchTask):
+    """The Cerebro paper's three functions as a task.
+
+    ``input_fn(batch)`` makes what the other functions see of a batch of the data; ``model_fn(config)`` returns
+    model, optimizer and, if wanted, an LR scheduler; ``train_fn(model, optimizer, batches, config)`` runs one
+    sub-epoch and returns a dict of metrics. In evaluation ``train_fn`` is called with ``optimizer=None``, with
+    gradients off and the model in evaluation mode, one batch at a time: it must not step then.
+    """
+
+    def __init__(self, input_fn: Any, model_fn: Any, train_fn: Any) -> None:
+        for name, function in (("input_fn", input_fn), ("model_fn", model_fn), ("train_fn", train_fn)):
+            if not callable(function):
+                raise TaskError(f"{name}={function!r}: must be a function")
+        self.input_fn, self.model_fn, self.train_fn = input_fn, model_fn, train_fn
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        return self.model_fn(config)
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        result: Mapping[str, Any] | None = self.train_fn(model, self.optimizer, map(self.input_fn, batches), config)
+        return result
+
+    def metrics(self, model: Any, batch: Batch) -> Mapping[str, Any]:
+        result: Mapping[str, Any] | None = self.train_fn(model, None, iter([self.input_fn(batch)]), self.config)
+        if not isinstance(result, Mapping):
+            raise TaskError(f"train_fn returned {result!r}: must be a dict of metrics, e.g. {{'loss': 0.3}}")
+        return result
+
+
+class TorchSession(Session):
+    """A trial in PyTorch on one device."""
+
+    def __init__(self, task: TorchTask, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> None:
+        self.task = task
+        self.config = TrackedConfig(config)
+        self.device = torch.device(device)
+        self.threads = threads
+        self.counters = {"units": 0, "epochs": 0}
+        self._random = _seeded(seed)
+        with self._environment():
+            parts = task.build(self.config)
+        self.model, self.optimizers, self.schedulers, self.scaler = _parts(parts)
+        self._single = not isinstance(parts, Sequence) or len(parts) < 2 or not isinstance(parts[1], Sequence)
+        self.model.to(self.device)
+        self._check_parameters()
+
+    # ---------------------------------------------------------------------------------------------- the work
+
+    def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
+        return {name: self._tensor(value, dtypes.get(name, "")) for name, value in batch.items()}
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        self.model.train()
+        with self._environment():
+            result = self.task.train(self.model, batches, self.config)
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            if last and self.task.lr_step == "epoch":
+                for scheduler in self.schedulers:
+                    scheduler.step()
+        self.counters["units"] += 1
+        self.counters["epochs"] += last
+        return {f"train_{name}": _row_sum(name, value, batches.rows) for name, value in (result or {}).items()}
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        kept, self._random = self._random, _seeded(seed)
+        self.model.eval()
+        found: list[tuple[Mapping[str, Any], int]] = []
+        try:
+            with self._environment(), torch.no_grad():
+                for batch in batches:
+                    metrics = self.task.metrics(self.model, batch)
+                    if not isinstance(metrics, Mapping):
+                        raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
+                    found.append((metrics, _rows(batch)))
+        finally:
+            self._random = kept
+        return add({name: _row_sum(name, value, rows) for name, value in metrics.items()} for metrics, rows in found)
+
+    def unused(self) -> tuple[str, ...]:
+        return self.config.unused()
+
+    # ------------------------------------------------------------------------------------------ save and load
+
+    @property
+    def size(self) -> int:
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        for optimizer in self.optimizers:
+            for state in optimizer.state.values():
+                tensors += [value for value in state.values() if torch.is_tensor(value)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def save(self, path: Path) -> None:
+        arrays = Arrays(torch.is_tensor, _identity)
+        tree = {
+            "model": flatten(_model_state(self.model), arrays, "model"),
+            "optimizer": [
+                flatten(_optimizer_state(o), arrays, f"optimizer.{i}") for i, o in enumerate(self.optimizers)
+            ],
+            "scheduler": [flatten(s.state_dict(), arrays, f"scheduler.{i}") for i, s in enumerate(self.schedulers)],
+            "scaler": flatten(self.scaler.state_dict() if self.scaler else None, arrays, "scaler"),
+            "random": flatten(_pack_random(self._random), arrays, "random"),
+            "counters": self.counters,
+            "host": [name for name, tensor in arrays.named.items() if tensor.device.type == "cpu"],
+        }
+        if self.device.type == "cpu":
+            tree["host"] = []
+        tensors = {name: tensor.detach().contiguous() for name, tensor in arrays.named.items()}
+        save_file(tensors, path, metadata={"format": FORMAT, "state": json.dumps(tree)})
+
+    def load(self, path: Path) -> None:
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != FORMAT:
+                    raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tree = json.loads(metadata["state"])
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{path}: is damaged ({error})") from error
+        host = set(tree["host"])
+
+        def array(name: str) -> Any:
+            return tensors[name] if name in host else tensors[name].to(self.device)
+
+        _load_model(self.model, unflatten(tree["model"], array))
+        self._check_count("optimizer", tree, self.optimizers)
+        self._check_count("scheduler", tree, self.schedulers)
+        for optimizer, state in zip(self.optimizers, tree["optimizer"], strict=True):
+            _load_optimizer(optimizer, unflatten(state, array))
+        for scheduler, state in zip(self.schedulers, tree["scheduler"], strict=True):
+            scheduler.load_state_dict(unflatten(state, array))
+        if self.scaler is not None:
+            self.scaler.load_state_dict(unflatten(tree["scaler"], array))
+        self._random = _unpack_random(unflatten(tree["random"], lambda name: tensors[name].clone()))
+        self.counters = dict(tree["counters"])
+
+    def _check_count(self, kind: str, tree: Mapping[str, Any], mine: Sequence[Any]) -> None:
+        if len(tree[kind]) != len(mine):
+            raise TaskError(f"the saved version has {len(tree[kind])} {kind}(s), build() returned {len(mine)}")
+
+    # ------------------------------------------------------------------------------------------------ helpers
+
+    def _tensor(self, value: Any, dtype: str) -> Any:
+        if isinstance(value, list):
+            return [self._tensor(part, dtype) if isinstance(part, np.ndarray) else part for part in value]
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+            return value.to(self.device) if torch.is_tensor(value) else value
+        tensor = torch.from_numpy(np.ascontiguousarray(value))
+        if dtype == "bfloat16" and tensor.dtype == torch.uint16:
+            tensor = tensor.view(torch.bfloat16)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards."""
+        before, threads = _current_random(self.device), torch.get_num_threads()
+        cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+        torch.set_num_threads(self.threads)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        _set_random(self._random, self.device)
+        task = self.task
+        if hasattr(self, "optimizers"):
+            task.optimizer = (self.optimizers[0] if self.optimizers else None) if self._single else self.optimizers
+            task.lr_scheduler = self.schedulers[0] if len(self.schedulers) == 1 else (self.schedulers or None)
+            task.scaler = self.scaler
+        task.config = self.config
+        try:
+            yield
+            self._random = _current_random(self.device)
+        finally:
+            task.optimizer = task.lr_scheduler = task.scaler = None
+            _set_random(before, self.device)
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+
+    def _check_parameters(self) -> None:
+        """Optimizers must hold the model's own parameters, also after it moved to its device."""
+        known = {id(parameter) for parameter in self.model.parameters()}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                if any(id(parameter) not in known for parameter in group["params"]):
+                    raise TaskError("build() returned an optimizer with parameters that are not the model's own")
+
+
+def _parts(built: Any) -> tuple[Any, list[Any], list[Any], Any]:
+    """What build() returned, sorted out: model, optimizers, schedulers, scaler."""
+    parts = list(built) if isinstance(built, (tuple, list)) else [built]
+    if not parts or not isinstance(parts[0], torch.nn.Module):
+        raise TaskError(
+            f"build() returned {type(built).__name__}: return model, optimizer[, lr_scheduler[, scaler]], "
+            "the model being a torch.nn.Module"
+        )
+    optimizers: list[Any] = []
+    schedulers: list[Any] = []
+    scaler: Any = None
+    for part in parts[1:]:
+        for piece in part if isinstance(part, (tuple, list)) else [part]:
+            if isinstance(piece, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                raise TaskError(
+                    "ReduceLROnPlateau needs the validation metric, which training does not see; use another schedule"
+                )
+            if isinstance(piece, torch.optim.Optimizer):
+                optimizers.append(piece)
+            elif isinstance(piece, torch.optim.lr_scheduler.LRScheduler):
+                schedulers.append(piece)
+            elif isinstance(piece, torch.amp.GradScaler):
+                scaler = piece
+            elif piece is not None:
+                raise TaskError(
+                    f"build() returned a {type(piece).__name__} after the model: expected an optimizer, "
+                    "an lr_scheduler or a GradScaler"
+                )
+    return parts[0], optimizers, schedulers, scaler
+
+
+def _check_loss(loss: Any) -> None:
+    if not torch.is_tensor(loss):
+        raise TaskError(f"loss() returned a {type(loss).__name__}: must be a scalar tensor")
+    if loss.ndim != 0:
+        raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
+    if not loss.requires_grad:
+        raise TaskError("loss() returned a tensor without gradient: it must depend on the model's parameters")
+
+
+def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
+    if not losses:
+        raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
+    values = torch.stack(list(losses)).double().tolist()
+    for number, value in enumerate(values, 1):
+        if not math.isfinite(value):
+            raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
+    pieces = [{"loss": RowSum.of(value, count)} for value, count in zip(values, rows, strict=True)]
+    return add(pieces)["loss"]
+
+
+def _row_sum(name: str, value: Any, rows: int) -> RowSum:
+    if isinstance(value, RowSum):
+        return value
+    try:
+        if torch.is_tensor(value) and value.numel() != 1:
+            raise ValueError(f"a tensor of shape {tuple(value.shape)}")
+        return RowSum.of(float(value), rows)
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
+
+
+def _rows(batch: Batch) -> int:
+    """The rows of a batch: the length of its first column."""
+    for value in batch.values() if isinstance(batch, Mapping) else batch:
+        return len(value)
+    return 0
+
+
+# ------------------------------------------------------------------------------------------- state in, state out
+
+
+def _identity(tensor: Any) -> tuple[Any, ...]:
+    if tensor.numel() == 0:
+        return ("empty", id(tensor))
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
+def _model_state(model: Any) -> dict[str, Any]:
+    """The state dict, and the buffers that it leaves out."""
+    state = dict(model.state_dict())
+    hidden = {name: buffer for name, buffer in model.named_buffers() if name not in state}
+    return {"state": state, "hidden": hidden}
+
+
+def _load_model(model: Any, saved: Mapping[str, Any]) -> None:
+    try:
+        model.load_state_dict(saved["state"])
+    except RuntimeError as error:
+        raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
+    buffers = dict(model.named_buffers())
+    with torch.no_grad():
+        for name, value in saved["hidden"].items():
+            buffers[name].copy_(value)
+
+
+def _optimizer_state(optimizer: Any) -> Any:
+    """State by the position of each parameter. An optimizer with a format of its own keeps it."""
+    if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
+        return optimizer.state_dict()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {
+        "groups": [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups],
+        "state": {index: optimizer.state[p] for index, p in enumerate(parameters) if p in optimizer.state},
+    }
+
+
+def _load_optimizer(optimizer: Any, saved: Any) -> None:
+    """Restore without the casts of ``load_state_dict``, which would round a state wider than its parameter."""
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        optimizer.load_state_dict(saved)
+        return
+    for group, values in zip(optimizer.param_groups, saved["groups"], strict=True):
+        group.update(values)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.state.clear()
+    for index, state in saved["state"].items():
+        optimizer.state[parameters[index]] = {
+            key: value.clone() if torch.is_tensor(value) else value for key, value in state.items()
+        }
+
+
+def _seeded(seed: int) -> dict[str, Any]:
+    """The random streams of a trial that begins: python, numpy and torch, each seeded with ``seed``."""
+    return {
+        "python": random.Random(seed).getstate(),
+        "numpy": np.random.RandomState(seed).get_state(legacy=True),
+        "torch": torch.Generator().manual_seed(seed).get_state(),
+        "device": seed,
+    }
+
+
+def _current_random(device: Any) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=True),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["device"] = torch.cuda.get_rng_state(device)
+    elif device.type == "mps":
+        state["device"] = torch.mps.get_rng_state()
+    return state
+
+
+def _set_random(state: Mapping[str, Any], device: Any) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if device.type == "cpu" or "device" not in state:
+        return
+    if not torch.is_tensor(state["device"]):
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            (torch.cuda if device.type == "cuda" else torch.mps).manual_seed(state["device"])
+    elif device.type == "cuda":
+        torch.cuda.set_rng_state(state["device"], device)
+    else:
+        torch.mps.set_rng_state(state["device"])
+
+
+def _pack_random(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Random streams with their long integer vectors as tensors."""
+    version, words, gauss = state["python"]
+    name, keys, *rest = state["numpy"]
+    return {
+        **state,
+        "python": (version, torch.tensor(words, dtype=torch.int64), gauss),
+        "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest),
+    }
+
+
+def _unpack_random(state: Mapping[str, Any]) -> dict[str, Any]:
+    version, words, gauss = state["python"]
+    name, keys, *rest = state["numpy"]
+    return {
+        **state,
+        "python": (version, tuple(words.tolist()), gauss),
+        "numpy": (name, keys.numpy().astype(np.uint32), *rest),
+    }

@@ -1,0 +1,131 @@
+"""The shell around the controller: events in from the backend, messages into the journal, commands out.
+
+Everything is written down before anybody acts on it. What happens here is order and effects; every decision is the
+controller's.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol, Self
+
+from hopfleet.backends.base import Backend
+from hopfleet.controller import Controller
+from hopfleet.domain.messages import (
+    DropVersion,
+    Evaluate,
+    Event,
+    Finish,
+    Message,
+    OperatorAsked,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+    TrialEnded,
+)
+from hopfleet.domain.trial import Trial
+from hopfleet.store.journal import Journal
+from hopfleet.store.versions import Versions
+
+WAIT_SECONDS = 0.25
+"""How long to wait for an event before looking at the keyboard and the view again."""
+
+
+class Observer(Protocol):
+    """Somebody who watches a run."""
+
+    def update(self, time: float, message: Message) -> None:
+        """Hear of a message right after it was journaled."""
+
+    def refresh(self) -> None:
+        """Called a few times a second, also when nothing happens."""
+
+
+class Loop:
+    """One run of an experiment, from its first event to ``Finish``."""
+
+    def __init__(
+        self, controller: Controller, backend: Backend, journal: Journal, versions: Versions, observer: Observer
+    ) -> None:
+        self._controller = controller
+        self._backend = backend
+        self._journal = journal
+        self._versions = versions
+        self._observer = observer
+        self._trials = {name: progress.trial for name, progress in controller.schedule.trials.items()}
+        self._wish = threading.Event()
+
+    def run(self, first: list[Event]) -> bool:
+        """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
+        self._take(first)
+        asked = False
+        while not self._controller.finished:
+            if self._wish.is_set() and not asked:
+                asked = True
+                self._take([OperatorAsked("drain")])
+                continue
+            self._take(self._backend.receive(WAIT_SECONDS))
+            self._observer.refresh()
+        return not self._controller.draining
+
+    def drain(self) -> None:
+        """Ask for a resumable end as soon as all running units are done. Safe from a signal handler."""
+        self._wish.set()
+
+    def _take(self, events: list[Event]) -> None:
+        """Journal events with all that follows from them, then act."""
+        messages: list[Message] = []
+        for event in events:
+            if not self._controller.refuses(event):
+                messages += [event, *self._controller.handle(event)]
+        if not messages:
+            return
+        now = self._backend.now()
+        self._journal.append(now, messages)
+        for message in messages:
+            self._act(message)
+            self._observer.update(now, message)
+
+    def _act(self, message: Message) -> None:
+        match message:
+            case TrialAdded():
+                self._trials[message.trial] = Trial(
+                    message.trial, message.number, message.config, message.seed, message.epochs
+                )
+            case RunUnit() | Evaluate() | SaveVersion():
+                self._backend.send(message, self._trials[message.trial])
+            case DropVersion():
+                self._versions.drop(message.trial, message.version)
+            case TrialEnded():
+                del self._trials[message.trial]
+            case Finish():
+                self._versions.release()
+            case _:
+                pass
+
+
+class Interrupts:
+    """Ctrl-C during a run: the first one calls ``first``, the second raises KeyboardInterrupt at once."""
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        self._first = first
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._before = signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count > 1:
+            raise KeyboardInterrupt
+        self._first()

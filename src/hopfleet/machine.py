@@ -1,0 +1,58 @@
+"""What this machine offers, and how many workers that makes. The count is a pure function of the offer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+WORKER_MEMORY = 1 << 30
+"""Bytes that a worker with a framework and a model of moderate size needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cores: int
+    memory: int
+
+
+def this_machine() -> Machine:
+    """Cores and bytes that this process may use, containers' limits included."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _words("/sys/fs/cgroup/cpu.max")
+    if len(quota) == 2 and quota[0] != "max":
+        cores = max(1, min(cores, int(quota[0]) // int(quota[1])))
+    memory = 8 << 30
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            memory = int(line.split()[1]) << 10
+    limit, used = _words("/sys/fs/cgroup/memory.max"), _words("/sys/fs/cgroup/memory.current")
+    if limit and used and limit[0] != "max":
+        memory = min(memory, int(limit[0]) - int(used[0]))
+    return Machine(cores, memory)
+
+
+def choose_workers(machine: Machine, *, device: str, devices: int, threads: int, trials: int) -> tuple[int, str]:
+    """How many workers to use, and why."""
+    if device != "cpu":
+        offer, why = devices, f"one per {device} device"
+    else:
+        offer = max(1, machine.cores // threads)
+        why = f"{machine.cores} cores, {threads} thread{'s' if threads > 1 else ''} per worker"
+    fitting = max(1, machine.memory // WORKER_MEMORY)
+    if fitting < offer:
+        offer, why = fitting, f"{machine.memory / 2**30:.1f} GiB of free memory, 1 GiB per worker"
+    if trials < offer:
+        offer, why = trials, f"there are only {trials} trials, and a trial trains on one worker at a time"
+    return offer, why
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _words(path: str) -> list[str]:
+    return " ".join(_lines(path)).split()

@@ -1,0 +1,86 @@
+"""The whole truth about a schedule and about a history, checked at leisure.
+
+``validate`` looks at a schedule between two transitions; tests call it after every one. ``validate_history`` looks
+at what was done, as the journal tells it, and needs no schedule: the two cannot share a mistake.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+
+from hopfleet.domain.messages import Evaluated, Message, TrialAdded, TrialRolledBack, UnitFailed, UnitFinished
+from hopfleet.domain.unit import Work
+from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.schedule import Schedule
+
+
+def validate(schedule: Schedule) -> None:
+    """Raise InvariantBroken unless every part of the schedule agrees with every other."""
+    owed = [0] * schedule.partitions
+    for progress in schedule.trials.values():
+        story = progress.story()
+        for start in range(0, progress.version, schedule.partitions):
+            epoch = progress.visits[start : start + schedule.partitions]
+            _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", story)
+        for partition, times in Counter(progress.visits).items():
+            owed[partition] -= times
+        for partition in range(schedule.partitions):
+            owed[partition] += progress.trial.epochs
+        running = [w for w, s in schedule.slots.items() if s.unit and s.unit.trial == progress.trial.id]
+        claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
+        _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", story)
+        _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", story)
+        _check((progress.trial.id in schedule.ready) == progress.can_train, "ready is out of date", story)
+        _check(all(version <= progress.version for version in progress.saved), "a version from the future", story)
+        done = progress.visits[progress.version - progress.version % schedule.partitions :]
+        _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", story)
+    for worker, slot in schedule.slots.items():
+        _check((slot.unit is None) == (worker in schedule.idle), "exclusive access: idle is out of date", str(slot))
+    _check(set(schedule.idle) <= set(schedule.slots), "a lost worker is idle", str(schedule.idle))
+    _check(owed == schedule.owed, "owed is out of date", f"{owed} {schedule.owed}")
+
+
+def validate_history(messages: Iterable[Message], partitions: int) -> None:
+    """Raise InvariantBroken unless what happened, as journaled, kept the four invariants."""
+    visits: dict[str, list[int]] = {}
+    spans: dict[str, list[tuple[float, float, str]]] = {}
+    trained: dict[str, list[tuple[float, float, str]]] = {}
+    for message in messages:
+        match message:
+            case TrialAdded(trial=trial):
+                visits[trial] = []
+            case TrialRolledBack(trial=trial, version=version):
+                del visits[trial][version:]
+            case UnitFinished():
+                mine = visits[message.trial]
+                mine.append(message.partition)
+                where = f"{message.trial} version {message.version}"
+                _check(message.version == len(mine), "completeness: a version is missing or double", where)
+                epoch = mine[(message.epoch - 1) * partitions :]
+                _check(0 < len(epoch) <= partitions, "completeness: wrong epoch", where)
+                _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", where)
+                trained.setdefault(message.trial, []).append((message.started, message.ended, where))
+                spans.setdefault(message.worker, []).append((message.started, message.ended, where))
+            case Evaluated() | UnitFailed():
+                where = f"{message.trial} epoch {message.epoch}"
+                spans.setdefault(message.worker, []).append((message.started, message.ended, where))
+                if isinstance(message, UnitFailed) and message.work is Work.TRAIN:
+                    trained.setdefault(message.trial, []).append((message.started, message.ended, where))
+            case _:
+                pass
+    _check_disjoint(trained, "isolation")
+    _check_disjoint(spans, "exclusive access")
+
+
+def _check_disjoint(groups: dict[str, list[tuple[float, float, str]]], invariant: str) -> None:
+    for owner, spans in groups.items():
+        spans.sort()
+        for (_, ended, first), (started, _, second) in itertools.pairwise(spans):
+            _check(ended <= started, f"{invariant}: two units at once on {owner}", f"{first}; {second}")
+
+
+def _check(holds: bool, what: str, evidence: str) -> None:
+    if not holds:
+        raise InvariantBroken(f"{what}: {evidence}")

@@ -1,0 +1,44 @@
+"""Longest remaining trial first, on the most loaded idle worker first.
+
+A trial with much left to train must not be kept waiting, or it alone is left at the end; the same holds for a
+worker with much left to do. Ties go to the trial whose model the worker already holds, which saves a hop.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hopfleet.domain.unit import Unit
+from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
+
+
+def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | None:
+    slots = list(schedule.idle.values())
+    if len(slots) > 1 and any(slot.partitions is not None for slot in slots):
+        slots.sort(key=schedule.load, reverse=True)
+    for slot in slots:
+        progress = _longest(schedule, slot)
+        if progress is not None:
+            return Assignment(
+                slot.worker, Unit(progress.trial.id, progress.epoch, _partition(schedule, progress, slot))
+            )
+    return None
+
+
+def _longest(schedule: Schedule, slot: Slot) -> Progress | None:
+    best, best_key = None, (-1.0, False)
+    for progress in schedule.ready.values():
+        key = (schedule.remaining(progress), progress.holder == slot.worker)
+        if key > best_key and any(True for _ in schedule.options(progress, slot)):
+            best, best_key = progress, key
+    return best
+
+
+def _partition(schedule: Schedule, progress: Progress, slot: Slot) -> int:
+    """The partition that is warm here, else the one with the most work left for each worker that has it."""
+
+    def urgency(partition: int) -> tuple[bool, float, int]:
+        return partition == slot.warm, schedule.owed[partition] / schedule.replicas(partition), -partition
+
+    return max(schedule.options(progress, slot), key=urgency)

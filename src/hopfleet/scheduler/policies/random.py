@@ -1,0 +1,21 @@
+"""The Cerebro paper's randomized scheduler (Algorithm 1), consulting the map of who can read which partition."""
+
+from __future__ import annotations
+
+import random
+
+from hopfleet.domain.unit import Unit
+from hopfleet.scheduler.schedule import Assignment, Schedule
+
+
+def random_choice(schedule: Schedule, rng: random.Random) -> Assignment | None:
+    """Any idle worker, any trial that it can train, any partition that this trial owes."""
+    slots = list(schedule.idle.values())
+    rng.shuffle(slots)
+    for slot in slots:
+        able = [progress for progress in schedule.ready.values() if any(True for _ in schedule.options(progress, slot))]
+        if able:
+            progress = rng.choice(able)
+            partition = rng.choice(sorted(schedule.options(progress, slot)))
+            return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
+    return None

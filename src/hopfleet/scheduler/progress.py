@@ -1,0 +1,124 @@
+"""How far one trial has come: which partitions it visited, which model versions exist, what runs now.
+
+A trial's history is one flat list of visits. Its length names the newest model version (version n is the state
+after n units), and everything else follows: with p partitions, version v belongs to epoch v // p + 1.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import TRANSITIONS, Trial, TrialState
+from hopfleet.errors import InvariantBroken
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    state: TrialState
+    reason: str = ""
+    traceback: str = ""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The mutable record of a live trial. Only ``Schedule`` changes it."""
+
+    trial: Trial
+    partitions: int
+    state: TrialState = TrialState.PENDING
+    #: Partitions visited so far, all epochs in a row; ``len(visits)`` is the newest model version.
+    visits: list[int] = field(default_factory=list)
+    #: Partitions not visited yet in the epoch of the next unit. Never empty.
+    todo: set[int] = field(default_factory=set)
+    #: Partitions to visit next, in this order: units that run again because their versions were lost.
+    forced: deque[int] = field(default_factory=deque)
+    #: Epochs that are trained and evaluated.
+    epochs_ended: int = 0
+    #: The worker that runs a training unit of this trial now.
+    trains_on: str | None = None
+    #: Validation partitions being evaluated now, and by whom.
+    evaluates_on: dict[int, str] = field(default_factory=dict)
+    #: Validation partitions of the epoch to be ended that are evaluated already.
+    evaluated: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
+    #: Training sums of the units of the current epoch, by the version that they made.
+    trained: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
+    #: Saved versions, and whether each is durable. Version 0 is built from the seed and needs no saving.
+    saved: dict[int, bool] = field(default_factory=dict)
+    #: The newest version that a worker was told to save, and whether durably.
+    saving: tuple[int, bool] = (0, False)
+    #: The worker whose memory holds the newest version.
+    holder: str | None = None
+    #: Version and metric of the best epoch so far.
+    best: tuple[int, float] | None = None
+    #: How the trial will end, once nothing of it runs and, unless it failed, its last version is durable.
+    outcome: Outcome | None = None
+    #: Workers lost in a row while they ran a unit of this trial.
+    losses: int = 0
+    #: Time and number of measured units, for estimates.
+    seconds: float = 0.0
+    measured: int = 0
+
+    def __post_init__(self) -> None:
+        self.todo = set(range(self.partitions))
+
+    @property
+    def version(self) -> int:
+        return len(self.visits)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next unit belongs to, from 1."""
+        return len(self.visits) // self.partitions + 1
+
+    @property
+    def awaits_evaluation(self) -> bool:
+        """Whether an epoch is trained and not ended yet."""
+        return len(self.visits) == (self.epochs_ended + 1) * self.partitions
+
+    @property
+    def can_train(self) -> bool:
+        """Whether its next unit may start as soon as a worker can take it."""
+        if self.trains_on is not None or self.evaluates_on or self.awaits_evaluation:
+            return False
+        if self.outcome is None:
+            return len(self.visits) < self.trial.epochs * self.partitions
+        # Done, but its last versions were lost: the units that made them run again.
+        return self.outcome.state is not TrialState.FAILED and len(self.visits) < self.epochs_ended * self.partitions
+
+    @property
+    def units_left(self) -> int:
+        return self.trial.epochs * self.partitions - len(self.visits)
+
+    def loadable_by(self, worker: str) -> bool:
+        """Whether ``worker`` can get hold of the newest version."""
+        return self.holder == worker or not self.visits or len(self.visits) in self.saved
+
+    def visit(self, partition: int) -> None:
+        self.visits.append(partition)
+        self.todo.discard(partition)
+        if self.forced:
+            self.forced.popleft()
+        if len(self.visits) % self.partitions == 0:
+            self.todo = set(range(self.partitions))
+
+    def roll_back(self, version: int) -> list[int]:
+        """Forget the units after ``version``; they are forced next. Returns their partitions."""
+        undone = self.visits[version:]
+        self.visits = self.visits[:version]
+        self.forced.extendleft(reversed(undone))
+        start = version - version % self.partitions
+        self.todo = set(range(self.partitions)) - set(self.visits[start:])
+        self.trained = {made: sums for made, sums in self.trained.items() if made <= version}
+        return undone
+
+    def become(self, state: TrialState) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise InvariantBroken(f"{self.trial.id} cannot go from {self.state.value} to {state.value}: {self.story()}")
+        self.state = state
+
+    def story(self) -> str:
+        """All that is known of the trial, for the message of a broken invariant."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__ if name != "trial")

@@ -1,0 +1,272 @@
+"""The state machine of units: who may run what, and what follows when it ends.
+
+    waiting --start--> running --finish--> done
+       ^                  |
+       +------abandon-----+     the worker was lost, or the model could not be loaded: it did not happen
+
+Every transition checks, in constant time, that it breaks none of the four invariants of model hopping, and raises
+InvariantBroken with the trial's story if it would. Policies read this class and never change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.progress import Outcome, Progress
+
+
+@dataclass(slots=True)
+class Slot:
+    """One worker, as the scheduler sees it."""
+
+    worker: str
+    #: Training partitions that it can read; None stands for all.
+    partitions: frozenset[int] | None
+    #: What it runs now, and under which attempt number.
+    unit: Unit | None = None
+    attempt: int = 0
+    #: The training partition that it read last.
+    warm: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A policy's answer: this unit on this worker."""
+
+    worker: str
+    unit: Unit
+
+
+class Schedule:
+    """All live trials and all workers of an experiment."""
+
+    def __init__(self, partitions: int, valid_partitions: int) -> None:
+        self.partitions = partitions
+        self.valid_partitions = valid_partitions
+        self.trials: dict[str, Progress] = {}
+        self.slots: dict[str, Slot] = {}
+        #: Trials whose next unit may start now. Always {t: can_train}.
+        self.ready: dict[str, Progress] = {}
+        #: Trials with validation partitions that nobody evaluates yet.
+        self.awaiting: dict[str, Progress] = {}
+        #: Workers that run nothing.
+        self.idle: dict[str, Slot] = {}
+        #: Training units that all live trials still owe to each partition.
+        self.owed: list[int] = [0] * partitions
+        self._replicas: list[int] = [0] * partitions
+        #: Measured time of all units that finished, and their number.
+        self.seconds = 0.0
+        self.measured = 0
+
+    # -------------------------------------------------------------------------------------------- questions
+
+    def options(self, progress: Progress, slot: Slot) -> Iterable[int]:
+        """The partitions that ``progress`` may train on next at ``slot``; none if it cannot get the model there."""
+        if not progress.loadable_by(slot.worker):
+            return ()
+        if progress.forced:
+            first = progress.forced[0]
+            return (first,) if slot.partitions is None or first in slot.partitions else ()
+        return progress.todo if slot.partitions is None else progress.todo & slot.partitions
+
+    def unevaluated(self, progress: Progress) -> Iterator[int]:
+        """Validation partitions that still need somebody to evaluate them."""
+        return (
+            partition
+            for partition in range(self.valid_partitions)
+            if partition not in progress.evaluated and partition not in progress.evaluates_on
+        )
+
+    def unit_seconds(self, progress: Progress) -> float:
+        """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
+        if progress.measured:
+            return progress.seconds / progress.measured
+        return self.seconds / self.measured if self.measured else 1.0
+
+    def remaining(self, progress: Progress) -> float:
+        """The expected time of all units that this trial still has to train."""
+        return self.unit_seconds(progress) * progress.units_left
+
+    def load(self, slot: Slot) -> float:
+        """Units that wait for this worker, those on replicated partitions shared out evenly."""
+        mine = range(self.partitions) if slot.partitions is None else slot.partitions
+        return sum(self.owed[partition] / self._replicas[partition] for partition in mine)
+
+    def replicas(self, partition: int) -> int:
+        """How many live workers can read a training partition."""
+        return self._replicas[partition]
+
+    def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
+        """Whether a report about ``unit`` comes from the attempt that is running now."""
+        slot = self.slots.get(worker)
+        return slot is not None and slot.unit == unit and slot.attempt == attempt
+
+    # ---------------------------------------------------------------------------------------------- workers
+
+    def join(self, worker: str, partitions: Iterable[int] | None) -> None:
+        if worker in self.slots:
+            raise InvariantBroken(f"worker {worker} joined twice")
+        slot = Slot(worker, None if partitions is None else frozenset(partitions))
+        self.slots[worker] = self.idle[worker] = slot
+        self._count_replicas(slot, 1)
+
+    def leave(self, worker: str) -> Unit | None:
+        """Forget a worker and what its memory held. Returns the unit that it was running."""
+        slot = self.slots.pop(worker)
+        self.idle.pop(worker, None)
+        self._count_replicas(slot, -1)
+        unit = slot.unit
+        if unit is not None:
+            self._release(slot, unit)
+        for progress in self.trials.values():
+            if progress.holder == worker:
+                progress.holder = None
+                progress.saving = (0, False)
+        return unit
+
+    def _count_replicas(self, slot: Slot, by: int) -> None:
+        for partition in range(self.partitions) if slot.partitions is None else slot.partitions:
+            self._replicas[partition] += by
+
+    # ----------------------------------------------------------------------------------------------- trials
+
+    def add(self, trial: Trial) -> Progress:
+        progress = self.trials[trial.id] = Progress(trial, self.partitions)
+        for partition in range(self.partitions):
+            self.owed[partition] += trial.epochs
+        self._refresh(progress)
+        return progress
+
+    def remove(self, trial: str, state: TrialState) -> Progress:
+        """End a trial that runs nothing."""
+        progress = self.trials[trial]
+        if progress.trains_on or progress.evaluates_on:
+            raise InvariantBroken(f"non-preemption: {trial} cannot end while it runs: {progress.story()}")
+        progress.become(state)
+        for partition in range(self.partitions):
+            self.owed[partition] -= progress.trial.epochs
+        for partition in progress.visits:
+            self.owed[partition] += 1
+        del self.trials[trial]
+        self.ready.pop(trial, None)
+        self.awaiting.pop(trial, None)
+        return progress
+
+    def roll_back(self, trial: str, version: int) -> None:
+        progress = self.trials[trial]
+        for partition in progress.roll_back(version):
+            self.owed[partition] += 1
+        progress.saved = {number: durable for number, durable in progress.saved.items() if number <= version}
+        self._refresh(progress)
+
+    def end_epoch(self, trial: str) -> None:
+        progress = self.trials[trial]
+        progress.epochs_ended += 1
+        progress.evaluated.clear()
+        progress.trained.clear()
+        self._refresh(progress)
+
+    def settle(self, trial: str, outcome: Outcome) -> None:
+        """The trial goes no further, and ends as soon as nothing of it is under way."""
+        progress = self.trials[trial]
+        progress.outcome = outcome
+        self._refresh(progress)
+
+    def saved(self, trial: str, version: int, durable: bool) -> None:
+        progress = self.trials[trial]
+        progress.saved[version] = progress.saved.get(version, False) or durable
+
+    def lost(self, trial: str, version: int, worker: str | None) -> None:
+        """A version cannot be loaded after all, and ``worker`` does not hold it."""
+        progress = self.trials[trial]
+        if progress.holder == worker:
+            progress.holder = None
+        progress.saved.pop(version, None)
+        if progress.saving[0] == version:
+            progress.saving = (0, False)
+
+    # ------------------------------------------------------------------------------------------------ units
+
+    def start(self, worker: str, unit: Unit, attempt: int) -> None:
+        """waiting -> running."""
+        slot, progress = self.slots[worker], self.trials[unit.trial]
+        if slot.unit is not None:
+            raise InvariantBroken(f"exclusive access: {worker} already runs: {slot.unit}; asked: {unit}")
+        if unit.work is Work.TRAIN:
+            if progress.trains_on is not None or progress.evaluates_on:
+                raise InvariantBroken(f"isolation: {unit}, but it runs already: {progress.story()}")
+            if unit.partition not in self.options(progress, slot) or unit.epoch != progress.epoch:
+                raise InvariantBroken(f"completeness: {unit} is not owed on {worker}: {progress.story()}")
+            progress.trains_on = worker
+            slot.warm = unit.partition
+        else:
+            if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
+                raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
+            progress.evaluates_on[unit.partition] = worker
+        slot.unit, slot.attempt = unit, attempt
+        del self.idle[worker]
+        self._refresh(progress)
+
+    def finish_training(self, worker: str, seconds: float, sums: Mapping[str, RowSum]) -> None:
+        """running -> done, for a training unit."""
+        slot = self.slots[worker]
+        unit = slot.unit
+        assert unit is not None and unit.work is Work.TRAIN
+        progress = self._release(slot, unit)
+        if progress.state is TrialState.PENDING:
+            progress.become(TrialState.RUNNING)
+        progress.visit(unit.partition)
+        progress.trained[progress.version] = sums
+        progress.holder = worker
+        progress.losses = 0
+        progress.seconds += seconds
+        progress.measured += 1
+        self.seconds += seconds
+        self.measured += 1
+        self.owed[unit.partition] -= 1
+        self._refresh(progress)
+
+    def finish_evaluation(self, worker: str, sums: Mapping[str, RowSum]) -> None:
+        """running -> done, for an evaluation."""
+        slot = self.slots[worker]
+        unit = slot.unit
+        assert unit is not None and unit.work is Work.EVALUATE
+        progress = self._release(slot, unit)
+        progress.evaluated[unit.partition] = sums
+        self._refresh(progress)
+
+    def abandon(self, worker: str) -> None:
+        """running -> waiting: it did not happen."""
+        slot = self.slots[worker]
+        assert slot.unit is not None
+        self._refresh(self._release(slot, slot.unit))
+
+    def _release(self, slot: Slot, unit: Unit) -> Progress:
+        progress = self.trials[unit.trial]
+        if unit.work is Work.TRAIN:
+            progress.trains_on = None
+        else:
+            del progress.evaluates_on[unit.partition]
+        slot.unit = None
+        if slot.worker in self.slots:
+            self.idle[slot.worker] = slot
+        self._refresh(progress)
+        return progress
+
+    def _refresh(self, progress: Progress) -> None:
+        """Keep ``ready`` and ``awaiting`` true for one trial."""
+        name = progress.trial.id
+        if progress.can_train:
+            self.ready[name] = progress
+        else:
+            self.ready.pop(name, None)
+        wanted = progress.awaits_evaluation and progress.outcome is None and progress.trains_on is None
+        if wanted and any(True for _ in self.unevaluated(progress)):
+            self.awaiting[name] = progress
+        else:
+            self.awaiting.pop(name, None)

@@ -1,0 +1,133 @@
+"""The run folder: where an experiment's files lie, and who may write there.
+
+NAME/
+  experiment.json   what was asked for: space, search, seed, data, versions
+  journal.sqlite    everything that happened, in order
+  checkpoints/      t0001/v00008.safetensors: the last and the best version of every trial
+  logs/             t0001.log: what the trial's code printed; workers.log
+  data/             data sets that were given as plain arrays
+  plots/            pictures
+  lock              held by the process that runs the experiment
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
+from hopfleet.store.files import write_atomically
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def home() -> Path:
+    """The folder of all runs: ``HOPFLEET_HOME``, or ``~/.hopfleet``."""
+    return Path(os.environ.get("HOPFLEET_HOME") or Path.home() / ".hopfleet").expanduser().absolute()
+
+
+def check_name(name: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"name={name!r}: use letters, digits, '.', '_' and '-' only, beginning with a letter or digit, "
+            "at most 128 characters"
+        )
+    return name
+
+
+class RunFolder:
+    """The files of one experiment."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.definition_file = path / "experiment.json"
+        self.journal_file = path / "journal.sqlite"
+        self.checkpoints = path / "checkpoints"
+        self.logs = path / "logs"
+        self.data = path / "data"
+        self.plots = path / "plots"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def exists(self) -> bool:
+        return self.definition_file.is_file()
+
+    def create(self, definition: dict[str, Any]) -> None:
+        """Lay out the folder; the definition is written last, so a folder with one is whole."""
+        for folder in (self.path, self.checkpoints, self.logs, self.data, self.plots):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = json.dumps(definition, indent=2) + "\n"
+        write_atomically(self.definition_file, lambda path: _write_text(path, text), durable=True)
+
+    def clear(self) -> None:
+        """Remove everything of an earlier run. Only for the holder of the lock, which stays."""
+        self.definition_file.unlink(missing_ok=True)
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != "lock":
+                entry.unlink()
+
+    def definition(self) -> dict[str, Any]:
+        """What was asked for."""
+        if not self.exists:
+            raise NotFound(f"{self.path}: holds no experiment; `hopfleet ls` lists those in {home()}")
+        try:
+            definition: dict[str, Any] = json.loads(self.definition_file.read_text())
+        except (OSError, ValueError) as error:
+            raise JournalError(f"{self.definition_file}: cannot be read ({error})") from error
+        return definition
+
+    def lock(self) -> IO[str]:
+        """Become the one process that runs this experiment, until the returned file is closed or the process dies."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = self.path / "lock"
+        if not lock.exists() and any(self.path.iterdir()):
+            raise ExperimentExists(f"folder={str(self.path)!r}: holds something that is not ours; choose another one")
+        file = lock.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            file.close()
+            raise ExperimentExists(
+                f"name={self.name!r}: is being run by process {owner}; watch it with `hopfleet show {self.name}` "
+                "or choose another name"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        return file
+
+
+def find_run(name: str | os.PathLike[str]) -> RunFolder:
+    """The run folder of a name, or of a path."""
+    path = Path(name).expanduser()
+    for candidate in (path, home() / path):
+        if RunFolder(candidate).exists:
+            return RunFolder(candidate.absolute())
+    known = ", ".join(run.name for run in runs()) or "none"
+    raise NotFound(f"{str(name)!r}: no such experiment in {home()}; there are: {known}")
+
+
+def runs() -> Iterator[RunFolder]:
+    """All experiments in the home folder, the newest last."""
+    base = home()
+    if not base.is_dir():
+        return
+    found = [RunFolder(path) for path in base.iterdir() if RunFolder(path).exists]
+    yield from sorted(found, key=lambda run: run.definition_file.stat().st_mtime)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)

@@ -1,0 +1,83 @@
+"""Model versions on disk and in shared memory.
+
+A version that is only handed over to the next worker lies on tmpfs where there is one with room, which makes a hop
+as fast as memory. A durable version lies in the run folder, written atomically, synced and hashed. Both are plain
+safetensors files; what is in them is the business of the framework that writes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hopfleet.errors import CheckpointError
+from hopfleet.store.files import digest, write_atomically
+
+TMPFS = Path("/dev/shm")
+
+
+class Versions:
+    """The saved model versions of one experiment."""
+
+    def __init__(self, checkpoints: Path, tmpfs: Path = TMPFS) -> None:
+        self.durable_folder = checkpoints
+        key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
+        base = tmpfs if tmpfs.is_dir() and os.access(tmpfs, os.W_OK) else Path(tempfile.gettempdir())
+        self.shared_folder = base / f"hopfleet-{os.getuid()}-{key}"
+
+    def path(self, trial: str, version: int, *, durable: bool) -> Path:
+        folder = self.durable_folder if durable else self.shared_folder
+        return folder / trial / f"v{version:05d}.safetensors"
+
+    def write(
+        self, trial: str, version: int, write: Callable[[Path], None], *, durable: bool, size: int
+    ) -> tuple[str, int]:
+        """Save a version of about ``size`` bytes; returns its SHA-256 (durable ones only) and its size."""
+        path = self.path(trial, version, durable=durable)
+        if not durable and not self._has_room(size):
+            path = self._spilled(trial, version)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, write, durable=durable)
+        return digest(path) if durable else "", path.stat().st_size
+
+    def find(self, trial: str, version: int) -> Path:
+        """The file of a saved version."""
+        candidates = [
+            self.path(trial, version, durable=False),
+            self.path(trial, version, durable=True),
+            self._spilled(trial, version),
+        ]
+        for path in candidates:
+            if path.is_file():
+                return path
+        raise CheckpointError(f"version {version} of {trial} is not saved anywhere; looked for {candidates[1]}")
+
+    def drop(self, trial: str, version: int) -> None:
+        """Forget a version. Dropping what is not there does nothing."""
+        for path in (
+            self.path(trial, version, durable=False),
+            self.path(trial, version, durable=True),
+            self._spilled(trial, version),
+        ):
+            path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Give back all shared memory: the experiment is over."""
+        shutil.rmtree(self.shared_folder, ignore_errors=True)
+        for path in self.durable_folder.glob("*/hop-*.safetensors"):
+            path.unlink(missing_ok=True)
+
+    def _spilled(self, trial: str, version: int) -> Path:
+        """Where a hand-over goes when shared memory is short."""
+        return self.durable_folder / trial / f"hop-{version:05d}.safetensors"
+
+    def _has_room(self, size: int) -> bool:
+        with contextlib.suppress(OSError):
+            self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
+        return False

@@ -1,0 +1,34 @@
+"""What a worker is told before its first command, and what it finds when it tries a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopfleet.data import Dataset
+from hopfleet.frameworks.base import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all workers of an experiment must know."""
+
+    task: Task
+    train: Dataset
+    valid: Dataset | None
+    checkpoints: Path
+    logs: Path
+    seed: int
+    device: str
+    threads: int
+    batch_size: int
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a worker saw when it built a trial and tried it on one batch, before any training."""
+
+    metrics: tuple[str, ...] = ()
+    error: str = ""
+    traceback: str = ""

@@ -1,0 +1,84 @@
+"""The process around a worker: reads commands from a socket, writes events back, beats while it lives.
+
+If the socket closes, the controller is gone and the process ends at once, in the middle of a unit if need be: what
+was not reported did not happen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from hopfleet.domain.messages import Event, decode, encode
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import describe
+from hopfleet.worker.job import Job
+from hopfleet.worker.logs import captured
+from hopfleet.worker.worker import Worker
+
+BEAT_SECONDS = 1.0
+
+
+def serve(connection: Connection) -> None:
+    """Be a worker until told to stop, or until the other side of the connection is gone."""
+    lock = threading.Lock()
+
+    def say(kind: str, body: Any) -> None:
+        with lock:
+            connection.send_bytes(json.dumps([kind, body]).encode())
+
+    def emit(event: Event) -> None:
+        say(*encode(event))
+
+    setup = json.loads(connection.recv_bytes())
+    try:
+        job: Job = cloudpickle.loads(connection.recv_bytes())
+        worker = Worker(
+            setup["worker"],
+            job,
+            setup["device"],
+            emit,
+            lambda error: say("Fatal", str(error)),
+            capture=captured,
+            background=True,
+        )
+    except Exception as error:
+        say("Unable", describe(error))
+        return
+    say("Ready", os.getpid())
+    inbox: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, inbox), name="listener", daemon=True).start()
+    threading.Thread(target=_beat, args=(say,), name="heart", daemon=True).start()
+    while True:
+        kind, body, trial = inbox.get()
+        if kind == "Stop":
+            worker.close()
+            return
+        if kind == "Probe":
+            finding = worker.probe(Trial(**trial))
+            say("Finding", [list(finding.metrics), finding.error, finding.traceback])
+        else:
+            worker.obey(decode(kind, body), Trial(**trial))  # type: ignore[arg-type]
+
+
+def _listen(connection: Connection, inbox: queue.SimpleQueue[list[Any]]) -> None:
+    try:
+        while True:
+            inbox.put(json.loads(connection.recv_bytes()))
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _beat(say: Any) -> None:
+    never = threading.Event()
+    while not never.wait(BEAT_SECONDS):
+        try:
+            say("Beat", None)
+        except OSError:
+            return

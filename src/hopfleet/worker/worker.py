@@ -1,0 +1,207 @@
+"""A worker: obeys commands one after another and tells what came of each.
+
+It keeps the models that it has trained or loaded in memory, so a trial that stays is neither written nor read to go
+on. It knows nothing of schedules; it runs alike in a process of its own, in the user's process, or on a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopfleet.data import Dataset
+from hopfleet.domain.messages import (
+    Command,
+    Evaluate,
+    Evaluated,
+    Event,
+    RunUnit,
+    SaveVersion,
+    UnitFailed,
+    UnitFinished,
+    VersionLost,
+)
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Work
+from hopfleet.errors import CheckpointError, describe
+from hopfleet.frameworks.base import Session
+from hopfleet.store.versions import Versions
+from hopfleet.worker.job import Finding, Job
+from hopfleet.worker.saver import Saver
+from hopfleet.worker.stream import VALID_BATCH, Stream
+
+MEMORY = 1 << 30
+"""Bytes of models to keep beside the one at work."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A model in memory, and the version that it is."""
+
+    session: Session
+    version: int
+
+
+class Worker:
+    """One worker on one device. ``emit`` takes its events; ``fatal`` hears of a version that could not be saved."""
+
+    def __init__(
+        self,
+        name: str,
+        job: Job,
+        device: str,
+        emit: Callable[[Event], None],
+        fatal: Callable[[BaseException], None],
+        *,
+        capture: Callable[[Path], contextlib.AbstractContextManager[None]],
+        background: bool,
+    ) -> None:
+        self.name = name
+        self._job = job
+        self._device = device
+        self._emit = emit
+        self._capture = capture
+        self._versions = Versions(job.checkpoints)
+        self._saver = Saver(self._versions, emit, fatal, background=background)
+        self._held: OrderedDict[str, Held] = OrderedDict()
+
+    def obey(self, command: Command, trial: Trial) -> None:
+        """Do what is asked and emit what came of it. The user's exceptions become events."""
+        match command:
+            case RunUnit():
+                self._run(command, trial)
+            case Evaluate():
+                self._evaluate(command, trial)
+            case SaveVersion():
+                held = self._held.get(command.trial)
+                if held is None or held.version != command.version:
+                    reason = f"{self.name} does not hold it any more"
+                    self._emit(VersionLost(command.trial, command.version, reason, self.name))
+                else:
+                    self._saver.save(command, held.session)
+            case _:
+                raise AssertionError(f"not for a worker: {command}")
+
+    def close(self) -> None:
+        """Finish all saves."""
+        self._saver.close()
+
+    def _run(self, command: RunUnit, trial: Trial) -> None:
+        with self._reporting(command, Work.TRAIN) as started:
+            session, hopped = self._session(command.version, trial)
+            job = self._job
+            stream = Stream(
+                job.train,
+                command.partition,
+                task=job.task,
+                prepare=session.prepare,
+                batch_size=self._batch_size(trial),
+                seed=job.seed,
+                epoch=command.epoch,
+                drop_last=job.drop_last,
+            )
+            sums = session.train(stream, last=command.last)
+            version = command.version + 1
+            self._hold(command.trial, Held(session, version))
+            unused = tuple(key for key in session.unused() if key != "batch_size")
+            where = (self.name, command.trial, command.epoch, command.partition, command.attempt, version)
+            self._emit(UnitFinished(*where, started, time.time(), hopped, sums, unused))
+
+    def _evaluate(self, command: Evaluate, trial: Trial) -> None:
+        with self._reporting(command, Work.EVALUATE) as started:
+            session, _ = self._session(command.version, trial)
+            self._hold(command.trial, Held(session, command.version))
+            assert self._job.valid is not None
+            seed = derive(self._job.seed, "evaluate", command.epoch, command.partition)
+            stream = self._valid_stream(session, self._job.valid, command.partition)
+            sums = session.evaluate(stream, seed=seed)
+            where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
+            self._emit(Evaluated(*where, started, time.time(), sums))
+
+    def probe(self, trial: Trial) -> Finding:
+        """Build a trial and evaluate one batch, as a rehearsal. Nothing of it is kept."""
+        try:
+            with self._capture(self._job.logs / "probe.log"):
+                session = self._open(trial)
+                metrics: dict[str, RowSum] = {}
+                if self._job.valid is not None:
+                    one = _FirstBatch(self._valid_stream(session, self._job.valid, 0))
+                    metrics = session.evaluate(one, seed=0)
+        except Exception as error:
+            return Finding(error=describe(error), traceback=traceback.format_exc())
+        return Finding(metrics=tuple(metrics))
+
+    # ------------------------------------------------------------------------------------------------ models
+
+    def _session(self, version: int, trial: Trial) -> tuple[Session, bool]:
+        """The trial's model at a version, and whether it had to be fetched."""
+        self._saver.wait(trial.id)
+        # Taken out of the cache while in use: if the user's code raises, a half-trained model must not stay.
+        held = self._held.pop(trial.id, None)
+        if held is not None and held.version == version:
+            return held.session, False
+        if version == 0:
+            return self._open(trial), False
+        path = self._versions.find(trial.id, version)
+        session = held.session if held is not None else self._open(trial)
+        session.load(path)
+        return session, True
+
+    def _open(self, trial: Trial) -> Session:
+        job = self._job
+        return job.task.open(trial.config, seed=trial.seed, device=self._device, threads=job.threads)
+
+    def _hold(self, trial: str, held: Held) -> None:
+        self._held[trial] = held
+        room = MEMORY
+        for name in reversed(list(self._held)):
+            room -= self._held[name].session.size
+            if room < 0 and name != trial:
+                del self._held[name]
+
+    # ----------------------------------------------------------------------------------------------- helpers
+
+    def _batch_size(self, trial: Trial) -> int:
+        return int(trial.config.get("batch_size", self._job.batch_size))
+
+    def _valid_stream(self, session: Session, dataset: Dataset, partition: int) -> Stream:
+        return Stream(dataset, partition, task=self._job.task, prepare=session.prepare, batch_size=VALID_BATCH)
+
+    @contextlib.contextmanager
+    def _reporting(self, command: RunUnit | Evaluate, work: Work) -> Iterator[float]:
+        """Turn whatever goes wrong into an event, and keep the output."""
+        started = time.time()
+        try:
+            with self._capture(self._job.logs / f"{command.trial}.log"):
+                yield started
+        except CheckpointError as error:
+            self._emit(VersionLost(command.trial, command.version, str(error), self.name))
+        except (Exception, SystemExit) as error:
+            where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
+            self._emit(UnitFailed(*where, started, time.time(), describe(error), traceback.format_exc()))
+
+
+class _FirstBatch:
+    """A stream cut after its first batch."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    @property
+    def rows(self) -> int:
+        return min(self._stream.rows, VALID_BATCH)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        batches = iter(self._stream)
+        with contextlib.closing(batches):  # type: ignore[type-var]
+            yield next(batches)
