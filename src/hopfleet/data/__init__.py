@@ -1,0 +1,10 @@
+"""Partitioned data sets: making them from whatever rows there are, and reading them as batches."""
+
+from __future__ import annotations
+
+from hopfleet.data.columns import Column, Kind
+from hopfleet.data.dataset import Dataset, open_dataset
+from hopfleet.data.partitioning import partition
+from hopfleet.data.prefetching import prefetch
+
+__all__ = ["Column", "Dataset", "Kind", "open_dataset", "partition", "prefetch"]

@@ -1,0 +1,119 @@
+"""What a column of a data set is: its kind, its dtype, the shape of a row, and the Arrow fields that store it.
+
+This is the vocabulary that the manifest, the files and the readers share. It knows types only and never sees a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hopfleet.errors import DataError
+
+Array = npt.NDArray[Any]
+
+
+class Kind(Enum):
+    """How the rows of a column look in a batch."""
+
+    FIXED = "fixed"  #: rows of one shape: one array of shape (batch, *shape)
+    VARIABLE = "variable"  #: rows of one dtype and differing shapes: a list of arrays
+    STRING = "string"  #: a list of str
+    BYTES = "bytes"  #: a list of bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """How a number of a dtype is stored: ``count`` values of the Arrow type ``arrow``, seen as ``numpy`` in batches."""
+
+    numpy: np.dtype[Any]
+    arrow: Any
+    count: int = 1
+
+
+#: The dtypes of numeric columns. bool is stored as bytes because Arrow's bits cannot be viewed as an array; numpy has
+#: no bfloat16, so that batches hold its bits as uint16.
+ELEMENTS: dict[str, Element] = {
+    **{
+        name: Element(np.dtype(name), getattr(pa, name)())
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
+    **{name: Element(np.dtype(name), getattr(pa, name)()) for name in ("float16", "float32", "float64")},
+    "complex64": Element(np.dtype("complex64"), pa.float32(), 2),
+    "complex128": Element(np.dtype("complex128"), pa.float64(), 2),
+    "bool": Element(np.dtype("bool"), pa.uint8()),
+    "bfloat16": Element(np.dtype("uint16"), pa.uint16()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``shape`` is the shape of a row, with -1 for the dimensions of a VARIABLE column that differ."""
+
+    name: str
+    kind: Kind
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def element(self) -> Element:
+        """How its numbers are stored; FIXED and VARIABLE columns only."""
+        return ELEMENTS[self.dtype]
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The Arrow fields that store it: one, and a second for shapes that differ in several dimensions."""
+        if self.kind is Kind.STRING:
+            return [pa.field(self.name, pa.large_string())]
+        if self.kind is Kind.BYTES:
+            return [pa.field(self.name, pa.large_binary())]
+        element = self.element
+        if self.kind is Kind.FIXED:
+            if not self.shape and element.count == 1:
+                return [pa.field(self.name, element.arrow)]
+            return [pa.field(self.name, pa.list_(element.arrow, math.prod(self.shape) * element.count))]
+        fields = [pa.field(self.name, pa.large_list(element.arrow))]
+        if len(self.shape) > 1:
+            fields.append(pa.field(f"{self.name}.shape", pa.list_(pa.int64(), len(self.shape))))
+        return fields
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind.value, "dtype": self.dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, text: dict[str, Any]) -> Column:
+        column = cls(str(text["name"]), Kind(text["kind"]), str(text["dtype"]), tuple(map(int, text["shape"])))
+        if column.kind in (Kind.FIXED, Kind.VARIABLE) and column.dtype not in ELEMENTS:
+            raise ValueError(f"column {column.name!r} has the unknown dtype {column.dtype!r}")
+        return column
+
+    def __str__(self) -> str:
+        if self.kind in (Kind.STRING, Kind.BYTES):
+            return self.dtype
+        return self.dtype + (str(list(self.shape)).replace("-1", "*") if self.shape else "")
+
+
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """The schema of a partition file. Fields are found by position: a hidden one may share its name with a column."""
+    return pa.schema([field for column in columns for field in column.fields])
+
+
+def check_names(names: Iterable[Any]) -> list[str]:
+    """The names as a list, or a DataError for one that cannot name a column."""
+    checked: list[str] = []
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise DataError(f"column name {name!r}: must be a str that is not empty; rename the column")
+        if name in checked:
+            raise DataError(f"column name {name!r} is there twice: rename one of the two")
+        checked.append(name)
+    if not checked:
+        raise DataError("the source has no columns: give at least one")
+    return checked

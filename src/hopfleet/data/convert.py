@@ -1,0 +1,238 @@
+"""What users hold, turned into cells: numpy arrays, torch tensors, Python values, Arrow arrays.
+
+Each kind of value is understood here and nowhere else, so that the same rows give the same cells whatever they came in.
+torch and pandas are looked up among the modules already imported: a value of theirs cannot exist without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from hopfleet.data.cells import Cells, FixedCells, VariableCells
+from hopfleet.data.columns import ELEMENTS, Array, Column, Kind
+from hopfleet.errors import DataError
+
+_SCALARS = (bool, int, float, complex)
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none: None, a float NaN, pandas' NA and NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
+
+
+def refuse_missing(name: str, count: int, rows: str) -> NoReturn:
+    raise DataError(f"column {name!r}: {count} of {rows} have no value; fill them or drop the rows first")
+
+
+def refuse_dtype(name: str, dtype: object) -> NoReturn:
+    text = str(dtype)
+    if any(word in text for word in ("datetime", "timedelta", "timestamp", "date32", "date64", "duration", "time")):
+        remedy = "convert it to numbers first, such as seconds since a date as float64 (array.astype('int64'))"
+    else:
+        remedy = "convert it to numbers, strings or bytes first"
+    raise DataError(f"column {name!r} has the dtype {text}, which cannot be stored: {remedy}")
+
+
+def fixed_cells(name: str, array: Array) -> FixedCells:
+    """A numeric array, whose first dimension counts the rows."""
+    if array.dtype.name == "bfloat16":
+        return FixedCells("bfloat16", array.view(np.uint16))
+    if array.dtype.name not in ELEMENTS:
+        refuse_dtype(name, array.dtype)
+    return FixedCells(array.dtype.name, array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def tensor_cells(name: str, tensor: Any) -> FixedCells:
+    """A torch tensor, whose first dimension counts the rows."""
+    torch: Any = sys.modules["torch"]
+    tensor = tensor.detach().cpu()
+    try:
+        if tensor.dtype == torch.bfloat16:
+            return FixedCells("bfloat16", tensor.contiguous().view(torch.int16).numpy().view(np.uint16))
+        array = tensor.resolve_conj().resolve_neg().numpy()
+    except (TypeError, RuntimeError):
+        refuse_dtype(name, f"{tensor.dtype} ({tensor.layout})")
+    return fixed_cells(name, array)
+
+
+def column_cells(name: str, values: list[Any] | Array, first_row: int, expected: Column | None) -> Cells:
+    """The cells of consecutive rows of a column, from ``first_row`` on.
+
+    Rows that do not go with each other, or with what earlier rows were ``expected`` to be, are refused by row number.
+    """
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "OUST":
+            return fixed_cells(name, values)
+        if values.ndim != 1:
+            refuse_dtype(name, f"{values.dtype} in {values.ndim - 1} dimensions")
+        values = list(values)
+    assert isinstance(values, list)
+    types = set(map(type, values))
+    if all(issubclass(kind, str) for kind in types):
+        return _text_cells(name, values, first_row)
+    if all(issubclass(kind, (bytes, bytearray)) for kind in types):
+        return _run_cells(Kind.BYTES, "bytes", values)
+    missing = sum(map(is_missing, values))
+    if missing and not all(issubclass(kind, (*_SCALARS, np.number)) for kind in types):
+        refuse_missing(name, missing, f"rows {first_row} to {first_row + len(values) - 1}")
+    if len(types) == 1 and issubclass(next(iter(types)), (*_SCALARS, np.generic)):
+        return fixed_cells(name, _array(name, values, first_row))
+    return _stacked(name, values, first_row, expected)
+
+
+def _array(name: str, value: Any, row: int) -> Array:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"column {name!r}, row {row}: cannot be made an array ({error})") from error
+    if array.dtype.kind in "OUSTV" and array.dtype.name != "bfloat16":
+        shown = repr(value)
+        shown = shown if len(shown) < 60 else f"{shown[:56]} ..."
+        raise DataError(
+            f"column {name!r}, row {row}: {shown} is a {type(value).__name__} of dtype {array.dtype}, which cannot be "
+            "stored; a value is a number, a str, bytes, or an array or list of numbers"
+        )
+    return array
+
+
+def _text_cells(name: str, values: list[str], first_row: int) -> VariableCells:
+    try:
+        return _run_cells(Kind.STRING, "str", [value.encode() for value in values])
+    except UnicodeEncodeError as error:
+        rows = f"rows {first_row} to {first_row + len(values) - 1}"
+        raise DataError(f"column {name!r}, {rows}: a str is not Unicode ({error}); give bytes instead") from error
+
+
+def _run_cells(kind: Kind, dtype: str, values: list[Any]) -> VariableCells:
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    return VariableCells(kind, dtype, offsets, np.frombuffer(b"".join(values), np.uint8), None)
+
+
+def _stacked(name: str, values: list[Any], first_row: int, expected: Column | None) -> Cells:
+    """Rows that are arrays or the like, each converted alone: one array if their shapes agree."""
+    rows = [_row(name, value, first_row + i) for i, value in enumerate(values)]
+    # An empty list says nothing about its dtype: it takes that of the others.
+    bare = [isinstance(value, (list, tuple)) and not row.size for value, (_, row) in zip(values, rows, strict=True)]
+    if expected is not None:
+        dtype, dimensions = expected.dtype, len(expected.shape)
+    else:
+        dtype, model = rows[bare.index(False)] if False in bare else rows[0]
+        dimensions = model.ndim
+    arrays = []
+    for i, ((seen, row), empty) in enumerate(zip(rows, bare, strict=True)):
+        if row.ndim != dimensions or (seen != dtype and not (empty and dtype in ELEMENTS)):
+            given = f"{seen} in {row.ndim} dimensions"
+            refuse_row(name, first_row + i, given, f"{dtype} in {dimensions} dimensions")
+        arrays.append(row if seen == dtype else row.astype(ELEMENTS[dtype].numpy))
+    if len({array.shape for array in arrays}) == 1:
+        return FixedCells(dtype, np.stack(arrays))
+    shapes = np.array([array.shape for array in arrays], np.int64)
+    flat = np.concatenate([array.reshape(-1) for array in arrays])
+    offsets = np.zeros(len(arrays) + 1, np.int64)
+    np.cumsum([array.nbytes for array in arrays], out=offsets[1:])
+    return VariableCells(Kind.VARIABLE, dtype, offsets, flat.view(np.uint8), shapes)
+
+
+def _row(name: str, value: Any, row: int) -> tuple[str, Array]:
+    """The dtype and the array of one row."""
+    if type(value) is np.ndarray and value.dtype.isnative and (dtype := value.dtype.name) in ELEMENTS:
+        return dtype, value
+    cells = tensor_cells(name, value[None]) if is_tensor(value) else fixed_cells(name, _array(name, value, row)[None])
+    return cells.dtype, cells.array.reshape(cells.shape)
+
+
+def refuse_row(name: str, row: int, seen: str, expected: str) -> NoReturn:
+    raise DataError(
+        f"column {name!r}, row {row}: {seen}, where the rows before have {expected}; give every row the same kind of "
+        "value, such as np.asarray(value, dtype=...), and fill or drop missing ones"
+    )
+
+
+def arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
+    """An Arrow array: numbers, strings, bytes, or lists of numbers of any depth."""
+    cells = _arrow_cells(name, array, first_row)
+    return cells.narrowed() if isinstance(cells, VariableCells) else cells
+
+
+def _arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
+    arrow = array.type
+    if array.null_count:
+        refuse_missing(name, array.null_count, f"the values from row {first_row} on")
+    if isinstance(arrow, pa.FixedShapeTensorType):
+        return _arrow_tensors(name, array, first_row)
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _arrow_cells(name, array.storage, first_row)
+    if pa.types.is_dictionary(arrow):
+        return _arrow_cells(name, array.dictionary_decode(), first_row)
+    if pa.types.is_boolean(arrow):
+        return FixedCells("bool", _arrow_numbers(array.cast(pa.uint8())).view(np.bool_))
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        return fixed_cells(name, _arrow_numbers(array))
+    if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
+        return _arrow_run(Kind.STRING, "str", array.cast(pa.large_string()))
+    if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):
+        return _arrow_run(Kind.BYTES, "bytes", array.cast(pa.large_binary()))
+    if pa.types.is_fixed_size_binary(arrow):
+        return _arrow_run(Kind.BYTES, "bytes", array.cast(pa.binary()).cast(pa.large_binary()))
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        offsets = _arrow_numbers(array.offsets).astype(np.int64)
+    elif pa.types.is_fixed_size_list(arrow):
+        offsets = (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * arrow.list_size
+    else:
+        refuse_dtype(name, arrow)
+    # Only the part that these rows use: a slice of a long array stays short.
+    start, stop = int(offsets[0]), int(offsets[-1])
+    inner = _arrow_cells(name, array.values.slice(start, stop - start), first_row)
+    return _arrow_lists(name, inner, offsets - start, first_row)
+
+
+def _arrow_numbers(array: pa.Array) -> Array:
+    """A numeric array without nulls. Arrow's own to_numpy would import pandas."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _arrow_tensors(name: str, array: pa.Array, first_row: int) -> FixedCells:
+    cells = arrow_cells(name, array.storage, first_row)
+    assert isinstance(cells, FixedCells)
+    tensors = cells.array.reshape(len(array), *array.type.shape)
+    axes = array.type.permutation or range(len(array.type.shape))
+    return FixedCells(cells.dtype, tensors.transpose(0, *(axis + 1 for axis in axes)))
+
+
+def _arrow_run(kind: Kind, dtype: str, array: pa.Array) -> VariableCells:
+    _, offsets, data = array.buffers()
+    runs = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)
+    return VariableCells(kind, dtype, runs, np.frombuffer(data or b"", np.uint8), None)
+
+
+def _arrow_lists(name: str, inner: Cells, offsets: Array, first_row: int) -> VariableCells:
+    """Lists whose items ``offsets[i]:offsets[i + 1]`` are rows of ``inner``: arrays of one dimension more."""
+    if inner.kind in (Kind.STRING, Kind.BYTES):
+        refuse_dtype(name, f"list of {inner.dtype}")
+    inner = inner.varying() if isinstance(inner, FixedCells) else inner
+    assert inner.shapes is not None
+    lengths = np.diff(offsets)  # (rows,)
+    heads = np.zeros((len(lengths), inner.shapes.shape[1]), np.int64)  # (rows, inner dimensions)
+    heads[lengths > 0] = inner.shapes[offsets[:-1][lengths > 0]]
+    owners = np.repeat(np.arange(len(lengths)), lengths)  # (items,)
+    odd = (inner.shapes[: len(owners)] != heads[owners]).any(axis=1)
+    if odd.any():
+        row = first_row + int(owners[odd.argmax()])
+        raise DataError(f"column {name!r}, row {row}: lists of different lengths within one row; pad them first")
+    return VariableCells(
+        Kind.VARIABLE, inner.dtype, inner.offsets[offsets], inner.data, np.column_stack([lengths, heads])
+    )

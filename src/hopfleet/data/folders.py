@@ -1,0 +1,143 @@
+"""Where data sets live: a local folder, or a folder behind an fsspec URL with a local cache of its partitions.
+
+Both show readers the same few methods: the text of the manifest, and a local path for each partition file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hopfleet.data import manifest
+from hopfleet.data.files import digest
+from hopfleet.data.manifest import PartitionFile
+from hopfleet.errors import DataError
+
+
+def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
+    text = os.fspath(url)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    return RemoteFolder(text) if "://" in text else LocalFolder(Path(text).expanduser().absolute())
+
+
+class LocalFolder:
+    """A folder on this host, or mounted on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def url(self) -> str:
+        return str(self.path)
+
+    def manifest(self) -> bytes:
+        """The text of the manifest, or a DataError where there is none."""
+        if not self.path.is_dir():
+            raise DataError(f"{self.path}: no such folder; make a data set with hopfleet.data.partition")
+        try:
+            return (self.path / manifest.FILE).read_bytes()
+        except FileNotFoundError:
+            raise DataError(f"{self.path}: has no {manifest.FILE}, so it is no data set of Hopfleet") from None
+
+    def file(self, partition: PartitionFile) -> Path:
+        """A local file of the partition, of the right size."""
+        path = self.path / partition.name
+        if not path.is_file():
+            raise DataError(f"{path}: is missing; restore it or partition again")
+        if (size := path.stat().st_size) != partition.size:
+            raise DataError(f"{path}: has {size} bytes instead of {partition.size}; restore it or partition again")
+        return path
+
+    def probe(self, partition: PartitionFile) -> None:
+        """Raises a DataError unless the file is there and has the right size."""
+        self.file(partition)
+
+    def verify(self, partition: PartitionFile) -> None:
+        """Raises a DataError unless the file has the right checksum."""
+        path = self.file(partition)
+        if digest(path) != partition.sha256:
+            raise DataError(f"{path}: has the wrong checksum (sha256); restore it or partition again")
+
+
+class RemoteFolder:
+    """A folder behind an fsspec URL. A partition is fetched once per host, on its first use, and verified."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def manifest(self) -> bytes:
+        files, path = self.filesystem()
+        try:
+            return bytes(files.cat_file(f"{path}/{manifest.FILE}"))
+        except FileNotFoundError:
+            raise DataError(f"{self._url}: no such folder, or no {manifest.FILE} in it") from None
+        except OSError as error:
+            raise DataError(f"{self._url}: cannot be read ({error})") from error
+
+    def file(self, partition: PartitionFile) -> Path:
+        path = cache_folder() / partition.sha256
+        if not path.is_file() or path.stat().st_size != partition.size:
+            self._fetch(partition, path)
+        return path
+
+    def probe(self, partition: PartitionFile) -> None:
+        files, path = self.filesystem()
+        try:
+            size = files.info(f"{path}/{partition.name}")["size"]
+        except FileNotFoundError:
+            self._refuse(partition, "is missing")
+        if size != partition.size:
+            self._refuse(partition, f"has {size} bytes instead of {partition.size}")
+
+    def verify(self, partition: PartitionFile) -> None:
+        path = self.file(partition)
+        if digest(path) != partition.sha256:
+            self._fetch(partition, path)
+
+    def filesystem(self) -> tuple[Any, str]:
+        """The fsspec file system and the folder's path in it."""
+        import fsspec
+
+        try:
+            files, path = fsspec.core.url_to_fs(self._url)
+        except (ImportError, ValueError) as error:
+            raise DataError(f"{self._url}: cannot be opened ({error})") from error
+        return files, str(path).rstrip("/")
+
+    def _fetch(self, partition: PartitionFile, target: Path) -> None:
+        files, path = self.filesystem()
+        source = f"{path}/{partition.name}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{partition.sha256[:16]}.")
+        os.close(handle)
+        fetched = Path(name)
+        try:
+            try:
+                files.get_file(source, name)
+            except FileNotFoundError:
+                self._refuse(partition, "is missing")
+            if (size := fetched.stat().st_size) != partition.size:
+                self._refuse(partition, f"has {size} bytes instead of {partition.size}")
+            if digest(fetched) != partition.sha256:
+                self._refuse(partition, "has the wrong checksum (sha256)")
+            fetched.replace(target)
+        finally:
+            fetched.unlink(missing_ok=True)
+
+    def _refuse(self, partition: PartitionFile, fault: str) -> NoReturn:
+        raise DataError(f"{self._url}/{partition.name}: {fault}; restore it or partition again") from None
+
+
+Folder = LocalFolder | RemoteFolder
+
+
+def cache_folder() -> Path:
+    """Where fetched partitions are kept, named by their checksums."""
+    return Path(os.environ.get("HOPFLEET_HOME") or "~/.hopfleet").expanduser() / "cache" / "data"

@@ -1,0 +1,110 @@
+"""The manifest of a data set: what its folder holds, as JSON that a person can read.
+
+It is written last and read first: a folder with a manifest is whole, and everything else is checked against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.data.columns import Column
+from hopfleet.errors import DataError
+
+FILE = "manifest.json"
+FORMAT = "hopfleet-dataset"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFile:
+    """One partition: its file in the folder, and what must be true of it."""
+
+    name: str
+    rows: int
+    size: int  #: bytes
+    sha256: str
+
+
+def partition_name(index: int) -> str:
+    return f"part-{index:05d}.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything about a data set but its rows."""
+
+    columns: Mapping[str, Column]
+    partitions: tuple[PartitionFile, ...]
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        return sum(partition.rows for partition in self.partitions)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same rows in the same partitions and the same columns, wherever they are."""
+        content = [
+            [column.to_json() for column in self.columns.values()],
+            [[partition.rows, partition.sha256] for partition in self.partitions],
+        ]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "rows": self.rows,
+            "seed": self.seed,
+            "columns": [column.to_json() for column in self.columns.values()],
+            "partitions": [
+                {"file": partition.name, "rows": partition.rows, "bytes": partition.size, "sha256": partition.sha256}
+                for partition in self.partitions
+            ],
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+
+def read_manifest(text: str | bytes, where: str) -> Manifest:
+    """The manifest in a text found at ``where``, or a DataError that says why it is none of ours."""
+    content = _content(text)
+    if content is None:
+        raise DataError(f"{where}: is not the manifest of a Hopfleet data set; make one with hopfleet.data.partition")
+    version = content.get("version")
+    if version != VERSION:
+        raise DataError(
+            f"{where}: has format version {version}, not the {VERSION} of this Hopfleet; update it or partition again"
+        )
+    try:
+        columns = [Column.from_json(column) for column in content["columns"]]
+        partitions = tuple(
+            PartitionFile(str(part["file"]), int(part["rows"]), int(part["bytes"]), str(part["sha256"]))
+            for part in content["partitions"]
+        )
+        seed, rows = int(content["seed"]), int(content["rows"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{where}: is damaged ({type(error).__name__}: {error}); partition again") from error
+    manifest = Manifest({column.name: column for column in columns}, partitions, seed)
+    # The names become paths and the checksums file names of the cache, so that they must be what partition writes.
+    names = [partition_name(i) for i in range(len(partitions))]
+    plain = all(len(part.sha256) == 64 and set(part.sha256) <= set("0123456789abcdef") for part in partitions)
+    if [part.name for part in partitions] != names or not plain or not names or not columns or manifest.rows != rows:
+        raise DataError(f"{where}: is damaged (its parts contradict each other); partition again")
+    return manifest
+
+
+def is_ours(text: str | bytes) -> bool:
+    """Whether a text is a manifest of this format, of whatever version."""
+    return _content(text) is not None
+
+
+def _content(text: str | bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else None

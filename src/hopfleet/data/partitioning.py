@@ -1,0 +1,196 @@
+"""Making a data set: rows are read once, dealt to partitions, and put in place all at once.
+
+Everything is built in a hidden folder beside the target and renamed at the end, so that the target is either whole or
+not there. A folder left behind by a process that was killed is swept away by the next call for the same target.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import operator
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hopfleet.data import manifest
+from hopfleet.data.dataset import Dataset
+from hopfleet.data.files import digest, sync_path, write_cells
+from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
+from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
+from hopfleet.data.schema import Schema
+from hopfleet.data.sources import open_source
+from hopfleet.data.spill import Spill
+from hopfleet.errors import DataError
+
+
+def partition(
+    source: Any,
+    folder: str | os.PathLike[str],
+    *,
+    partitions: int = 8,
+    seed: int = 0,
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Dataset:
+    """Shuffles the rows of ``source`` into the partitions of a new data set in ``folder``.
+
+    ``source`` is a dict of arrays, tensors or lists; a pandas DataFrame; an Arrow table; the path of a Parquet file or
+    a folder of them; a data set with ``__len__`` and ``__getitem__``; or an iterable of rows larger than memory.
+    A row is a dict, a pair (columns "x" and "y"), a longer tuple (columns "0", "1", ...) or a single value ("x").
+    ``folder`` is a local path or an fsspec URL.
+
+    The outcome depends on the rows, ``seed`` and ``partitions`` alone, not on the kind of source. Partitions differ in
+    size by at most one row. An interrupted call leaves nothing in ``folder``; ``overwrite=True`` replaces a data set of
+    Hopfleet there, and never anything else. ``progress`` is called with the rows read so far.
+    """
+    partitions, seed = operator.index(partitions), operator.index(seed)
+    if partitions < 1:
+        raise DataError(f"partitions={partitions}: must be at least 1")
+    target = open_folder(folder)
+    _check_target(target, overwrite)
+    rows = open_source(source)
+    if rows.rows is not None:
+        _check_rows(rows.rows, partitions)
+
+    with _workspace(target) as workspace:
+        spill, schema = Spill(workspace / "spill", partitions, seed), Schema()
+        for chunk in rows.chunks:
+            spill.add(schema.accept(chunk))
+            if progress is not None:
+                progress(schema.rows)
+        _check_rows(schema.rows, partitions)
+        built = workspace / "built"
+        built.mkdir()
+        made = _write(built, spill, schema, seed)
+        del spill
+        shutil.rmtree(workspace / "spill", ignore_errors=True)
+        _check_target(target, overwrite)
+        if isinstance(target, LocalFolder):
+            _move(built, target.path.resolve(), workspace)
+        else:
+            _upload(built, made, target)
+    return Dataset(target, made)
+
+
+def _check_rows(rows: int, partitions: int) -> None:
+    if not rows:
+        raise DataError("the source is empty: it must have at least one row per partition")
+    if rows < partitions:
+        raise DataError(f"partitions={partitions}: must be at most the number of rows, {rows}")
+
+
+def _check_target(target: Folder, overwrite: bool) -> None:
+    """Refuses a target that holds anything, unless that is a data set of ours that may be replaced."""
+    if isinstance(target, LocalFolder):
+        if not target.path.exists():
+            return
+        if not target.path.is_dir():
+            raise DataError(f"{target.url}: is a file; give the path of a folder")
+        entries = any(target.path.iterdir())
+    else:
+        files, path = target.filesystem()
+        entries = files.exists(path) and bool(files.ls(path))
+    if not entries:
+        return
+    try:
+        ours = manifest.is_ours(target.manifest())
+    except DataError:
+        ours = False
+    if not ours:
+        raise DataError(
+            f"{target.url}: is not empty and holds no data set of Hopfleet, so it is not overwritten; give another "
+            "folder"
+        )
+    if not overwrite:
+        raise DataError(
+            f"{target.url}: holds a data set already; pass overwrite=True to replace it, or give another folder"
+        )
+
+
+def _write(built: Path, spill: Spill, schema: Schema, seed: int) -> Manifest:
+    """The partition files and, last, the manifest."""
+    files = []
+    for index, rows in enumerate(spill.counts.tolist()):
+        path = built / partition_name(index)
+        write_cells(path, schema.columns, spill.partition(index, schema.columns), sync=True)
+        files.append(PartitionFile(path.name, rows, path.stat().st_size, digest(path)))
+    made = Manifest(schema.columns, tuple(files), seed)
+    (built / manifest.FILE).write_text(made.to_json())
+    sync_path(built / manifest.FILE)
+    sync_path(built)
+    return made
+
+
+def _move(built: Path, target: Path, workspace: Path) -> None:
+    """Puts the finished folder in its place. Whatever is there has been found to be empty or ours."""
+    replaced = workspace / "replaced"
+    if target.exists() and any(target.iterdir()):
+        target.rename(replaced)
+    try:
+        built.rename(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            replaced.rename(target)
+        raise DataError(f"{target}: was filled by somebody else meanwhile ({error}); give another folder") from error
+    sync_path(target.parent)
+
+
+def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
+    """Uploads the partitions and, last, the manifest; an old manifest goes first, so that none is ever wrong."""
+    files, path = target.filesystem()
+    if files.exists(path):
+        files.rm(path, recursive=True)
+    try:
+        files.makedirs(path, exist_ok=True)
+        for name in [*(part.name for part in made.partitions), manifest.FILE]:
+            files.put_file(str(built / name), f"{path}/{name}")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.rm(path, recursive=True)
+        raise
+
+
+@contextlib.contextmanager
+def _workspace(target: Folder) -> Iterator[Path]:
+    """A hidden folder to build in: beside a local target, so that a rename suffices; removed whatever happens."""
+    if isinstance(target, LocalFolder):
+        path = target.path.resolve()
+        parent, prefix = path.parent, f".{path.name}.partial-"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be made ({error}); give another folder") from error
+        _sweep(parent, prefix)
+    else:
+        parent, prefix = Path(tempfile.gettempdir()), "hopfleet-partial-"
+    try:
+        workspace = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    except OSError as error:
+        raise DataError(f"{parent}: cannot be written to ({error}); give another folder") from error
+    handle = os.open(workspace, os.O_RDONLY)
+    try:
+        # The lock ends with the process, however that ends, and so tells a folder in use from one left behind.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield workspace
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+        os.close(handle)
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    """Removes what killed calls left behind."""
+    for path in parent.iterdir():
+        if not path.name.startswith(prefix):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(handle)

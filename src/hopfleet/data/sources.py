@@ -1,0 +1,268 @@
+"""Everything that can be partitioned, read as chunks of consecutive rows.
+
+A source is whatever the user has: columns in memory, Parquet files, a data set with random access, a stream. Here each
+is told apart, checked as far as that is possible before any work, and cut into chunks of a few megabytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hopfleet.data.cells import Cells
+from hopfleet.data.columns import ELEMENTS, Array, check_names
+from hopfleet.data.convert import (
+    arrow_cells,
+    fixed_cells,
+    is_missing,
+    is_tensor,
+    refuse_dtype,
+    refuse_missing,
+    tensor_cells,
+)
+from hopfleet.data.schema import Chunk
+from hopfleet.errors import DataError
+
+CHUNK_BYTES = 32 << 20
+CHUNK_ROWS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows to come. ``rows`` is None where only reading them all tells."""
+
+    rows: int | None
+    chunks: Iterator[Chunk]
+
+
+Slicer = Callable[[int, int], "list[Any] | Array | Cells"]
+
+
+def open_source(source: Any) -> Source:
+    """The chunks of anything that can be partitioned, checked as far as that is possible without reading it all."""
+    if isinstance(source, (str, Path)):
+        return _parquet(str(source))
+    if isinstance(source, Mapping):
+        return _columns(source)
+    if isinstance(source, pa.RecordBatch):
+        source = pa.table(source)
+    if isinstance(source, pa.Table):
+        return _table(source)
+    if _is_instance(source, "pandas", "DataFrame"):
+        return _frame(source)
+    if isinstance(source, np.ndarray) or is_tensor(source):
+        return _columns({"x": source})
+    if _is_instance(source, "torch.utils.data", "DataLoader"):
+        raise DataError("a DataLoader gives batches, not rows: pass its data set, loader.dataset")
+    streamed = _is_instance(source, "torch.utils.data", "IterableDataset")
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not streamed:
+        rows = len(source)
+        return Source(rows, _row_chunks(source[i] for i in range(rows)))
+    if isinstance(source, Iterable):
+        return Source(None, _row_chunks(source))
+    raise DataError(
+        f"a {type(source).__name__} cannot be partitioned: give a dict of arrays, a DataFrame, an Arrow table, Parquet "
+        "files, a data set with __len__ and __getitem__, or an iterator of rows"
+    )
+
+
+def _is_instance(value: object, module: str, name: str) -> bool:
+    """isinstance, without the import: a value of a class cannot exist before its module is imported."""
+    return isinstance(value, getattr(sys.modules.get(module), name, ()))
+
+
+def _sliced(rows: int, row_bytes: int, slicers: Mapping[str, Slicer]) -> Iterator[Chunk]:
+    step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, row_bytes)))
+    for start in range(0, rows, step):
+        yield {name: slicer(start, min(start + step, rows)) for name, slicer in slicers.items()}
+
+
+def _columns(source: Mapping[Any, Any]) -> Source:
+    """Columns in memory: arrays, tensors or lists."""
+    names = check_names(source)
+    slicers: dict[str, Slicer] = {}
+    lengths: dict[str, int] = {}
+    row_bytes = 0
+    for name in names:
+        column = source[name]
+        if not hasattr(column, "__len__") or isinstance(column, (str, bytes)) or getattr(column, "shape", True) == ():
+            raise DataError(
+                f"column {name!r} is a {type(column).__name__}: must be an array, a tensor or a list of rows"
+            )
+        lengths[name] = len(column)
+        slicers[name] = _slicer(name, column)
+        row_bytes += _size(column[0]) if len(column) else 0
+    (first, rows), *others = lengths.items()
+    for name, length in others:
+        if length != rows:
+            raise DataError(
+                f"columns {first!r} and {name!r} have {rows} and {length} rows: must have the same number of rows"
+            )
+    return Source(rows, _sliced(rows, row_bytes, slicers))
+
+
+def _slicer(name: str, column: Any) -> Slicer:
+    if is_tensor(column):
+        tensor_cells(name, column[:1])
+        return lambda start, stop: tensor_cells(name, column[start:stop])
+    if _is_instance(column, "pandas", "Series"):
+        return _series(name, column)
+    if not isinstance(column, np.ndarray):
+        values = list(column)
+        if values and all(type(value) in (bool, int, float, complex) for value in values):
+            # A list of Python numbers is what numpy makes of it as a whole: [1, 2.5] is float64.
+            array = np.asarray(values)
+            if array.dtype.kind != "O":
+                return _slicer(name, array)
+        return _objects(name, values)
+    if column.dtype.kind in "OT":
+        return _objects(name, column.reshape(-1).tolist() if column.ndim == 1 else list(column))
+    if column.dtype.kind not in "US":
+        fixed_cells(name, column[:1])
+    elif column.ndim > 1:
+        refuse_dtype(name, f"{column.dtype} in {column.ndim - 1} dimensions")
+    return lambda start, stop: column[start:stop]
+
+
+def _objects(name: str, values: list[Any]) -> Slicer:
+    """Python values. A NaN among numbers is a number; among anything else it is a missing value."""
+    missing = sum(map(is_missing, values))
+    if missing and not all(isinstance(value, (int, float, complex, np.number)) for value in values):
+        refuse_missing(name, missing, f"{len(values)} rows")
+    return lambda start, stop: values[start:stop]
+
+
+def _frame(frame: Any) -> Source:
+    """A pandas DataFrame; its index is left out."""
+    names = check_names(frame.columns)
+    slicers = {name: _series(name, frame[name]) for name in names}
+    row_bytes = sum(_size(frame[name].iloc[0]) for name in names) if len(frame) else 0
+    return Source(len(frame), _sliced(len(frame), row_bytes, slicers))
+
+
+def _series(name: str, series: Any) -> Slicer:
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype):
+        return _slicer(name, series.to_numpy())
+    if missing := int(series.isna().sum()):
+        refuse_missing(name, missing, f"{len(series)} rows")
+    numpy = getattr(dtype, "numpy_dtype", None)
+    if isinstance(numpy, np.dtype) and numpy.name in ELEMENTS:
+        return lambda start, stop: np.asarray(series.iloc[start:stop].to_numpy(dtype=numpy))
+    if getattr(dtype, "kind", "O") in "mM":
+        refuse_dtype(name, dtype)
+    values = np.asarray(series)  # categories become their values
+    return _slicer(name, values)
+
+
+def _table(table: pa.Table) -> Source:
+    for name, column in zip(check_names(table.column_names), table.columns, strict=True):
+        if column.null_count:
+            refuse_missing(name, column.null_count, f"{table.num_rows} rows")
+        if table.num_rows:
+            arrow_cells(name, table.column(name).slice(0, 1).combine_chunks(), 0)
+    step = max(1, min(CHUNK_ROWS, CHUNK_BYTES * table.num_rows // max(1, table.nbytes)))
+    return Source(table.num_rows, _record_chunks(table.to_batches(max_chunksize=step)))
+
+
+def _record_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+    row = 0
+    for batch in batches:
+        if batch.num_rows:
+            names = batch.schema.names
+            yield {name: arrow_cells(name, array, row) for name, array in zip(names, batch.columns, strict=True)}
+            row += batch.num_rows
+
+
+def _parquet(source: str) -> Source:
+    """A Parquet file, or all of a folder in the order of their paths; a local path or an fsspec URL."""
+    from pyarrow import parquet
+
+    opened: Callable[[str], Any]
+    if "://" in source:
+        import fsspec
+
+        files, path = fsspec.core.url_to_fs(source)
+        opened = lambda name: parquet.ParquetFile(files.open(name))  # noqa: E731
+        paths = sorted(files.glob(f"{path.rstrip('/')}/**/*.parquet")) if files.isdir(path) else [path]
+        missing = not files.exists(path)
+    else:
+        folder = Path(source).expanduser()
+        opened = parquet.ParquetFile
+        paths = sorted(map(str, folder.rglob("*.parquet"))) if folder.is_dir() else [str(folder)]
+        missing = not folder.exists()
+    if missing:
+        raise DataError(f"{source}: no such file or folder; give a Parquet file or a folder of Parquet files")
+    if not paths:
+        raise DataError(f"{source}: a folder without *.parquet files; give a Parquet file or a folder of Parquet files")
+
+    rows = 0
+    for path in paths:
+        try:
+            with opened(path) as file:
+                rows += file.metadata.num_rows
+                check_names(file.schema_arrow.names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path}: cannot be read as a Parquet file ({error})") from error
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with opened(path) as file:
+                metadata = file.metadata
+                size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+                step = max(1, min(CHUNK_ROWS, CHUNK_BYTES * metadata.num_rows // max(1, size)))
+                yield from file.iter_batches(batch_size=step)
+
+    return Source(rows, _record_chunks(batches()))
+
+
+def _row_chunks(rows: Iterable[Any]) -> Iterator[Chunk]:
+    """Rows one at a time, gathered into columns."""
+    names: list[str] = []
+    columns: list[list[Any]] = []
+    size = 0
+    for number, row in enumerate(map(row_columns, rows)):
+        if not names:
+            names = check_names(row)
+            columns = [[] for _ in names]
+        elif len(row) != len(names) or any(name not in row for name in names):
+            raise DataError(
+                f"row {number} has the columns {list(row)}, where row 0 has {names}; give every row the same columns"
+            )
+        for name, column in zip(names, columns, strict=True):
+            column.append(value := row[name])
+            size += _size(value)
+        if size >= CHUNK_BYTES or len(columns[0]) >= CHUNK_ROWS:
+            yield dict(zip(names, columns, strict=True))
+            columns, size = [[] for _ in names], 0
+    if columns and columns[0]:
+        yield dict(zip(names, columns, strict=True))
+
+
+def row_columns(row: Any) -> Mapping[str, Any]:
+    """A row by column: a mapping as it is, a pair as x and y, a longer tuple as 0, 1, ..., a single value as x."""
+    if isinstance(row, Mapping):
+        return row
+    if isinstance(row, (tuple, list)):
+        if len(row) == 2:
+            return {"x": row[0], "y": row[1]}
+        return {str(i): value for i, value in enumerate(row)}
+    return {"x": row}
+
+
+def _size(value: Any) -> int:
+    """About the bytes of a value, for cutting chunks."""
+    nbytes = getattr(value, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    if isinstance(value, (str, bytes, bytearray)):
+        return 64 + len(value)
+    if isinstance(value, (list, tuple)) and value:
+        return len(value) * _size(value[0])
+    return 16

@@ -1,0 +1,42 @@
+"""Which colour belongs to which trial, for all charts alike.
+
+The few best trials get strong colours, so that the eye finds the same trial in the curves and in the Gantt chart;
+the many others get pale ones, different enough to tell neighbours apart.
+"""
+
+from __future__ import annotations
+
+from colorsys import hls_to_rgb
+
+from hopfleet.monitor.history import History, TrialHistory
+
+#: Strong colours that stay distinct in the common kinds of colour blindness, best trial first.
+HIGHLIGHTS = ("#1f5fa8", "#d9702b", "#2a9270", "#b0467f", "#8a7a1f")
+
+INK = "#222222"
+MUTED = "#767676"
+RULE = "#dddddd"
+OTHERS = "#b9bcc2"
+FAILURE = "#c1272d"
+
+_GOLDEN_RATIO = 0.618033988749895
+
+
+def highlighted(history: History, limit: int = len(HIGHLIGHTS)) -> list[TrialHistory]:
+    """The best trials that have a value, best first; at most as many as there are strong colours."""
+    leaders = [trial for trial in history.leaderboard() if history.value(trial) is not None]
+    return leaders[: min(limit, len(HIGHLIGHTS))]
+
+
+def trial_colors(history: History) -> dict[str, str]:
+    """A colour for every trial. A pale one depends on the trial's number alone."""
+    colors = {trial.id: _pale(trial.number) for trial in history.trials.values()}
+    colors.update({trial.id: color for trial, color in zip(highlighted(history), HIGHLIGHTS, strict=False)})
+    return colors
+
+
+def _pale(number: int) -> str:
+    # Steps of the golden ratio keep the hues of neighbouring numbers far apart, however many there are.
+    hue = number * _GOLDEN_RATIO % 1.0
+    red, green, blue = hls_to_rgb(hue, 0.80 + 0.05 * (number % 3 - 1), 0.38)
+    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

@@ -1,0 +1,345 @@
+"""The history of an experiment as a fold over its journal: what every view reads, and all that it reads.
+
+It stands apart from the views because it knows no terminal, chart or frame, and apart from the controller because
+it decides nothing: it only remembers, so it works on a journal that another process is still writing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+from hopfleet.domain.messages import (
+    DropVersion,
+    EpochEnded,
+    Evaluate,
+    Evaluated,
+    Finish,
+    Message,
+    RunStarted,
+    RunUnit,
+    TrialAdded,
+    TrialEnded,
+    TrialRolledBack,
+    UnitFailed,
+    UnitFinished,
+    VersionLost,
+    VersionSaved,
+    WorkerJoined,
+    WorkerLost,
+)
+from hopfleet.domain.trial import Config, TrialState
+from hopfleet.domain.unit import Unit, Work
+
+Mode = Literal["min", "max"]
+
+
+@dataclass(slots=True)
+class Span:
+    """What one worker did from ``started`` to ``ended``: a unit or an evaluation."""
+
+    worker: str
+    trial: str
+    epoch: int
+    partition: int
+    work: Work
+    started: float
+    ended: float
+    hopped: bool = False  #: the model came from another worker
+    failed: bool = False  #: the user's code raised
+    undone: bool = False  #: it counts as not having happened: rolled back, repeated, or its worker was lost
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """One finished epoch of a trial."""
+
+    epoch: int
+    version: int
+    metrics: dict[str, float]
+    time: float
+
+
+@dataclass(slots=True)
+class TrialHistory:
+    """Everything that the journal says about one trial."""
+
+    id: str
+    number: int
+    config: Config
+    seed: int
+    epochs: int  #: planned
+    state: TrialState = TrialState.PENDING
+    epochs_done: list[EpochRow] = field(default_factory=list)
+    best: EpochRow | None = None
+    reason: str = ""  #: why it ended, when it did not simply complete
+    traceback: str = ""
+    units: list[Span] = field(default_factory=list)  #: units that count, the unit that made version v at index v - 1
+    saved: dict[int, VersionSaved] = field(default_factory=dict)  #: durable versions that still exist
+
+    @property
+    def units_done(self) -> int:
+        return len(self.units)
+
+    @property
+    def visits(self) -> list[list[int]]:
+        """The partitions in the order of the visits, one list per epoch; the last may be unfinished."""
+        return [[unit.partition for unit in units] for _, units in groupby(self.units, key=lambda unit: unit.epoch)]
+
+    @property
+    def error(self) -> str | None:
+        """Why the trial failed, or None if it did not."""
+        return self.reason if self.state is TrialState.FAILED else None
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """One worker, under the same name through all its stays."""
+
+    name: str
+    device: str
+    joined: float
+    lost: float | None = None  #: None while it is there
+    doing: Unit | None = None
+    since: float = 0.0  #: when it was told to do what it is doing
+    units: int = 0  #: units and evaluations finished
+    busy: float = 0.0  #: seconds of finished work, overlaps counted once
+    busy_until: float = -math.inf
+    earlier: float = 0.0  #: seconds of stays before the current one
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Units of all known trials. What an ended trial left out counts as done; ``eta`` is in seconds."""
+
+    done: int
+    planned: int
+    eta: float | None
+
+    @property
+    def fraction(self) -> float:
+        return self.done / self.planned if self.planned else 0.0
+
+
+class History:
+    """The fold: ``apply`` takes the messages in the order of the journal and is the only mutator."""
+
+    def __init__(self, *, metric: str, mode: Mode, partitions: int, name: str) -> None:
+        self.metric = metric
+        self.mode: Mode = mode
+        self.partitions = partitions
+        self.name = name
+        self.trials: dict[str, TrialHistory] = {}
+        self.workers: dict[str, WorkerView] = {}
+        self.spans: list[Span] = []  #: in the order in which they ended
+        self.gaps: list[tuple[float, float]] = []  #: from the last message of a run to the start of the next
+        self.runs = 0
+        self.hops = 0
+        self.started: float | None = None
+        self.updated: float | None = None
+        self.finished: bool | None = None  #: ``complete`` of Finish; None while the run goes on or was cut off
+        self._metric_names = {metric: None}  #: an ordered set
+        self._trained = 0  #: units that ran to their end, undone ones included
+        self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
+
+    @classmethod
+    def of(
+        cls, records: Iterable[tuple[float, Message]], *, metric: str, mode: Mode, partitions: int, name: str
+    ) -> History:
+        """The history of a whole journal."""
+        history = cls(metric=metric, mode=mode, partitions=partitions, name=name)
+        for time, message in records:
+            history.apply(time, message)
+        return history
+
+    # ------------------------------------------------------------------------------------------ the fold
+
+    def apply(self, time: float, message: Message) -> None:
+        """Take in the next message of the journal."""
+        match message:
+            case RunStarted():
+                self._start_run(time)
+            case WorkerJoined():
+                self._join(time, message)
+            case WorkerLost(worker=worker):
+                self._lose(time, self.workers[worker])
+            case RunUnit() | Evaluate():
+                self._assign(time, message)
+            case UnitFinished():
+                self._finish_unit(message)
+            case Evaluated():
+                self._finish_evaluation(message)
+            case UnitFailed():
+                self._record(message, message.work).failed = True
+            case TrialAdded():
+                self.trials[message.trial] = TrialHistory(
+                    message.trial, message.number, message.config, message.seed, message.epochs
+                )
+            case TrialRolledBack(trial=trial, version=version):
+                self._roll_back(self.trials[trial], version)
+            case EpochEnded():
+                self._end_epoch(time, message)
+            case TrialEnded():
+                trial_history = self.trials[message.trial]
+                trial_history.state = message.state
+                trial_history.reason = message.reason
+                trial_history.traceback = message.traceback
+            case VersionSaved(durable=True):
+                self.trials[message.trial].saved[message.version] = message
+            case VersionLost() | DropVersion():
+                self.trials[message.trial].saved.pop(message.version, None)
+            case Finish(complete=complete):
+                self.finished = complete
+        self.started = time if self.started is None else self.started
+        self.updated = time if self.updated is None else max(self.updated, time)
+
+    def _start_run(self, time: float) -> None:
+        if self.updated is not None:
+            for worker in self.live_workers():
+                self._lose(self.updated, worker)
+            if self.runs:
+                self.gaps.append((self.updated, time))
+        self.runs += 1
+        self.finished = None
+
+    def _join(self, time: float, message: WorkerJoined) -> None:
+        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))
+        worker.device, worker.joined, worker.lost = message.device, time, None
+
+    def _lose(self, time: float, worker: WorkerView) -> None:
+        if worker.doing is not None:
+            unit = worker.doing
+            span = Span(worker.name, unit.trial, unit.epoch, unit.partition, unit.work, worker.since, time, undone=True)
+            self.spans.append(span)
+        worker.doing = None
+        worker.lost = time
+        worker.earlier += time - worker.joined
+
+    def _assign(self, time: float, message: RunUnit | Evaluate) -> None:
+        work = Work.TRAIN if isinstance(message, RunUnit) else Work.EVALUATE
+        worker = self.workers[message.worker]
+        worker.doing = Unit(message.trial, message.epoch, message.partition, work)
+        worker.since = time
+
+    def _record(self, message: UnitFinished | UnitFailed | Evaluated, work: Work) -> Span:
+        unit = Unit(message.trial, message.epoch, message.partition, work)
+        span = Span(message.worker, *(unit.trial, unit.epoch, unit.partition, work), message.started, message.ended)
+        self.spans.append(span)
+        self._free(self.workers[message.worker], unit, span)
+        return span
+
+    def _finish_unit(self, message: UnitFinished) -> None:
+        span = self._record(message, Work.TRAIN)
+        span.hopped = message.hopped
+        self.hops += message.hopped
+        self._trained += 1
+        trial = self.trials[message.trial]
+        trial.units.append(span)
+        if trial.state is TrialState.PENDING:
+            trial.state = TrialState.RUNNING
+
+    def _finish_evaluation(self, message: Evaluated) -> None:
+        span = self._record(message, Work.EVALUATE)
+        key = (message.trial, message.epoch, message.partition)
+        if key in self._evaluations:
+            self._evaluations[key].undone = True
+        self._evaluations[key] = span
+
+    def _free(self, worker: WorkerView, unit: Unit, span: Span) -> None:
+        if worker.doing == unit:
+            worker.doing = None
+        worker.units += 1
+        worker.busy += max(0.0, span.ended - max(span.started, worker.busy_until))
+        worker.busy_until = max(worker.busy_until, span.ended)
+
+    def _roll_back(self, trial: TrialHistory, version: int) -> None:
+        for span in trial.units[version:]:
+            span.undone = True
+        del trial.units[version:]
+
+    def _end_epoch(self, time: float, message: EpochEnded) -> None:
+        trial = self.trials[message.trial]
+        row = EpochRow(message.epoch, message.version, dict(message.metrics), time)
+        # An epoch that was rolled back ends again, with the same metrics.
+        trial.epochs_done = [*(earlier for earlier in trial.epochs_done if earlier.epoch != row.epoch), row]
+        if message.best:
+            trial.best = row
+        self._metric_names.update(dict.fromkeys(row.metrics))
+
+    # ----------------------------------------------------------------------------------- what follows from it
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in which a run was going on, as far as the messages tell."""
+        if self.started is None or self.updated is None:
+            return 0.0
+        return self.updated - self.started - sum(end - start for start, end in self.gaps)
+
+    def live_workers(self) -> list[WorkerView]:
+        return [worker for worker in self.workers.values() if worker.lost is None]
+
+    def value(self, trial: TrialHistory) -> float | None:
+        """The metric at the trial's best epoch; None when there is none or it is not a number."""
+        value = trial.best.metrics.get(self.metric) if trial.best else None
+        return None if value is None or math.isnan(value) else value
+
+    def leaderboard(self) -> list[TrialHistory]:
+        """All trials, best first; those without a value last; ties in the order of their numbers."""
+        sign = 1 if self.mode == "min" else -1
+
+        def key(trial: TrialHistory) -> tuple[bool, float, int]:
+            value = self.value(trial)
+            return (value is None, 0.0 if value is None else sign * value, trial.number)
+
+        return sorted(self.trials.values(), key=key)
+
+    def best(self) -> TrialHistory | None:
+        """The leader, if any trial has a value yet."""
+        leaders = self.leaderboard()[:1]
+        return leaders[0] if leaders and self.value(leaders[0]) is not None else None
+
+    def counts(self) -> dict[TrialState, int]:
+        """How many trials are in each state."""
+        counts = dict.fromkeys(TrialState, 0)
+        for trial in self.trials.values():
+            counts[trial.state] += 1
+        return counts
+
+    def metric_names(self) -> list[str]:
+        """The experiment's metric, then the others in the order in which they first appeared."""
+        return list(self._metric_names)
+
+    def progress(self) -> Progress:
+        """How far the known trials are.
+
+        The estimate is a lower bound made of what was measured: the workers share the remaining units evenly,
+        but the units of one trial run one after another. Evaluations are part of what a unit costs.
+        """
+        planned = sum(trial.epochs for trial in self.trials.values()) * self.partitions
+        ahead = [
+            trial.epochs * self.partitions - trial.units_done for trial in self.trials.values() if not trial.state.ended
+        ]
+        return Progress(planned - sum(ahead), planned, self._seconds_for(ahead))
+
+    def _seconds_for(self, ahead: list[int]) -> float | None:
+        if not any(ahead):
+            return 0.0 if self.trials else None
+        workers = len(self.live_workers())
+        if not workers or not self._trained:
+            return None
+        seconds_per_unit = sum(worker.busy for worker in self.workers.values()) / self._trained
+        return seconds_per_unit * max(sum(ahead) / workers, max(ahead))
+
+    def busy_fraction(self) -> dict[str, float]:
+        """For each worker the part of its stays in which it worked, what it is doing now included."""
+        return {worker.name: self._busy_fraction(worker) for worker in self.workers.values()}
+
+    def _busy_fraction(self, worker: WorkerView) -> float:
+        assert self.updated is not None, "a worker has joined, so a message was applied"
+        stay = self.updated - worker.joined if worker.lost is None else 0.0
+        current = self.updated - worker.since if worker.doing else 0.0
+        present = worker.earlier + stay
+        return min(1.0, (worker.busy + current) / present) if present > 0 else 0.0

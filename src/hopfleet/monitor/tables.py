@@ -1,0 +1,216 @@
+"""Tables for the terminal, made from a history with rich.
+
+They fit themselves to the width that they are printed at: what matters least is left out, and named, rather than
+every column squeezed. Separate from the live view because the command line prints the same tables once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hopfleet.domain.trial import TrialState
+from hopfleet.monitor.history import History, TrialHistory, WorkerView
+from hopfleet.monitor.wording import (
+    config_keys,
+    describe,
+    duration,
+    flatten,
+    natural_order,
+    number,
+    one_line,
+    short,
+    shorten,
+    varying_keys,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.text import Text
+
+STATE_STYLES = {
+    TrialState.PENDING: "dim",
+    TrialState.RUNNING: "cyan",
+    TrialState.COMPLETED: "green",
+    TrialState.STOPPED: "yellow",
+    TrialState.FAILED: "red",
+}
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. Those with the lowest ``priority`` are the last to be left out."""
+
+    header: str
+    cells: Sequence[str]
+    priority: int
+    justify: Literal["left", "right"] = "left"
+    styles: Sequence[str] = ()  #: one per cell; empty for the default
+
+    @property
+    def width(self) -> int:
+        return max(len(text) for text in (self.header, *self.cells))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """A rich renderable that shows the columns which fit, most important first."""
+
+    columns: Sequence[Column]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = self._that_fit(options.max_width)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
+        for column in shown:
+            table.add_column(Text(column.header), justify=column.justify, no_wrap=True, overflow="ellipsis")
+        for row in range(len(self.columns[0].cells)):
+            table.add_row(*(Text(c.cells[row], style=c.styles[row] if c.styles else "") for c in shown))
+        yield table
+        hidden = [column.header for column in self.columns if column not in shown]
+        if hidden:
+            yield Text(shorten(f"not shown: {', '.join(hidden)}", options.max_width), style="dim")
+
+    def _that_fit(self, width: int) -> list[Column]:
+        kept: list[Column] = []
+        for column in sorted(self.columns, key=lambda column: column.priority):
+            if not kept or sum(other.width + 2 for other in [*kept, column]) <= width:
+                kept.append(column)
+        return [column for column in self.columns if column in kept]
+
+
+def leaderboard_table(history: History, limit: int = 15) -> FittedTable:
+    """The best trials, best first, with their metrics at the best epoch and their configurations."""
+    trials = history.leaderboard()[:limit]
+    rank = Column("#", [str(place) for place in range(1, len(trials) + 1)], 4, "right", ["dim"] * len(trials))
+    return FittedTable([rank, *_trial_columns(history, trials), *_config_columns(history, trials)])
+
+
+def trials_table(history: History) -> FittedTable:
+    """All trials in the order of their numbers, with why they ended."""
+    trials = sorted(history.trials.values(), key=lambda trial: trial.number)
+    why = Column("why it ended", [shorten(one_line(trial.reason), 40) for trial in trials], 5)
+    units = Column("units", [str(trial.units_done) for trial in trials], 6, "right")
+    reasons = [why] if any(why.cells) else []
+    return FittedTable([*_trial_columns(history, trials), units, *reasons, *_config_columns(history, trials)])
+
+
+def _trial_columns(history: History, trials: Sequence[TrialHistory]) -> list[Column]:
+    styles = [STATE_STYLES[trial.state] for trial in trials]
+    epochs = [f"{len(trial.epochs_done)}/{trial.epochs}" for trial in trials]
+    others = [name for name in history.metric_names() if name != history.metric]
+    return [
+        Column("trial", [trial.id for trial in trials], 0),
+        Column("state", [trial.state.value for trial in trials], 3, "left", styles),
+        Column("epochs", epochs, 2, "right"),
+        Column(history.metric, _metric_cells(trials, history.metric), 1, "right", ["bold"] * len(trials)),
+        *(Column(name, _metric_cells(trials, name), 30 + place, "right") for place, name in enumerate(others)),
+    ]
+
+
+def _metric_cells(trials: Iterable[TrialHistory], name: str) -> list[str]:
+    return [
+        number(trial.best.metrics[name]) if trial.best and name in trial.best.metrics else NOTHING for trial in trials
+    ]
+
+
+def _config_columns(history: History, trials: Sequence[TrialHistory]) -> list[Column]:
+    configs = [flatten(trial.config) for trial in trials]
+    return [
+        Column(key, [short(config[key]) if key in config else NOTHING for config in configs], 10 + place, "right")
+        for place, key in enumerate(config_keys(history.trials.values()))
+    ]
+
+
+def workers_table(history: History) -> FittedTable:
+    """All workers, what they are doing, how much they did and how busy they were."""
+    workers = sorted(history.workers.values(), key=lambda worker: natural_order(worker.name))
+    busy = history.busy_fraction()
+    return FittedTable(
+        [
+            Column("worker", [worker.name for worker in workers], 0),
+            Column("device", [worker.device for worker in workers], 3),
+            Column("now", [_now(worker) for worker in workers], 1, "left", [_now_style(worker) for worker in workers]),
+            Column("units", [str(worker.units) for worker in workers], 4, "right"),
+            Column("busy", [f"{busy[worker.name]:.0%}" for worker in workers], 2, "right"),
+        ]
+    )
+
+
+def _now(worker: WorkerView) -> str:
+    if worker.lost is not None:
+        return "gone"
+    return str(worker.doing) if worker.doing else "idle"
+
+
+def _now_style(worker: WorkerView) -> str:
+    if worker.lost is not None:
+        return "red"
+    return "" if worker.doing else "dim"
+
+
+def workers_line(history: History) -> Text:
+    """The live workers in one line: ``w0:t0007/3`` trains trial t0007 on partition 3."""
+    from rich.text import Text
+
+    pieces: list[tuple[str, str]] = []
+    for worker in sorted(history.live_workers(), key=lambda worker: natural_order(worker.name)):
+        unit = worker.doing
+        pieces.append((f"{worker.name}:", "bold"))
+        pieces.append((f"{unit.trial}/{unit.partition}" if unit else "idle", _now_style(worker)))
+        pieces.append(("   ", ""))
+    return Text.assemble(*pieces[:-1]) if pieces else Text("no workers", style="dim")
+
+
+def header(history: History, elapsed: float | None = None) -> RenderableType:
+    """Name, trials by state, progress, times, and the best so far. ``elapsed`` defaults to what the journal says."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text.assemble((history.name, "bold"), "  ", *_states(history), no_wrap=True, overflow="ellipsis")
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(ratio=1)
+    line.add_column(no_wrap=True, overflow="ellipsis")
+    line.expand = True
+    line.add_row(_bar(history), Text(progress_text(history, history.elapsed if elapsed is None else elapsed)))
+    return Group(title, line, Text(best_text(history), no_wrap=True, overflow="ellipsis"))
+
+
+def _bar(history: History) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+
+    progress = history.progress()
+    total = max(1, progress.planned)
+    return ProgressBar(total, progress.done, complete_style="cyan", finished_style="green")
+
+
+def _states(history: History) -> Iterator[tuple[str, str]]:
+    for state, count in history.counts().items():
+        if count:
+            yield (f"{count} {state.value}  ", STATE_STYLES[state])
+    if history.runs > 1:
+        yield (f"run {history.runs}", "dim")
+
+
+def progress_text(history: History, elapsed: float) -> str:
+    """``34/96 units  35%  12s  eta 20s``."""
+    progress = history.progress()
+    eta = "" if progress.eta is None or history.finished is not None else f"  eta {duration(progress.eta)}"
+    return f"{progress.done}/{progress.planned} units  {progress.fraction:.0%}  {duration(elapsed)}{eta}"
+
+
+def best_text(history: History) -> str:
+    """``best t0007  accuracy=0.9667 at epoch 3  lr=0.01 width=64``."""
+    leader = history.best()
+    if leader is None or leader.best is None:
+        return "best  none yet"
+    value = number(leader.best.metrics[history.metric])
+    config = describe(leader.config, varying_keys(history.trials.values()), 60)
+    return f"best {leader.id}  {history.metric}={value} at epoch {leader.best.epoch}  {config}"

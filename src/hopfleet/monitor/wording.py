@@ -1,0 +1,94 @@
+"""How values read in every view: configurations flattened, numbers shortened, durations in words.
+
+One place, so that a learning rate looks the same in the terminal, on a chart and in a label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hopfleet.domain.trial import Config
+from hopfleet.monitor.history import TrialHistory
+
+
+def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
+    """Nested names joined by dots: ``{"a": {"b": 1}}`` becomes ``{"a.b": 1}``."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def config_keys(trials: Iterable[TrialHistory]) -> list[str]:
+    """All flattened configuration keys, those that differ between trials first."""
+    varies = _varies(trials)
+    return sorted(varies, key=lambda key: not varies[key])
+
+
+def varying_keys(trials: Iterable[TrialHistory]) -> list[str]:
+    """The keys that tell trials apart; all keys when there is nothing to tell apart."""
+    varies = _varies(trials)
+    return [key for key in varies if varies[key]] or list(varies)
+
+
+def _varies(trials: Iterable[TrialHistory]) -> dict[str, bool]:
+    configs = [flatten(trial.config) for trial in trials]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return {key: len({repr(config.get(key)) for config in configs}) > 1 for key in keys}
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def short(value: object, length: int = 16) -> str:
+    """A configuration value in a few characters."""
+    return shorten(number(value) if isinstance(value, float) else one_line(str(value)), length)
+
+
+def describe(config: Config, keys: Iterable[str], length: int) -> str:
+    """As many of the keys as fit, as ``lr=0.01 width=64``. A key loses its prefix: ``a.b`` reads ``b``."""
+    flat = flatten(config)
+    text = ""
+    for key in keys:
+        if key in flat:
+            longer = f"{text} {key.rpartition('.')[2]}={short(flat[key])}".lstrip()
+            if len(longer) > length:
+                break
+            text = longer
+    return text
+
+
+def duration(seconds: float) -> str:
+    """The two largest units of time: ``12s``, ``3m 05s``, ``2h 10m``, ``3d 04h``."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total}s"
+    if total < 3600:
+        return f"{total // 60}m {total % 60:02d}s"
+    if total < 86400:
+        return f"{total // 3600}h {total % 3600 // 60:02d}m"
+    return f"{total // 86400}d {total % 86400 // 3600:02d}h"
+
+
+def natural_order(name: str) -> tuple[tuple[str, int], ...]:
+    """A sort key that puts ``w2`` before ``w10``."""
+    return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name))
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import hopfleet
+from hopfleet.data import Kind, open_dataset, partition, sources, spill
+from hopfleet.errors import DataError
+
+from .helpers import DTYPES, bits, every_kind, files, numbers, rows_of, stored
+
+quick = settings(max_examples=40, deadline=None)
+
+
+@pytest.fixture(params=["memory", "spilled"])
+def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with room for everything, and again with tiny chunks that all go through temporary files."""
+    if request.param == "spilled":
+        monkeypatch.setattr(sources, "CHUNK_BYTES", 300)
+        monkeypatch.setattr(spill, "MEMORY_BYTES", 500)
+
+
+class TestDealing:
+    @quick
+    @given(rows=st.integers(1, 300), partitions=st.integers(1, 17), seed=st.integers(0, 9), data=st.data())
+    def test_is_even_and_does_not_depend_on_the_steps(
+        self, rows: int, partitions: int, seed: int, data: st.DataObject
+    ) -> None:
+        whole = spill.Dealer(partitions, seed).deal(rows)
+        counts = np.bincount(whole, minlength=partitions)
+        assert counts.max() - counts.min() <= 1
+        dealer, steps, left = spill.Dealer(partitions, seed), [], rows
+        while left:
+            step = data.draw(st.integers(1, left))
+            steps.append(dealer.deal(step))
+            left -= step
+        assert np.array_equal(np.concatenate(steps), whole)
+
+    def test_depends_on_the_seed(self) -> None:
+        assert not np.array_equal(spill.Dealer(8, 0).deal(100), spill.Dealer(8, 1).deal(100))
+
+
+class TestRows:
+    @quick
+    @given(data=st.data(), rows=st.integers(1, 60), partitions=st.integers(1, 9), seed=st.integers(0, 3))
+    def test_none_is_dropped_and_none_is_there_twice(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, rows: int, partitions: int, seed: int
+    ) -> None:
+        partitions = min(partitions, rows)
+        dtype = data.draw(st.sampled_from(DTYPES))
+        shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+        columns = {"id": np.arange(rows), "x": numbers(dtype, (rows, *shape), seed)}
+        folder = tmp_path_factory.mktemp("data") / "set"
+        dataset = partition(columns, folder, partitions=partitions, seed=seed)
+        assert len(dataset) == partitions
+        assert sum(dataset.partition_rows) == dataset.rows == rows
+        assert max(dataset.partition_rows) - min(dataset.partition_rows) <= 1
+        back = stored(open_dataset(folder))
+        assert sorted(back["id"]) == list(range(rows))
+        for row, value in zip(back["id"], back["x"], strict=True):
+            assert bits(value) == bits(columns["x"][row])
+
+    @pytest.mark.usefixtures("room")
+    def test_of_every_kind_come_back_bit_for_bit(self, tmp_path: Path) -> None:
+        columns = every_kind(50)
+        dataset = partition(columns, tmp_path / "set", partitions=4)
+        back = stored(dataset)
+        assert sorted(back["id"]) == list(range(50))
+        for name, column in columns.items():
+            for row, value in zip(back["id"], back[name], strict=True):
+                assert bits(value) == bits(column[row])
+        kinds = {name: (column.kind, column.dtype, column.shape) for name, column in dataset.columns.items()}
+        assert kinds == {
+            "id": (Kind.FIXED, "int64", ()),
+            "x": (Kind.FIXED, "float32", (3, 2)),
+            "flag": (Kind.FIXED, "bool", ()),
+            "wave": (Kind.FIXED, "complex64", (2,)),
+            "tokens": (Kind.VARIABLE, "int32", (-1,)),
+            "image": (Kind.VARIABLE, "float32", (-1, 2, -1)),
+            "text": (Kind.STRING, "str", ()),
+            "blob": (Kind.BYTES, "bytes", ()),
+        }
+        dataset.check(checksums=True)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_of_differing_shapes_keep_every_dtype(self, tmp_path: Path, dtype: str) -> None:
+        column = [numbers(dtype, (i % 3, 2), i) for i in range(12)]
+        back = stored(partition({"id": np.arange(12), "x": column}, tmp_path / "set", partitions=2))
+        assert all(bits(value) == bits(column[row]) for row, value in zip(back["id"], back["x"], strict=True))
+
+    def test_of_bfloat16_are_kept_as_their_bits(self, tmp_path: Path) -> None:
+        tensor = torch.randn(10, 3).to(torch.bfloat16)
+        whole = partition({"x": tensor}, tmp_path / "whole", partitions=1)
+        rows = partition(({"x": row} for row in tensor), tmp_path / "rows", partitions=1)
+        assert whole.columns["x"].dtype == "bfloat16"
+        assert whole.fingerprint == rows.fingerprint
+        (batch,) = whole.batches(0, batch_size=10)
+        assert batch["x"].dtype == np.uint16
+        assert torch.equal(torch.from_numpy(batch["x"]).view(torch.bfloat16), tensor)
+
+    def test_in_the_other_byte_order_and_out_of_line_are_stored_alike(self, tmp_path: Path) -> None:
+        plain = np.arange(24, dtype=np.int32).reshape(12, 2)
+        odd = np.asfortranarray(plain).astype(">i4")
+        first = partition({"x": plain}, tmp_path / "a", partitions=2)
+        assert partition({"x": odd}, tmp_path / "b", partitions=2).fingerprint == first.fingerprint
+
+    @pytest.mark.usefixtures("room")
+    def test_of_one_shape_but_the_last_are_variable(self, tmp_path: Path) -> None:
+        column = [np.full(3, i) for i in range(40)] + [np.arange(2)]
+        dataset = partition(({"x": value} for value in column), tmp_path / "set", partitions=3)
+        assert dataset.columns["x"].shape == (-1,)
+        assert sorted(map(bits, stored(dataset)["x"])) == sorted(map(bits, column))
+
+    def test_of_lists_take_the_dtype_of_those_that_are_not_empty(self, tmp_path: Path) -> None:
+        dataset = partition({"x": [[], [1, 2], []]}, tmp_path / "set", partitions=1)
+        assert dataset.columns["x"].dtype == "int64"
+        assert [list(value) for value in stored(dataset)["x"]] == [[], [1, 2], []]
+
+    def test_nan_is_a_number(self, tmp_path: Path) -> None:
+        dataset = partition({"x": [1, float("nan"), 2.5]}, tmp_path / "set", partitions=1)
+        assert bits(stored(dataset)["x"]) == bits([1.0, float("nan"), 2.5])
+
+
+class Rows:
+    """A map-style data set."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]
+
+
+@pytest.mark.usefixtures("room")
+class TestSources:
+    def columns(self, rows: int = 41) -> dict[str, Any]:
+        random = np.random.default_rng(3)
+        return {
+            "x": random.random((rows, 4)).astype(np.float32),
+            "y": random.integers(0, 9, rows),
+            "flag": random.random(rows) > 0.5,
+            "text": [f"row {i} ü" for i in range(rows)],
+            "tokens": [random.integers(0, 9, i % 4) for i in range(rows)],
+        }
+
+    def test_of_every_kind_give_the_same_bytes(self, tmp_path: Path) -> None:
+        columns = self.columns()
+        frame = pd.DataFrame({name: list(column) if name == "x" else column for name, column in columns.items()})
+        table = pa.table({name: list(column) for name, column in columns.items()})
+        (tmp_path / "parquet").mkdir()
+        pq.write_table(table.slice(0, 20), tmp_path / "parquet" / "a.parquet")
+        pq.write_table(table.slice(20), tmp_path / "parquet" / "b.parquet", row_group_size=5)
+        pq.write_table(table, tmp_path / "one.parquet")
+        tensors = {
+            name: torch.tensor(columns[name]) if name in ("x", "y", "flag") else columns[name] for name in columns
+        }
+        made = {
+            "dict": columns,
+            "tensors": tensors,
+            "lists": {name: list(column) for name, column in columns.items()},
+            "frame": frame,
+            "nullable": frame.convert_dtypes(),
+            "series": {name: frame[name] for name in frame},
+            "table": table,
+            "sliced table": pa.concat_tables([table.slice(0, 13), table.slice(13)]),
+            "parquet file": str(tmp_path / "one.parquet"),
+            "parquet folder": tmp_path / "parquet",
+            "parquet url": f"file://{tmp_path}/parquet",
+            "map": Rows(list(rows_of(columns))),
+            "iterator": rows_of(columns),
+            "keys in another order": (
+                dict(reversed(row.items())) if i else row for i, row in enumerate(rows_of(columns))
+            ),
+        }
+        expected = None
+        for name, source in made.items():
+            partition(source, tmp_path / name, partitions=4, seed=5)
+            content = files(tmp_path / name)
+            expected = expected or content
+            assert content == expected, name
+
+    def test_of_tuples_are_named_by_position(self, tmp_path: Path) -> None:
+        pairs = [(np.full(2, i), i) for i in range(6)]
+        triples = [(i, i, i) for i in range(6)]
+        assert list(partition(Rows(pairs), tmp_path / "a", partitions=2).columns) == ["x", "y"]
+        assert list(partition(iter(pairs), tmp_path / "b", partitions=2).columns) == ["x", "y"]
+        assert list(partition(iter(triples), tmp_path / "c", partitions=2).columns) == ["0", "1", "2"]
+        assert list(partition(range(6), tmp_path / "d", partitions=2).columns) == ["x"]
+        assert list(partition(np.ones((6, 2)), tmp_path / "e", partitions=2).columns) == ["x"]
+        x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
+        whole = partition({"x": x, "y": y}, tmp_path / "f", partitions=2)
+        rows = partition(torch.utils.data.TensorDataset(x, y), tmp_path / "g", partitions=2)
+        assert whole.fingerprint == rows.fingerprint
+
+    def test_of_a_torch_stream_are_iterated(self, tmp_path: Path) -> None:
+        class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+            def __iter__(self) -> Iterator[Any]:
+                return iter([{"x": i} for i in range(6)])
+
+            def __len__(self) -> int:
+                return 6
+
+        assert partition(Stream(), tmp_path / "a", partitions=2).rows == 6
+
+    def test_of_arrow_lists_of_lists_are_arrays(self, tmp_path: Path) -> None:
+        table = pa.table(
+            {
+                "square": pa.array([[[1, 2], [3, 4]]] * 4, pa.list_(pa.list_(pa.int16()))),
+                "varying": pa.array([[[1, 2]] * i for i in range(1, 5)], pa.large_list(pa.list_(pa.int16(), 2))),
+                "blob": pa.array([b"a", b"b", b"", b"cc"]),
+                "pair": pa.array([b"ab", b"cd", b"ef", b"gh"], pa.binary(2)),
+                "category": pa.array(["a", "b", "a", "b"]).dictionary_encode(),
+                "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24.0).reshape(4, 3, 2)),
+            }
+        )
+        dataset = partition(table, tmp_path / "set", partitions=1)
+        types = {name: str(column) for name, column in dataset.columns.items()}
+        assert types == {
+            "square": "int16[2, 2]",
+            "varying": "int16[*, 2]",
+            "blob": "bytes",
+            "pair": "bytes",
+            "category": "str",
+            "tensor": "float64[3, 2]",
+        }
+        back = stored(dataset)
+        assert [value.tolist() for value in back["varying"]] == table["varying"].to_pylist()
+        assert (back["blob"], back["pair"]) == (table["blob"].to_pylist(), table["pair"].to_pylist())
+        assert back["category"] == ["a", "b", "a", "b"]
+        assert np.array_equal(back["tensor"], np.arange(24.0).reshape(4, 3, 2))
+
+    def test_tell_their_progress(self, tmp_path: Path) -> None:
+        seen: list[int] = []
+        partition(rows_of(self.columns()), tmp_path / "set", partitions=2, progress=seen.append)
+        assert seen == sorted(seen)
+        assert seen[-1] == 41
+
+
+class TestRefusal:
+    """Each refused source leaves no trace."""
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ({}, "no columns"),
+            ({"x": []}, "empty"),
+            (iter([]), "empty"),
+            (pd.DataFrame({"x": []}), "empty"),
+            ({"x": np.ones(3), "y": np.ones(4)}, "columns 'x' and 'y' have 3 and 4 rows"),
+            ({"x": np.ones(1)}, "partitions=2: must be at most the number of rows, 1"),
+            (iter([1]), "partitions=2: must be at most the number of rows, 1"),
+            ({"": np.ones(3)}, "column name ''"),
+            ({1: np.ones(3)}, "column name 1"),
+            (pd.DataFrame(np.ones((3, 2))), "column name 0"),
+            ({"x": 5}, "column 'x' is a int"),
+            ({"x": np.float64(5)}, "column 'x' is a float64"),
+            ({"x": "text"}, "column 'x' is a str"),
+            (5, "a int cannot be partitioned"),
+            ({"x": ["a", None, "b", None]}, r"column 'x': 2 of 4 rows have no value; fill them or drop"),
+            ({"x": ["a", float("nan")]}, "column 'x': 1 of 2 rows"),
+            (pd.DataFrame({"x": ["a", None, "b"]}), "column 'x': 1 of 3 rows"),
+            (pd.DataFrame({"x": pd.array([1, None, 3], dtype="Int64")}), "column 'x': 1 of 3 rows"),
+            (pa.table({"x": [1, None, None]}), "column 'x': 2 of 3 rows"),
+            (pa.table({"x": [[1], [2, None], [3]]}), "column 'x': 1 of"),
+            (iter([{"x": "a"}, {"x": None}]), "column 'x': 1 of rows 0 to 1"),
+            ({"x": np.array(["2020-01-01"] * 3, "M8[D]")}, "datetime64.*convert it to numbers"),
+            (pd.DataFrame({"x": pd.to_datetime(["2020-01-01"] * 3)}), "datetime64.*convert it to numbers"),
+            (pd.DataFrame({"x": pd.to_datetime(["2020-01-01"] * 3, utc=True)}), "datetime64.*convert it to numbers"),
+            (pa.table({"x": pa.array([1, 2, 3], pa.timestamp("s"))}), "timestamp.*convert it to numbers"),
+            (pa.table({"x": [{"a": 1}] * 3}), "struct.*convert"),
+            (pa.table({"x": [["a"]] * 3}), "list of str"),
+            (pa.table({"x": [[[1], [2, 3]]] * 3}), "row 0: lists of different lengths"),
+            ({"x": np.ones(3, np.longdouble)}, "dtype .*128"),
+            ({"x": np.ones(3, [("a", int)])}, "dtype"),
+            ({"x": np.array([["a", "b"]] * 3)}, "in 1 dimensions"),
+            ({"x": [object()] * 3}, "column 'x', row 0"),
+            ({"x": [{"a": 1}] * 3}, "column 'x', row 0"),
+            ({"x": [[1, [2]]] * 3}, "column 'x', row 0"),
+            ({"x": ["\ud800"] * 3}, "not Unicode"),
+            ({"x": torch.zeros(3, dtype=torch.float8_e5m2)}, "float8"),
+            (iter([{"a": 1}, {"b": 1}]), r"row 1 has the columns \['b'\], where row 0 has \['a'\]"),
+            (iter([(1, 2), (1, 2, 3)]), "row 1 has the columns"),
+            (iter([{"a": 1}, {"a": 1.5}]), "column 'a', row 1: float64"),
+            (iter([{"a": 1}, {"a": "b"}]), "column 'a', row 1"),
+            (iter([np.ones(2), np.ones(2), np.ones((2, 2))]), "column 'x', row 2: float64 in 2 dimensions"),
+            (iter([np.ones(2), np.ones(2, "f4")]), "column 'x', row 1: float32"),
+            (torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(3))), "loader.dataset"),
+            ("/no/such.parquet", "/no/such.parquet: no such file"),
+            (__file__, "cannot be read as a Parquet file"),
+            (str(Path(__file__).parent), "without"),
+        ],
+    )
+    def test_names_value_and_remedy(self, tmp_path: Path, source: Any, message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            partition(source, tmp_path / "set", partitions=2)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_of_a_later_chunk_names_the_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sources, "CHUNK_ROWS", 10)
+        for odd in (1.5, "text", np.ones(2)):
+            with pytest.raises(DataError, match="column 'x', row 30"):
+                partition(({"x": odd if i == 30 else i} for i in range(31)), tmp_path / "set")
+        for name, kind in (("a", int), ("b", float)):
+            pq.write_table(pa.table({"x": np.ones(10, kind)}), tmp_path / f"{name}.parquet")
+        with pytest.raises(DataError, match="column 'x', row 10: float64"):
+            partition(tmp_path, tmp_path / "set")
+
+    @pytest.mark.parametrize("partitions", [0, -1])
+    def test_of_the_number_of_partitions(self, tmp_path: Path, partitions: int) -> None:
+        with pytest.raises(DataError, match=f"partitions={partitions}: must be at least 1"):
+            partition({"x": [1]}, tmp_path / "set", partitions=partitions)
+
+
+class TestTarget:
+    def test_that_is_empty_is_filled(self, tmp_path: Path) -> None:
+        (tmp_path / "set").mkdir()
+        assert partition({"x": [1, 2]}, tmp_path / "set", partitions=1).url == str(tmp_path / "set")
+
+    def test_that_is_ours_is_replaced_on_demand_only(self, tmp_path: Path) -> None:
+        partition({"x": [1, 2]}, tmp_path / "set", partitions=1)
+        before = files(tmp_path / "set")
+        with pytest.raises(DataError, match="overwrite=True"):
+            partition({"x": [3, 4]}, tmp_path / "set", partitions=1)
+        assert files(tmp_path / "set") == before
+        dataset = partition({"x": [3, 4]}, tmp_path / "set", partitions=1, overwrite=True)
+        assert stored(dataset)["x"] == [3, 4]
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+    @pytest.mark.parametrize("name", ["notes.txt", "manifest.json"])
+    def test_that_is_foreign_is_never_replaced(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "set").mkdir()
+        (tmp_path / "set" / name).write_text('{"format": "of somebody else"}')
+        for overwrite in (False, True):
+            with pytest.raises(DataError, match="is not empty and holds no data set"):
+                partition({"x": [1]}, tmp_path / "set", partitions=1, overwrite=overwrite)
+        assert (tmp_path / "set" / name).exists()
+
+    def test_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "set").write_text("")
+        with pytest.raises(DataError, match="is a file"):
+            partition({"x": [1]}, tmp_path / "set", partitions=1, overwrite=True)
+
+    def test_keeps_the_old_data_when_the_new_fails(self, tmp_path: Path) -> None:
+        partition({"x": [1, 2]}, tmp_path / "set", partitions=1)
+        before = files(tmp_path / "set")
+
+        def rows() -> Iterator[int]:
+            yield from range(10)
+            raise KeyError("the source broke")
+
+        with pytest.raises(KeyError, match="the source broke"):
+            partition(rows(), tmp_path / "set", partitions=1, overwrite=True)
+        assert files(tmp_path / "set") == before
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+    def test_that_fills_meanwhile_is_left_alone(self, tmp_path: Path) -> None:
+        def rows() -> Iterator[int]:
+            yield from range(10)
+            partition(range(3), tmp_path / "set", partitions=1)
+
+        with pytest.raises(DataError, match="holds a data set already"):
+            partition(rows(), tmp_path / "set", partitions=1)
+        assert open_dataset(tmp_path / "set").rows == 3
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+    def test_whose_parent_is_a_file_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(DataError, match="cannot be made"):
+            partition({"x": [1]}, tmp_path / "file" / "set", partitions=1)
+
+    def test_of_a_killed_call_is_not_there_and_the_next_sweeps(self, tmp_path: Path) -> None:
+        code = f"""
+import os, signal
+from hopfleet.data import partition, sources, spill
+sources.CHUNK_ROWS, spill.MEMORY_BYTES = 10, 100
+def rows():
+    yield from range(1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+partition(rows(), {str(tmp_path / "set")!r}, partitions=2)
+"""
+        assert run(code).returncode == -signal.SIGKILL
+        (left,) = tmp_path.iterdir()
+        assert left.name.startswith(".set.partial-")
+        with pytest.raises(DataError, match="no such folder"):
+            open_dataset(tmp_path / "set")
+
+        def rows() -> Iterator[int]:
+            yield from range(10)
+            assert not left.exists()
+            with pytest.raises(DataError, match="empty"):  # it sweeps too, and must leave the folder of this call alone
+                partition(iter([]), tmp_path / "set")
+
+        assert partition(rows(), tmp_path / "set", partitions=2).rows == 10
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    path = str(Path(hopfleet.data.__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_neither_pandas_nor_torch_is_imported(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"b": [True] * 4, "s": ["a"] * 4, "l": [[1], [2, 3]] * 2}), tmp_path / "a.parquet")
+    code = f"""
+import sys, numpy as np
+from hopfleet.data import partition
+def check(dataset):
+    list(dataset.batches(0, batch_size=2, epoch=0))
+    assert not {{"pandas", "torch"}} & set(sys.modules)
+folder = {str(tmp_path)!r}
+check(partition({{"x": np.ones(4), "s": list("abcd"), "l": [[1], []] * 2}}, folder + "/1", partitions=1))
+check(partition(iter([(np.ones(i), b"x") for i in range(4)]), folder + "/2", partitions=1))
+check(partition(folder + "/a.parquet", folder + "/3", partitions=1))
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,33 @@
+"""The package reads the journal's messages only, and imports what is heavy where it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+IMPORTING = """
+import sys
+import hopfleet.monitor.curves, hopfleet.monitor.frame, hopfleet.monitor.gantt, hopfleet.monitor.live
+heavy = {"rich", "matplotlib", "pandas", "numpy", "IPython"} & set(sys.modules)
+ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("hopfleet.")}
+assert not heavy, heavy
+assert ours <= {"hopfleet.domain", "hopfleet.errors", "hopfleet.monitor"}, ours
+"""
+
+DRAWING = """
+import sys
+from hopfleet.monitor.curves import draw_curves
+from hopfleet.monitor.gantt import draw_gantt
+from hopfleet.monitor.history import History
+history = History(metric="accuracy", mode="max", partitions=1, name="empty")
+draw_curves(history), draw_gantt(history)
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+
+def test_importing_the_views_imports_neither_libraries_nor_deciders() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTING], check=True)
+
+
+def test_drawing_does_without_pyplot() -> None:
+    subprocess.run([sys.executable, "-c", DRAWING], check=True)
