@@ -1,0 +1,49 @@
+# One target per chore. Each one makes the virtual environment that it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test lint format bench docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/.base:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hopfleet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.base pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
+	$(BIN)/hopfleet demo
+
+test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage report --fail-under=100 --include='src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/controller.py'
+
+lint: $(VENV)/.dev  ## style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## measure the claims of docs/benchmarks.md again
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/
+	$(BIN)/pytest tests/test_docs.py
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build src/*.egg-info

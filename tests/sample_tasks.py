@@ -1,0 +1,124 @@
+"""Small tasks that worker processes of the tests can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import hopfleet as hop
+
+
+def arrays(rows: int = 240, seed: int = 0) -> dict[str, np.ndarray]:
+    """Images of 2 classes that a small net can learn."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, rows)
+    x = rng.normal(size=(rows, 1, 6, 6)).astype("float32") + y[:, None, None, None].astype("float32")
+    return {"x": x, "y": y}
+
+
+class Plain(hop.TorchTask):
+    """A linear model: the fastest thing that learns."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 3))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        logits = model(batch["x"])
+        return {
+            "accuracy": (logits.argmax(1) == batch["y"]).float().mean(),
+            "loss": torch.nn.functional.cross_entropy(logits, batch["y"]),
+        }
+
+
+class Everything(Plain):
+    """Convolution, BatchNorm, dropout, augmentation, three optimizers, three schedules: all that has a state."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3),
+            torch.nn.BatchNorm2d(4),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.3),
+            torch.nn.Flatten(),
+            torch.nn.Linear(64, 3),
+        )
+        match config["optimizer"]:
+            case "sgd":
+                optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+            case "adam":
+                optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            case _:
+                optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, amsgrad=True)
+        match config["schedule"]:
+            case "step":
+                return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], gamma=0.5)
+            case "cosine":
+                return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+            case _:
+                return model, optimizer
+
+    def transform(self, batch: dict[str, Any], rng: np.random.Generator | None) -> dict[str, Any]:
+        if rng is None:
+            return batch
+        noise = rng.normal(scale=0.1, size=batch["x"].shape).astype("float32")
+        return {**batch, "x": batch["x"] + noise}
+
+
+class Faulty(Plain):
+    """Fails in the way that ``config["fault"]`` names."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        if config["fault"] == "build":
+            raise RuntimeError("no such architecture")
+        return super().build({"lr": 0.1})
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        match self.config["fault"]:
+            case "nan":
+                return loss * float("nan")
+            case "vector":
+                return loss * torch.ones(2)
+            case "detached":
+                return loss.detach()
+            case "number":
+                return 3.0
+            case "raise":
+                raise ValueError("a bad batch")
+            case "exit":
+                raise SystemExit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return loss
+
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.config["fault"] == "metrics" and torch.is_grad_enabled() is False:
+            raise ValueError("no metric today")
+        return super().metrics(model, batch)
+
+
+class KillOnce(Plain):
+    """Kills its worker the first time that a file named in the configuration can be created."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        try:
+            Path(self.config["mark"]).touch(exist_ok=False)
+        except FileExistsError:
+            return super().loss(model, batch)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Printing(Plain):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        print("a word from", self.config["word"])
+        return super().loss(model, batch)

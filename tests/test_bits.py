@@ -1,0 +1,133 @@
+"""Every trial's result equals, bit for bit, plain sequential training in the same visit order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_loop import train_in_sequence
+from safetensors.torch import load_file, safe_open
+from sample_tasks import Everything, arrays
+
+import hopfleet as hop
+
+SEED = 11
+
+
+def same_bits(first: Any, second: Any) -> bool:
+    if torch.is_tensor(first) and torch.is_tensor(second):
+        return (
+            first.dtype == second.dtype
+            and first.shape == second.shape
+            and first.numpy().tobytes() == second.detach().numpy().tobytes()
+        )
+    return bool(first == second)
+
+
+def assert_same_state(checkpoint: Path, model: Any, optimizer: Any, schedule: Any) -> None:
+    """The file holds exactly the state of these three, and the random streams as they stand now."""
+    tensors = load_file(checkpoint)
+    with safe_open(checkpoint, framework="pt") as file:
+        tree = json.loads(file.metadata()["state"])
+    state = model.state_dict()
+    saved = {name: tensors[place["$array"]] for name, place in tree["model"]["state"].items()}
+    assert saved.keys() == state.keys()
+    for name in state:
+        assert same_bits(saved[name], state[name]), name
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    (optimizer_tree,) = tree["optimizer"]
+    entries = dict(optimizer_tree["state"]["$dict"]) if optimizer_tree["state"] else {}
+    assert len(entries) == len(optimizer.state)
+    for index, entry in entries.items():
+        expected = optimizer.state[parameters[index]]
+        assert entry.keys() == expected.keys()
+        for key, place in entry.items():
+            value = tensors[place["$array"]] if isinstance(place, dict) else place
+            assert same_bits(value, expected[key]), (index, key)
+    assert optimizer_tree["groups"][0]["lr"] == optimizer.param_groups[0]["lr"]
+    if schedule is not None:
+        assert tree["scheduler"][0]["last_epoch"] == schedule.last_epoch
+    assert same_bits(tensors["random.torch"], torch.get_rng_state())
+    assert np.array_equal(tensors["random.numpy.1"].numpy(), np.random.get_state(legacy=True)[1])
+
+
+@pytest.mark.parametrize(
+    ("backend", "workers"), [("inline", 1), ("inline", 3), ("local", 1), ("local", 2), ("local", 4)]
+)
+def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers: int) -> None:
+    folder = tmp_path / "train"
+    hop.partition(arrays(), folder, partitions=4, seed=3)
+    task = Everything()
+    space = {
+        "optimizer": hop.grid_search(["sgd", "adam", "adamw"]),
+        "schedule": hop.grid_search(["none", "step", "cosine"]),
+    }
+    experiment = hop.Experiment(
+        task,
+        train=folder,
+        valid=arrays(60, seed=1),
+        space=space,
+        search=hop.Grid(max_epochs=3),
+        metric="accuracy",
+        mode="max",
+        seed=SEED,
+        name="bits",
+        backend=backend,
+        workers=workers,
+        batch_size=16,
+    )
+    results = experiment.fit(quiet=True)
+    assert len(results.trials) == 9
+    for trial in results.trials:
+        assert trial.state is hop.TrialState.COMPLETED, trial.error
+        assert [sorted(epoch) for epoch in trial.visits] == [[0, 1, 2, 3]] * 3
+        model, optimizer, schedule = train_in_sequence(
+            task,
+            folder,
+            config=trial.config,
+            trial_seed=trial.seed,
+            seed=SEED,
+            visits=trial.visits,
+            batch_size=16,
+        )
+        assert_same_state(trial.last_checkpoint, model, optimizer, schedule)
+
+
+def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
+    """Validation in three partitions, by whoever is free, gives the exact mean over rows."""
+    valid_folder = tmp_path / "valid"
+    valid = arrays(100, seed=1)
+    hop.partition(valid, valid_folder, partitions=3, seed=0)
+    results = hop.Experiment(
+        Everything(),
+        train=arrays(),
+        valid=valid_folder,
+        space={"optimizer": "sgd", "schedule": "none"},
+        search=hop.Random(trials=2, max_epochs=1),
+        metric="accuracy",
+        mode="max",
+        name="rows",
+        workers=2,
+    ).fit(quiet=True)
+    for trial in results.trials:
+        model = trial.model()
+        with torch.no_grad():
+            right = (model(torch.from_numpy(valid["x"])).argmax(1).numpy() == valid["y"]).sum()
+        # Each partition's mean is a float32; the three add up without any further rounding.
+        sizes, rights = [], []
+        dataset = hop.open_dataset(valid_folder)
+        for partition in range(3):
+            (batch,) = dataset.batches(partition, batch_size=256)
+            with torch.no_grad():
+                hits = model(torch.from_numpy(batch["x"])).argmax(1) == torch.from_numpy(batch["y"])
+            sizes.append(len(batch["y"]))
+            rights.append(float(hits.float().mean()))
+        from fractions import Fraction
+
+        exact = sum(Fraction(mean) * size for mean, size in zip(rights, sizes, strict=True)) / 100
+        assert trial.metrics["accuracy"] == float(exact)
+        assert trial.metrics["accuracy"] == pytest.approx(right / 100, abs=1e-6)
