@@ -32,7 +32,7 @@ def assert_same_state(checkpoint: Path, model: Any, optimizer: Any, schedule: An
     """The file holds exactly the state of these three, and the random streams as they stand now."""
     tensors = load_file(checkpoint)
     with safe_open(checkpoint, framework="pt") as file:
-        tree = json.loads(file.metadata()["state"])
+        tree = json.loads(file.metadata()["hopfleet-torch-1"])
     state = model.state_dict()
     saved = {name: tensors[place["$array"]] for name, place in tree["model"]["state"].items()}
     assert saved.keys() == state.keys()

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, RunStarted, UnitFinished, VersionLost
+from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import CheckpointError, ExperimentExists, Interrupted, UsageError
 from hopfleet.frameworks.base import Task
@@ -36,8 +37,19 @@ from hopfleet.worker.job import Job
 RESUME = "HOPFLEET_RESUME"
 """Set by ``hopfleet resume`` while it runs a script again: the name of the experiment to go on with."""
 
+UNDER_RUN = "__hopfleet__"
+"""The ``__name__`` of a file that ``hopfleet run`` loads."""
+
 SAME = ("task", "space", "search", "metric", "mode", "seed", "batch_size", "drop_last", "train", "valid")
 """Parts of the definition that must not change between a run and its resumption."""
+
+REPLACE = "fit(overwrite=True) replaces it, another name= keeps both"
+
+VERIFY_BYTES = 4 << 30
+"""Data sets up to this size are read and compared with their checksums before work starts."""
+
+SHOWN = 64
+"""Ended trials that the live view keeps in mind."""
 
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
@@ -83,10 +95,7 @@ class Experiment:
         self.goal = _goal(metric, mode, valid is not None)
         self.seed = _seed(seed)
         self.search.setup(space, seed=self.seed, goal=self.goal)
-        self.policy_name = policy
-        self.policy = _named("policy", policy, POLICIES)
-        self.backend = _named("backend", backend, BACKENDS) if isinstance(backend, str) else backend
-        self.workers = workers if workers == "auto" else at_least_one("workers", workers)
+        self.use(workers=workers, backend=backend, policy=policy)
         self.device = device
         self.threads = at_least_one("threads", threads)
         self.batch_size = at_least_one("batch_size", batch_size)
@@ -97,11 +106,24 @@ class Experiment:
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
         self.train = _dataset("train", train)
         self.valid = None if valid is None else _dataset("valid", valid)
-        #: How to make this experiment again: {"file", "how", "variable"}; ``hopfleet run`` fills it in.
-        self.origin = _origin()
+        #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` fills in its own.
+        self.origin: dict[str, Any] = _origin()
+        #: What ``fit`` returned, once it has.
+        self.results: Results | None = None
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name}: {self.search.trials} trials of {type(self.task).__name__}>"
+
+    def use(
+        self, *, workers: int | str | None = None, backend: Backend | str | None = None, policy: str | None = None
+    ) -> None:
+        """Change what it runs on and in which order, where given. No trial's outcome depends on workers or backend."""
+        if workers is not None:
+            self.workers = workers if workers == "auto" else at_least_one("workers", workers)
+        if backend is not None:
+            self.backend = _named("backend", backend, BACKENDS) if isinstance(backend, str) else backend
+        if policy is not None:
+            self.policy_name, self.policy = policy, _named("policy", policy, POLICIES)
 
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is satisfied; an unfinished run of the same definition is continued.
@@ -110,7 +132,11 @@ class Experiment:
         units are finished and saved; a second Ctrl-C stops at once.
         """
         with contextlib.closing(self.folder.lock()):
-            train, valid, resumed = self._prepare(overwrite)
+            try:
+                train, valid, resumed = self._prepare(overwrite)
+            except BaseException:
+                self.folder.discard()
+                raise
             history = self._history(len(train))
             with (
                 contextlib.closing(Journal(self.folder.journal_file, writable=True)) as journal,
@@ -119,27 +145,31 @@ class Experiment:
                 complete = self._run(train, valid, journal, view, resumed=resumed)
         if not complete:
             raise Interrupted(
-                f"{self.name} was interrupted and can go on: hopfleet resume {self.name}, or call fit() again"
+                f"{self.name} was interrupted and can go on: hopfleet resume {self.folder.handle}, or call fit() again"
             )
-        return Results(self.folder, task=self.task)
+        self.results = Results(self.folder, task=self.task)
+        return self.results
 
     # -------------------------------------------------------------------------------------------- preparation
 
     def _prepare(self, overwrite: bool) -> tuple[Dataset, Dataset | None, bool]:
         """The data sets, and whether an earlier run goes on. Everything is checked before anything is changed."""
-        if overwrite:
+        before = None if overwrite else self._last_message()
+        if before is None:
+            # Nothing there, or nothing that ever got going.
             self.folder.clear()
-        resumed = self.folder.exists
-        if resumed:
-            self._check_same()
+        elif isinstance(before, Finish) and before.complete:
+            raise ExperimentExists(
+                f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {REPLACE}"
+            )
+        resumed = before is not None
         train = self._partitioned("train", self.train, self.partitions)
         valid = None if self.valid is None else self._partitioned("valid", self.valid, None)
         if valid is not None and valid.columns.keys() != train.columns.keys():
             mine, theirs = ", ".join(valid.columns), ", ".join(train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
-        train.check()
-        if valid is not None:
-            valid.check()
+        for dataset in (train, valid) if valid is not None else (train,):
+            dataset.check(checksums=dataset.size <= VERIFY_BYTES)
         self._check_batch_sizes(train)
         definition = self._definition(train, valid)
         if resumed:
@@ -148,40 +178,38 @@ class Experiment:
             self.folder.create(definition)
         return train, valid, resumed
 
-    def _check_same(self, definition: Mapping[str, Any] | None = None) -> None:
-        """Refuse to go on with an experiment that is finished, or that was defined otherwise."""
-        remedy = "fit(overwrite=True) replaces it, another name= keeps both"
-        if self._finished():
-            raise ExperimentExists(
-                f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {remedy}"
-            )
-        if definition is None:
-            return
+    def _last_message(self) -> Message | None:
+        if not (self.folder.exists and self.folder.journal_file.exists()):
+            return None
+        with contextlib.closing(Journal(self.folder.journal_file)) as journal:
+            return journal.last()
+
+    def _check_same(self, definition: Mapping[str, Any]) -> None:
+        """Refuse to go on with an experiment that was defined otherwise."""
         before = self.folder.definition()
         differ = [key for key in SAME if before.get(key) != definition.get(key)]
         if differ:
             raise ExperimentExists(
                 f"name={self.name!r}: an unfinished experiment of that name has another {', '.join(differ)}; "
-                f"resume it with its own definition, or {remedy}"
+                f"resume it with its own definition; {REPLACE}"
             )
-
-    def _finished(self) -> bool:
-        if not self.folder.journal_file.exists():
-            return False
-        with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            last = journal.last()
-        return isinstance(last, Finish) and last.complete
 
     def _partitioned(self, role: str, source: Any, partitions: int | None) -> Dataset:
         if isinstance(source, Dataset):
             return source
-        folder = self.folder.data / role
-        if folder.exists():
-            return open_dataset(folder)
         rows = _rows(source)
         if partitions is None:
             partitions = max(1, min(8, rows // 256)) if rows is not None else 8
+        folder = self.folder.data / role
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+                again = partition(source, Path(beside) / role, partitions=partitions, seed=self.seed)
+                if again.fingerprint != open_dataset(folder).fingerprint:
+                    raise ExperimentExists(
+                        f"name={self.name!r}: an unfinished experiment of that name has another {role}; {REPLACE}"
+                    )
+            return open_dataset(folder)
         return partition(source, folder, partitions=partitions, seed=self.seed)
 
     def _check_batch_sizes(self, train: Dataset) -> None:
@@ -203,7 +231,7 @@ class Experiment:
             "name": self.name,
             "hopfleet": __version__,
             "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            "task": {"module": type(self.task).__module__, "name": type(self.task).__qualname__},
+            "task": _task_place(self.task),
             "space": spaces.describe(self.space),
             "search": self.search.describe(),
             "metric": self.goal.metric,
@@ -222,13 +250,15 @@ class Experiment:
 
     def _history(self, partitions: int) -> History:
         mode: Any = self.goal.mode
-        return History(metric=self.goal.metric, mode=mode, partitions=partitions, name=self.name)
+        return History(metric=self.goal.metric, mode=mode, partitions=partitions, name=self.name, limit=SHOWN)
 
     # ------------------------------------------------------------------------------------------------ running
 
     def _run(self, train: Dataset, valid: Dataset | None, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
         device, devices = self._device()
-        workers = self._worker_count(device, devices)
+        workers, why = self._worker_count(device, devices)
+        count = f"{workers} worker{'s' if workers > 1 else ''}"
+        view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
         job = Job(
             task=self.task,
             train=train,
@@ -273,14 +303,13 @@ class Experiment:
             return found, count
         return self.device, count if self.device == found else 1
 
-    def _worker_count(self, device: str, devices: int) -> int:
+    def _worker_count(self, device: str, devices: int) -> tuple[int, str]:
+        """How many workers, and why."""
         if isinstance(self.workers, int):
-            return self.workers
-        machine = this_machine()
-        count, _ = choose_workers(
-            machine, device=device, devices=devices, threads=self.threads, trials=self.search.trials
+            return self.workers, "as asked"
+        return choose_workers(
+            this_machine(), device=device, devices=devices, threads=self.threads, trials=self.search.trials
         )
-        return count
 
     def _probe(self, backend: Backend) -> None:
         """Try configurations on one batch, so that a metric that does not exist is known before work starts."""
@@ -318,6 +347,8 @@ class _Watcher:
             case Finish():
                 for key in sorted(self._unused or ()):
                     self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
+            case OperatorAsked(wish="drain"):
+                self._view.warn("finishing running units; press Ctrl-C again to stop at once")
             case _:
                 pass
 
@@ -391,8 +422,14 @@ def _summary(dataset: Dataset) -> dict[str, Any]:
     return {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
 
 
-def _origin() -> dict[str, str]:
+def _task_place(task: Task) -> dict[str, str]:
+    """Where the task's class is defined. A script is the same place, whether Python or ``hopfleet run`` runs it."""
+    module = type(task).__module__
+    return {"module": "__main__" if module == UNDER_RUN else module, "name": type(task).__qualname__}
+
+
+def _origin() -> dict[str, Any]:
     script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
     if script is not None and script.suffix == ".py" and script.is_file():
-        return {"file": str(script.absolute()), "how": "script", "variable": ""}
+        return {"how": "script", "file": str(script.absolute()), "arguments": sys.argv[1:], "cwd": str(Path.cwd())}
     return {}

@@ -53,6 +53,8 @@ class Dataset:
         #: the columns by name, in their order
         self.columns: Mapping[str, Column] = MappingProxyType(dict(manifest.columns))
         self.rows: int = manifest.rows
+        #: bytes of all partition files
+        self.size: int = sum(part.size for part in manifest.partitions)
         self.partition_rows: tuple[int, ...] = tuple(part.rows for part in manifest.partitions)
         #: the seed it was partitioned with
         self.seed: int = manifest.seed

@@ -34,7 +34,8 @@ class TorchTask(Task):
     ``self.lr_scheduler`` and ``self.scaler`` are those that ``build`` returned for it.
     """
 
-    preload: ClassVar[tuple[str, ...]] = ("torch", "hopfleet.frameworks.torch")
+    # The first optimizer of a process imports torch._dynamo, which takes more than a second.
+    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "hopfleet.frameworks.torch")
 
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
@@ -205,16 +206,17 @@ class TorchSession(Session):
         if self.device.type == "cpu":
             tree["host"] = []
         tensors = {name: tensor.detach().contiguous() for name, tensor in arrays.named.items()}
-        save_file(tensors, path, metadata={"format": FORMAT, "state": json.dumps(tree)})
+        # One key only: safetensors writes several in any order, and the same state must give the same bytes.
+        save_file(tensors, path, metadata={FORMAT: json.dumps(tree)})
 
     def load(self, path: Path) -> None:
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                if metadata.get("format") != FORMAT:
+                if FORMAT not in metadata:
                     raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                tree = json.loads(metadata["state"])
+                tree = json.loads(metadata[FORMAT])
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{path}: is damaged ({error})") from error
         host = set(tree["host"])

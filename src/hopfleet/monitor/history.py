@@ -7,6 +7,7 @@ it decides nothing: it only remembers, so it works on a journal that another pro
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -125,9 +126,13 @@ class Progress:
 
 
 class History:
-    """The fold: ``apply`` takes the messages in the order of the journal and is the only mutator."""
+    """The fold: ``apply`` takes the messages in the order of the journal and is the only mutator.
 
-    def __init__(self, *, metric: str, mode: Mode, partitions: int, name: str) -> None:
+    With ``limit`` it keeps the best so many of the ended trials and no spans, so that its size stays bounded however
+    long a run is; what was let go still counts in ``counts`` and ``progress``.
+    """
+
+    def __init__(self, *, metric: str, mode: Mode, partitions: int, name: str, limit: int | None = None) -> None:
         self.metric = metric
         self.mode: Mode = mode
         self.partitions = partitions
@@ -141,6 +146,9 @@ class History:
         self.started: float | None = None
         self.updated: float | None = None
         self.finished: bool | None = None  #: ``complete`` of Finish; None while the run goes on or was cut off
+        self._limit = limit
+        self._let_go: Counter[TrialState] = Counter()  #: ended trials that are not kept
+        self._epochs_let_go = 0  #: epochs that were planned for them
         self._metric_names = {metric: None}  #: an ordered set
         self._trained = 0  #: units that ran to their end, undone ones included
         self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
@@ -187,6 +195,7 @@ class History:
                 trial_history.state = message.state
                 trial_history.reason = message.reason
                 trial_history.traceback = message.traceback
+                self._tidy(trial_history)
             case VersionSaved(durable=True):
                 self.trials[message.trial].saved[message.version] = message
             case VersionLost() | DropVersion():
@@ -195,6 +204,18 @@ class History:
                 self.finished = complete
         self.started = time if self.started is None else self.started
         self.updated = time if self.updated is None else max(self.updated, time)
+
+    def _tidy(self, ended: TrialHistory) -> None:
+        if self._limit is None:
+            return
+        self.spans.clear()
+        for key in [key for key in self._evaluations if key[0] == ended.id]:
+            del self._evaluations[key]
+        kept = [trial for trial in self.leaderboard() if trial.state.ended]
+        for trial in kept[self._limit :]:
+            self._let_go[trial.state] += 1
+            self._epochs_let_go += trial.epochs
+            del self.trials[trial.id]
 
     def _start_run(self, time: float) -> None:
         if self.updated is not None:
@@ -306,6 +327,8 @@ class History:
         counts = dict.fromkeys(TrialState, 0)
         for trial in self.trials.values():
             counts[trial.state] += 1
+        for state, number in self._let_go.items():
+            counts[state] += number
         return counts
 
     def metric_names(self) -> list[str]:
@@ -318,7 +341,7 @@ class History:
         The estimate is a lower bound made of what was measured: the workers share the remaining units evenly,
         but the units of one trial run one after another. Evaluations are part of what a unit costs.
         """
-        planned = sum(trial.epochs for trial in self.trials.values()) * self.partitions
+        planned = (self._epochs_let_go + sum(trial.epochs for trial in self.trials.values())) * self.partitions
         ahead = [
             trial.epochs * self.partitions - trial.units_done for trial in self.trials.values() if not trial.state.ended
         ]

@@ -53,6 +53,10 @@ class LiveView(ABC):
             self._warned.add(text)
             self._guard(lambda: self._show_warning(text))
 
+    def note(self, text: str) -> None:
+        """Say something that is good to know."""
+        self._guard(lambda: self._show_note(text))
+
     def __enter__(self) -> Self:
         self._guard(self._open)
         return self
@@ -76,6 +80,9 @@ class LiveView(ABC):
     @abstractmethod
     def _show_warning(self, text: str) -> None: ...
 
+    @abstractmethod
+    def _show_note(self, text: str) -> None: ...
+
     def _open(self) -> None:
         return
 
@@ -93,6 +100,9 @@ class QuietView(LiveView):
         return
 
     def _show_warning(self, text: str) -> None:
+        return
+
+    def _show_note(self, text: str) -> None:
         return
 
 
@@ -120,6 +130,9 @@ class PlainView(LiveView):
 
     def _show_warning(self, text: str) -> None:
         self._write(f"warning: {text}")
+
+    def _show_note(self, text: str) -> None:
+        self._write(text)
 
     def _ended(self, message: TrialEnded) -> str:
         trial = self.history.trials[message.trial]
@@ -209,6 +222,11 @@ class TerminalView(_DrawnView):
 
         self._console.print(Text.assemble(("warning ", "bold yellow"), text))
 
+    def _show_note(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text, style="dim"))
+
     def _close(self) -> None:
         try:
             self._draw()
@@ -236,7 +254,7 @@ class NotebookView(_DrawnView):
     def __init__(self, history: History, *, clock: Clock = clocks.monotonic) -> None:
         super().__init__(history, clock=clock, pause=1 / 2)
         self._handle: Any = None
-        self._warnings: list[str] = []
+        self._above: list[tuple[str, str, str]] = []  #: word, its style, text
 
     def _draw(self) -> None:
         from IPython.display import HTML, display
@@ -252,13 +270,17 @@ class NotebookView(_DrawnView):
         from rich.text import Text
 
         console = Console(record=True, file=io.StringIO(), width=110, force_jupyter=False, highlight=False)
-        for text in self._warnings:
-            console.print(Text.assemble(("warning ", "bold yellow"), text))
+        for word, style, text in self._above:
+            console.print(Text.assemble((word, style), text))
         console.print(self._picture(10))
         return console.export_html(inline_styles=True, code_format=self._FORMAT)
 
     def _show_warning(self, text: str) -> None:
-        self._warnings.append(text)
+        self._above.append(("warning ", "bold yellow", text))
+        self._draw()
+
+    def _show_note(self, text: str) -> None:
+        self._above.append(("", "", text))
         self._draw()
 
     def _close(self) -> None:

@@ -61,6 +61,23 @@ class RunFolder:
     def exists(self) -> bool:
         return self.definition_file.is_file()
 
+    @property
+    def handle(self) -> str:
+        """What ``find_run`` finds it by: the name if it lies in the home folder, else the path."""
+        return self.name if self.path.parent == home() else str(self.path)
+
+    @property
+    def running(self) -> bool:
+        """Whether some process holds the lock."""
+        try:
+            with (self.path / "lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
     def create(self, definition: dict[str, Any]) -> None:
         """Lay out the folder; the definition is written last, so a folder with one is whole."""
         for folder in (self.path, self.checkpoints, self.logs, self.data, self.plots):
@@ -76,6 +93,11 @@ class RunFolder:
                 shutil.rmtree(entry)
             elif entry.name != "lock":
                 entry.unlink()
+
+    def discard(self) -> None:
+        """Remove a folder in which no experiment was ever defined."""
+        if not self.exists:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def definition(self) -> dict[str, Any]:
         """What was asked for."""

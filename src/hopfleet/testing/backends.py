@@ -1,0 +1,184 @@
+"""What every backend must do. Derive ``BackendSuite`` in a test file and override ``make``:
+
+    class TestMyBackend(BackendSuite):
+        def make(self):
+            return MyBackend()
+
+``trains = False`` leaves out what a backend that only pretends to train cannot do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopfleet.backends.base import Backend
+from hopfleet.data import partition
+from hopfleet.domain.messages import (
+    Evaluate,
+    Evaluated,
+    Event,
+    RunUnit,
+    SaveVersion,
+    UnitFailed,
+    UnitFinished,
+    VersionLost,
+    VersionSaved,
+    WorkerJoined,
+)
+from hopfleet.domain.trial import Trial
+from hopfleet.store.versions import Versions
+from hopfleet.testing.tasks import CountingTask
+from hopfleet.worker.job import Job
+
+PATIENCE = 240
+"""Rounds of a quarter of a second to wait for an event that must come."""
+
+
+class BackendSuite:
+    """The tests. Each starts the backend with two workers on a tiny job and closes it."""
+
+    trains = True
+
+    def make(self) -> Backend:
+        raise AssertionError("override make()")
+
+    @contextlib.contextmanager
+    def started(self, folder: Path, workers: int = 2) -> Iterator[tuple[Backend, list[str]]]:
+        """The backend with all its workers, and their names."""
+        backend = self.make()
+        backend.start(job(folder), workers)
+        try:
+            joined = wait_for(backend, WorkerJoined, workers)
+            yield backend, [event.worker for event in joined]
+            backend.close()
+        except BaseException:
+            backend.close(kill=True)
+            raise
+
+    def test_workers_join_once_each_under_their_own_names(self, tmp_path: Path) -> None:
+        with self.started(tmp_path, 3) as (_, workers):
+            assert len(set(workers)) == 3
+
+    def test_a_unit_runs_to_its_end(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, _)):
+            backend.send(unit(first, partition=1), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert (event.worker, event.trial, event.epoch, event.partition) == (first, "t0001", 1, 1)
+            assert (event.attempt, event.version) == (1, 1)
+            assert event.started <= event.ended <= backend.now()
+
+    def test_workers_obey_side_by_side(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, workers):
+            for number, worker in enumerate(workers, 1):
+                backend.send(unit(worker, f"t{number:04d}"), trial(f"t{number:04d}"))
+            events = wait_for(backend, UnitFinished, 2)
+            assert {event.worker for event in events} == set(workers)
+
+    def test_a_worker_obeys_in_order(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, _)):
+            for number in range(3):
+                backend.send(unit(first, version=number, partition=number % 2, attempt=number), trial())
+            events = wait_for(backend, UnitFinished, 3)
+            assert [event.attempt for event in events] == [0, 1, 2]
+
+    def test_a_saved_version_hops_to_another_worker(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, second)):
+            backend.send(unit(first), trial())
+            wait_for(backend, UnitFinished)
+            backend.send(SaveVersion(first, "t0001", 1, durable=True), trial())
+            (saved,) = wait_for(backend, VersionSaved)
+            assert (saved.trial, saved.version, saved.durable) == ("t0001", 1, True)
+            backend.send(unit(second, version=1, partition=1, last=True), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert (event.worker, event.version) == (second, 2)
+            if self.trains:
+                assert event.hopped
+                assert event.sums["train_units"].mean == 2.0
+                assert Versions(tmp_path / "checkpoints").path("t0001", 1, durable=True).stat().st_size == saved.size
+
+    def test_an_evaluation_reports_metrics(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, _)):
+            backend.send(Evaluate(first, "t0001", 1, 0, 5, 0), trial())
+            (event,) = wait_for(backend, Evaluated)
+            assert (event.worker, event.epoch, event.partition, event.attempt) == (first, 1, 0, 5)
+            assert event.sums
+
+    def test_a_probe_finds_the_metrics(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, _):
+            finding = backend.probe(trial())
+            assert finding.error == ""
+            assert finding.metrics
+
+    def test_what_raises_fails_alone(self, tmp_path: Path) -> None:
+        if not self.trains:
+            return
+        with self.started(tmp_path) as (backend, (first, _)):
+            backend.send(unit(first, "t0002"), trial("t0002", fault=True))
+            (event,) = wait_for(backend, UnitFailed)
+            assert event.trial == "t0002"
+            assert "asked to fail" in event.error
+            assert "asked to fail" in event.traceback
+            assert "asked to fail" in backend.probe(trial("t0002", fault=True)).error
+            backend.send(unit(first, attempt=2), trial())
+            wait_for(backend, UnitFinished)
+
+    def test_a_version_that_is_not_there_is_reported(self, tmp_path: Path) -> None:
+        if not self.trains:
+            return
+        with self.started(tmp_path) as (backend, (first, _)):
+            backend.send(unit(first, version=7), trial())
+            (event,) = wait_for(backend, VersionLost)
+            assert (event.trial, event.version, event.worker) == ("t0001", 7, first)
+            backend.send(SaveVersion(first, "t0001", 3, durable=False), trial())
+            (event,) = wait_for(backend, VersionLost)
+            assert event.version == 3
+
+    def test_killing_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        backend = self.make()
+        backend.start(job(tmp_path), 2)
+        wait_for(backend, WorkerJoined, 2)
+        backend.close(kill=True)
+
+
+def job(folder: Path) -> Job:
+    """Sixty-four rows in two partitions, and a task that counts."""
+    rows = np.arange(64, dtype="float32")
+    data = partition({"x": rows}, folder / "train", partitions=2)
+    (folder / "logs").mkdir(exist_ok=True)
+    return Job(
+        task=CountingTask(),
+        train=data,
+        valid=data,
+        checkpoints=folder / "checkpoints",
+        logs=folder / "logs",
+        seed=0,
+        device="cpu",
+        threads=1,
+        batch_size=16,
+        drop_last=False,
+    )
+
+
+def trial(name: str = "t0001", **config: Any) -> Trial:
+    return Trial(name, 0, config, 0, 1)
+
+
+def unit(worker: str, name: str = "t0001", **values: Any) -> RunUnit:
+    fields = {"epoch": 1, "partition": 0, "attempt": 1, "version": 0, "last": False, **values}
+    return RunUnit(worker, name, **fields)
+
+
+def wait_for(backend: Backend, kind: Callable[..., Any], count: int = 1) -> list[Any]:
+    """The next ``count`` events, which must all be of ``kind``."""
+    events: list[Event] = []
+    for _ in range(PATIENCE):
+        events += backend.receive(0.25)
+        if len(events) >= count:
+            break
+    assert [type(event) for event in events] == [kind] * count, events
+    return events

@@ -1,0 +1,62 @@
+"""A task without a framework, for suites that test everything around one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.errors import CheckpointError
+from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfig
+
+
+class CountingTask(Task):
+    """Its whole state is the number of units and rows that it has seen; ``fault`` in the configuration raises."""
+
+    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+        return CountingSession(config)
+
+    def model(self, config: Mapping[str, Any], checkpoint: Path) -> Any:
+        return json.loads(checkpoint.read_text())
+
+    def devices(self) -> tuple[str, int]:
+        return "cpu", 1
+
+
+class CountingSession(Session):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = TrackedConfig(config)
+        if self.config.get("fault"):
+            raise ValueError("asked to fail")
+        self.units = 0
+        self.rows = 0
+
+    @property
+    def size(self) -> int:
+        return 64
+
+    def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
+        return batch
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        self.rows += sum(len(batch["x"]) for batch in batches)
+        self.units += 1
+        return {"train_units": RowSum.of(float(self.units), 1), "train_loss": RowSum.of(1 / self.units, batches.rows)}
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        rows = sum(len(batch["x"]) for batch in batches)
+        return {"loss": RowSum.of(1 / (1 + self.units), rows)}
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps([self.units, self.rows]))
+
+    def load(self, path: Path) -> None:
+        try:
+            self.units, self.rows = json.loads(path.read_text())
+        except ValueError as error:
+            raise CheckpointError(f"{path}: is damaged ({error})") from error
+
+    def unused(self) -> tuple[str, ...]:
+        return self.config.unused()

@@ -1,0 +1,176 @@
+"""A run may be killed at any time; calling fit() again ends with the bits of an undisturbed run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from killable import experiment
+from plain_loop import train_in_sequence
+from test_bits import assert_same_state
+
+import hopfleet as hop
+from hopfleet.domain.messages import Message, RunStarted, TrialRolledBack
+from hopfleet.errors import ExperimentExists, Interrupted
+from hopfleet.scheduler.invariants import validate_history
+from hopfleet.store.journal import Journal
+
+SCRIPT = Path(__file__).with_name("killable.py")
+
+
+def journaled(home: Path) -> int:
+    """How many messages the run has written so far."""
+    path = home / "killed" / "journal.sqlite"
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return int(db.execute("SELECT count(*) FROM messages").fetchone()[0])
+    return 0
+
+
+def run_and_signal(home: Path, arguments: list[str], after: int, *signals: int) -> int:
+    """Run the script, send signals when ``after`` messages are journaled; returns the exit status."""
+    process = subprocess.Popen([sys.executable, str(SCRIPT), *arguments])
+    try:
+        while not ended(process) and journaled(home) < after:
+            pass
+        for number in signals:
+            if process.poll() is None:
+                process.send_signal(number)
+        return process.wait(120)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process ends within a blink."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.02)
+    return process.returncode is not None
+
+
+def messages(home: Path) -> list[Message]:
+    with contextlib.closing(Journal(home / "killed" / "journal.sqlite")) as journal:
+        return [message for _, _, message in journal.read()]
+
+
+def processes_of(home: Path) -> list[str]:
+    """Live processes that were started with this home folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                if str(home).encode() in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().decode())
+    return found
+
+
+def assert_undisturbed_bits(home: Path) -> None:
+    results = hop.load("killed")
+    assert results.finished
+    validate_history(messages(home), partitions=4)
+    for trial in results.trials:
+        assert trial.state is hop.TrialState.COMPLETED
+        model, optimizer, schedule = train_in_sequence(
+            results.find_task(),
+            home / "killed" / "data" / "train",
+            config=trial.config,
+            trial_seed=trial.seed,
+            seed=5,
+            visits=trial.visits,
+            batch_size=8,
+        )
+        assert_same_state(trial.last_checkpoint, model, optimizer, schedule)
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), ("inline", "2")])
+def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> None:
+    for after in (30, 90, 200):
+        assert run_and_signal(own_home, [backend, workers], after, signal.SIGKILL) == -signal.SIGKILL
+    experiment(backend, 3).fit(quiet=True)
+    assert sum(isinstance(message, RunStarted) for message in messages(own_home)) >= 3
+    assert_undisturbed_bits(own_home)
+
+
+def test_killed_workers_do_not_outlive_their_controller(own_home: Path) -> None:
+    run_and_signal(own_home, ["local", "2"], 40, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while processes_of(own_home) and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    assert processes_of(own_home) == []
+
+
+def test_lost_versions_are_trained_again_in_the_same_order(own_home: Path) -> None:
+    """The machine went down: shared memory is empty, and a durable file was damaged."""
+    run_and_signal(own_home, ["local", "2"], 150, signal.SIGKILL)
+    before = {trial.id: trial.visits for trial in hop.load("killed").trials}
+    from hopfleet.store.versions import Versions
+
+    checkpoints = own_home / "killed" / "checkpoints"
+    Versions(checkpoints).release()
+    damaged = sorted(checkpoints.glob("*/v*.safetensors"))[:2]
+    damaged[0].write_bytes(b"not a checkpoint")
+    damaged[1].unlink()
+    experiment("local", 2).fit(quiet=True)
+    assert any(isinstance(message, TrialRolledBack) for message in messages(own_home))
+    for trial in hop.load("killed").trials:
+        flat = [partition for epoch in before[trial.id] for partition in epoch]
+        assert [partition for epoch in trial.visits for partition in epoch][: len(flat)] == flat
+    assert_undisturbed_bits(own_home)
+
+
+def test_first_interrupt_leaves_a_resumable_run(own_home: Path) -> None:
+    status = run_and_signal(own_home, ["local", "2"], 60, signal.SIGINT)
+    assert status != 0
+    interrupted = hop.load("killed")
+    assert interrupted.history.finished is False
+    assert all(trial.state is not hop.TrialState.FAILED for trial in interrupted.trials)
+    experiment("local", 2).fit(quiet=True)
+    assert not any(isinstance(message, TrialRolledBack) for message in messages(own_home)), "a drained run loses nothing"
+    assert_undisturbed_bits(own_home)
+
+
+def test_interrupt_in_this_process(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:
+    asked = experiment("inline", 1)
+    monkeypatch.setattr("hopfleet.loop.Loop.run", _interrupted(hop.Experiment))
+    with pytest.raises(Interrupted, match="hopfleet resume killed"):
+        asked.fit(quiet=True)
+    monkeypatch.undo()
+    monkeypatch.setenv("HOPFLEET_HOME", str(own_home))
+    assert asked.fit(quiet=True).finished
+
+
+def _interrupted(_: object) -> object:
+    from hopfleet.loop import Loop
+
+    run = Loop.run
+
+    def drained(self: Loop, first: list) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return run(self, first)
+
+    return drained
+
+
+def test_a_finished_or_different_experiment_is_not_touched(own_home: Path) -> None:
+    run_and_signal(own_home, ["inline", "1"], 60, signal.SIGKILL)
+    different = experiment("inline", 1)
+    different.seed = 6
+    with pytest.raises(ExperimentExists, match=r"another seed.*overwrite=True"):
+        different.fit(quiet=True)
+    experiment("inline", 1).fit(quiet=True)
+    with pytest.raises(ExperimentExists, match=r"finished already.*overwrite=True"):
+        experiment("inline", 1).fit(quiet=True)
+
+
+def test_two_controllers_on_one_experiment(own_home: Path) -> None:
+    asked = experiment("inline", 1)
+    with contextlib.closing(asked.folder.lock()), pytest.raises(ExperimentExists, match="is being run by process"):
+        experiment("inline", 1).fit(quiet=True)
