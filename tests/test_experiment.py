@@ -238,7 +238,7 @@ def test_another_process_opens_the_results(own_home: Path) -> None:
         assert opened.finished
         assert opened.best.model() is not None, "the task can be imported here"
         assert opened.best.model(Plain()) is not None
-    with pytest.raises(NotFound, match="no such experiment.*there are: e"):
+    with pytest.raises(NotFound, match=r"no such experiment.*there are: e"):
         hop.load("f")
 
 
@@ -280,7 +280,12 @@ def test_same_seed_same_experiment_inline() -> None:
     first = experiment(name="a").fit(quiet=True)
     second = experiment(name="b").fit(quiet=True)
     for one, other in zip(first.trials, second.trials, strict=True):
-        assert (one.config, one.seed, one.visits, one.history) == (other.config, other.seed, other.visits, other.history)
+        assert (one.config, one.seed, one.visits, one.history) == (
+            other.config,
+            other.seed,
+            other.visits,
+            other.history,
+        )
         assert one.checkpoint.read_bytes() == other.checkpoint.read_bytes()
 
 

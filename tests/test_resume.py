@@ -29,7 +29,10 @@ SCRIPT = Path(__file__).with_name("killable.py")
 def journaled(home: Path) -> int:
     """How many messages the run has written so far."""
     path = home / "killed" / "journal.sqlite"
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db,
+    ):
         return int(db.execute("SELECT count(*) FROM messages").fetchone()[0])
     return 0
 
@@ -66,9 +69,9 @@ def processes_of(home: Path) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                if str(home).encode() in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().decode())
+            other = entry.name.isdigit() and int(entry.name) != os.getpid()
+            if other and str(home).encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().decode())
     return found
 
 
@@ -133,7 +136,9 @@ def test_first_interrupt_leaves_a_resumable_run(own_home: Path) -> None:
     assert interrupted.history.finished is False
     assert all(trial.state is not hop.TrialState.FAILED for trial in interrupted.trials)
     experiment("local", 2).fit(quiet=True)
-    assert not any(isinstance(message, TrialRolledBack) for message in messages(own_home)), "a drained run loses nothing"
+    assert not any(isinstance(message, TrialRolledBack) for message in messages(own_home)), (
+        "a drained run loses nothing"
+    )
     assert_undisturbed_bits(own_home)
 
 

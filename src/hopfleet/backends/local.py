@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -63,6 +64,7 @@ class Local:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
+        self._selector = selectors.DefaultSelector()
         self._events: deque[Event] = deque()
         self._findings: deque[Finding] = deque()
         self._numbers = itertools.count(1)
@@ -119,6 +121,7 @@ class Local:
                 while not kill:
                     member.connection.recv_bytes()
             member.connection.close()
+        self._selector.close()
         self._members.clear()
         if self._control is not None:
             self._control.close()
@@ -141,18 +144,18 @@ class Local:
             )
         theirs.close()
         hello = {"path": sys.path, "preload": self._job.task.preload}
-        self._control.sendall(json.dumps(hello).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps(hello).encode() + b"\n")
         if self._read_line() != "ready":
             raise WorkersLost(f"workers could not be started; {self._job.logs / 'workers.log'} says why")
 
     def _read_line(self) -> str:
+        """A line of the zygote's, or nothing if it is gone."""
         assert self._control is not None
         line = b""
-        while not line.endswith(b"\n"):
-            piece = self._control.recv(4096)
-            if not piece:
-                return ""
-            line += piece
+        with contextlib.suppress(ConnectionResetError):
+            while not line.endswith(b"\n") and (piece := self._control.recv(4096)):
+                line += piece
         return line.decode().strip()
 
     def _spawn(self, device: str) -> None:
@@ -169,6 +172,7 @@ class Local:
             theirs.close()
         member = Member(name, device, Connection(mine.detach()), pid, time.monotonic())
         self._members[name] = member
+        self._selector.register(member.connection, selectors.EVENT_READ, member)
         with contextlib.suppress(OSError):
             member.connection.send_bytes(json.dumps({"worker": name, "device": device}).encode())
             member.connection.send_bytes(self._payload)
@@ -186,17 +190,14 @@ class Local:
 
     def _pump(self, timeout: float) -> None:
         """Read what workers have said, waiting up to ``timeout`` for the first word."""
-        by_connection = {member.connection: member for member in self._members.values()}
-        for connection in wait(list(by_connection), timeout):
-            member = by_connection[connection]  # type: ignore[index]
-            try:
-                while True:
+        while ready := self._selector.select(timeout):
+            for member in [key.data for key, _ in ready]:
+                try:
                     kind, body = json.loads(member.connection.recv_bytes())
                     self._hear(member, kind, body)
-                    if not member.connection.poll():
-                        break
-            except (EOFError, OSError):
-                self._lose(member, "its process ended")
+                except (EOFError, OSError):
+                    self._lose(member, "its process ended")
+            timeout = 0
         for member in list(self._members.values()):
             silence = time.monotonic() - member.heard
             if silence > SILENCE_SECONDS and member.ready:
@@ -226,6 +227,7 @@ class Local:
 
     def _lose(self, member: Member, reason: str) -> None:
         del self._members[member.name]
+        self._selector.unregister(member.connection)
         member.connection.close()
         if not member.ready:
             log = self._job.logs / "workers.log"

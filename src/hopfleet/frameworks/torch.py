@@ -341,8 +341,10 @@ def _row_sum(name: str, value: Any, rows: int) -> RowSum:
     if isinstance(value, RowSum):
         return value
     try:
-        if torch.is_tensor(value) and value.numel() != 1:
-            raise ValueError(f"a tensor of shape {tuple(value.shape)}")
+        if torch.is_tensor(value):
+            if value.numel() != 1:
+                raise ValueError(f"a tensor of shape {tuple(value.shape)}")
+            value = value.detach()
         return RowSum.of(float(value), rows)
     except (TypeError, ValueError) as error:
         raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
@@ -452,7 +454,7 @@ def _pack_random(state: Mapping[str, Any]) -> dict[str, Any]:
     name, keys, *rest = state["numpy"]
     return {
         **state,
-        "python": (version, torch.tensor(words, dtype=torch.int64), gauss),
+        "python": (version, torch.from_numpy(np.array(words, np.int64)), gauss),
         "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest),
     }
 

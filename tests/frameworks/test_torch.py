@@ -1,0 +1,338 @@
+"""The PyTorch session: what is saved is all there is, and whatever goes wrong says so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.errors import CheckpointError, TaskError
+from hopfleet.frameworks.base import TrackedConfig
+from hopfleet.frameworks.torch import TorchSession
+
+
+class Batches:
+    """Three batches of eight rows."""
+
+    rows = 24
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            yield {"x": torch.randn(8, 4, generator=generator), "y": torch.randn(8, generator=generator)}
+
+
+class Net(torch.nn.Module):
+    """Tied weights, a buffer outside the state dict, dropout, and noise from all three generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.last = torch.nn.Linear(4, 1)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.dropout(torch.relu(self.second(torch.relu(self.first(x)))))
+        return self.last(x).squeeze(1) + random.random() * 1e-3 + float(np.random.rand()) * 1e-3
+
+
+class Task(hop.TorchTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        net = Net()
+        optimizer = OPTIMIZERS[config["optimizer"]](net.parameters())
+        schedule = SCHEDULES[config["schedule"]](optimizer)
+        scaler = torch.amp.GradScaler("cpu") if config["scaler"] else None
+        return net, optimizer, schedule, scaler
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return ((model(batch["x"]) - batch["y"]) ** 2).mean()
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "rprop": lambda p: torch.optim.Rprop(p),
+    "nadam": lambda p: torch.optim.NAdam(p),
+    "radam": lambda p: torch.optim.RAdam(p),
+    "asgd": lambda p: torch.optim.ASGD(p),
+    "adadelta": lambda p: torch.optim.Adadelta(p),
+    "adamax": lambda p: torch.optim.Adamax(p),
+}
+LR = torch.optim.lr_scheduler
+SCHEDULES: dict[str, Any] = {
+    "none": lambda o: None,
+    "multistep": lambda o: LR.MultiStepLR(o, [1, 2]),
+    "onecycle": lambda o: LR.OneCycleLR(o, max_lr=0.1, total_steps=10),
+    "lambda": lambda o: LR.LambdaLR(o, lambda epoch: 0.9**epoch),
+    "restarts": lambda o: LR.CosineAnnealingWarmRestarts(o, 2),
+    "sequential": lambda o: LR.SequentialLR(o, [LR.ConstantLR(o, 0.5, 2), LR.ExponentialLR(o, 0.9)], [2]),
+}
+
+
+def session(optimizer: str = "adam", schedule: str = "none", *, scaler: bool = False, seed: int = 3) -> TorchSession:
+    config = {"optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    return Task().open(config, seed=seed, device="cpu", threads=1)
+
+
+def trained(one: TorchSession, units: int) -> TorchSession:
+    for _ in range(units):
+        one.train(Batches(), last=True)
+    return one
+
+
+@pytest.mark.parametrize("scaler", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_loaded_session_goes_on_bit_for_bit(tmp_path: Path, optimizer: str, schedule: str, scaler: bool) -> None:
+    alone = trained(session(optimizer, schedule, scaler=scaler), 2)
+    alone.save(tmp_path / "v2")
+    # Another process's generators stand anywhere, and its session has trained something else before.
+    random.seed(99), np.random.seed(99), torch.manual_seed(99)
+    other = trained(session(optimizer, schedule, scaler=scaler, seed=4), 1)
+    other.load(tmp_path / "v2")
+    assert other.model.calls == alone.model.calls
+    for one in (alone, other):
+        trained(one, 2)
+    alone.save(tmp_path / "alone")
+    other.save(tmp_path / "other")
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_of_torch_hops(tmp_path: Path, optimizer: str) -> None:
+    alone = trained(session(optimizer), 2)
+    alone.save(tmp_path / "v2")
+    other = session(optimizer)
+    other.load(tmp_path / "v2")
+    trained(alone, 1).save(tmp_path / "alone")
+    trained(other, 1).save(tmp_path / "other")
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_evaluation_changes_nothing(tmp_path: Path) -> None:
+    one, other = trained(session(), 1), trained(session(), 1)
+    first = one.evaluate(Batches(), seed=1)
+    assert first == one.evaluate(Batches(), seed=1), "evaluation has random streams of its own"
+    one.model.calls.copy_(other.model.calls)
+    trained(one, 1).save(tmp_path / "one")
+    trained(other, 1).save(tmp_path / "other")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_the_callers_generators_are_left_alone() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = random.random(), np.random.rand(), torch.rand(())
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    trained(session(), 1)
+    assert (random.random(), np.random.rand(), torch.rand(())) == expected
+
+
+def test_a_state_wider_than_its_parameter_is_not_rounded(tmp_path: Path) -> None:
+    one = trained(session("sgd"), 1)
+    parameter = one.optimizers[0].param_groups[0]["params"][0]
+    wide = torch.full_like(parameter, 1 / 3, dtype=torch.float64)
+    one.optimizers[0].state[parameter]["momentum_buffer"] = wide
+    one.save(tmp_path / "v")
+    other = session("sgd")
+    other.load(tmp_path / "v")
+    first = other.optimizers[0].param_groups[0]["params"][0]
+    assert torch.equal(other.optimizers[0].state[first]["momentum_buffer"], wide)
+
+
+def test_damaged_and_foreign_files(tmp_path: Path) -> None:
+    one = session()
+    one.save(tmp_path / "v")
+    content = (tmp_path / "v").read_bytes()
+    for name, damage in {"cut": content[:-10], "empty": b"", "text": b"hello" * 100}.items():
+        (tmp_path / name).write_bytes(damage)
+        with pytest.raises(CheckpointError, match=name):
+            one.load(tmp_path / name)
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(1)}, tmp_path / "foreign")
+    with pytest.raises(CheckpointError, match="is not a hopfleet-torch-1 checkpoint"):
+        one.load(tmp_path / "foreign")
+    with pytest.raises(CheckpointError, match="absent"):
+        one.load(tmp_path / "absent")
+
+
+def opened(build: Any) -> TorchSession:
+    class Built(Task):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return build()
+
+    return Built().open({}, seed=0, device="cpu", threads=1)
+
+
+def test_what_build_may_return() -> None:
+    net = torch.nn.Linear(4, 1)
+    assert opened(lambda: net).optimizers == []
+    assert len(opened(lambda: (net, torch.optim.SGD(net.parameters(), lr=1))).optimizers) == 1
+    both = opened(lambda: (net, [torch.optim.SGD([net.weight], lr=1), torch.optim.SGD([net.bias], lr=1)]))
+    assert len(both.optimizers) == 2
+    with pytest.raises(TaskError, match="return model, optimizer"):
+        opened(lambda: 3)
+    with pytest.raises(TaskError, match="returned a str after the model"):
+        opened(lambda: (net, "adam"))
+    with pytest.raises(TaskError, match="not the model's own"):
+        opened(lambda: (net, torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1)))
+    with pytest.raises(TaskError, match="ReduceLROnPlateau"):
+        optimizer = torch.optim.SGD(net.parameters(), lr=1)
+        opened(lambda: (net, optimizer, LR.ReduceLROnPlateau(optimizer)))
+
+
+def test_a_build_that_changes_its_mind(tmp_path: Path) -> None:
+    one = opened(lambda: torch.nn.Linear(4, 1))
+    one.save(tmp_path / "v")
+    with pytest.raises(TaskError, match="another model than before"):
+        opened(lambda: torch.nn.Linear(5, 1)).load(tmp_path / "v")
+
+
+def test_tasks_without_their_methods() -> None:
+    with pytest.raises(TaskError, match="override build"):
+        hop.TorchTask().open({}, seed=0, device="cpu", threads=1)
+
+    class Lossless(hop.TorchTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            net = torch.nn.Linear(4, 1)
+            return net, torch.optim.SGD(net.parameters(), lr=1)
+
+    with pytest.raises(TaskError, match="override loss"):
+        Lossless().open({}, seed=0, device="cpu", threads=1).train(Batches(), last=True)
+
+
+def test_owning_the_loop() -> None:
+    seen: list[Any] = []
+
+    class Owner(Task):
+        def train(self, model: Any, batches: Any, config: Mapping[str, Any]) -> Mapping[str, Any]:
+            seen.append((len(batches), self.optimizer is not None, self.lr_scheduler is not None, config["optimizer"]))
+            return {"speed": 3.0}
+
+    one = Owner().open({"optimizer": "sgd", "schedule": "multistep", "scaler": False}, seed=0, device="cpu", threads=1)
+    sums = one.train(Batches(), last=False)
+    assert seen == [(3, True, True, "sgd")]
+    assert {name: value.mean for name, value in sums.items()} == {"train_speed": 3.0}
+
+
+def test_the_three_functions_of_the_paper(tmp_path: Path) -> None:
+    def train_fn(model: Any, optimizer: Any, batches: Any, config: Mapping[str, Any]) -> dict[str, float]:
+        for x, y in batches:
+            loss = ((model(x).squeeze(1) - y) ** 2).mean()
+            if optimizer is not None:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return {"loss": loss}
+
+    def model_fn(config: Mapping[str, Any]) -> Any:
+        net = torch.nn.Linear(4, 1)
+        return net, torch.optim.SGD(net.parameters(), lr=config["lr"])
+
+    task = hop.FunctionTask(lambda batch: (batch["x"], batch["y"]), model_fn, train_fn)
+    one = task.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    before = one.model.weight.clone()
+    assert set(one.train(Batches(), last=True)) == {"train_loss"}
+    after = one.model.weight.clone()
+    assert not torch.equal(before, after)
+    assert one.evaluate(Batches(), seed=0)["loss"].rows == 24
+    assert torch.equal(one.model.weight, after)
+    with pytest.raises(TaskError, match="model_fn=3: must be a function"):
+        hop.FunctionTask(len, 3, len)
+
+
+def test_metrics_must_be_numbers() -> None:
+    class Odd(Task):
+        def metrics(self, model: Any, batch: dict[str, Any]) -> Any:
+            return self.config["metrics"]
+
+    def evaluated(metrics: Any) -> Any:
+        config = {"optimizer": "sgd", "schedule": "none", "scaler": False, "metrics": metrics}
+        return Odd().open(config, seed=0, device="cpu", threads=1).evaluate(Batches(), seed=0)
+
+    assert evaluated({"a": 1})["a"].mean == 1.0
+    with pytest.raises(TaskError, match="must be a dict"):
+        evaluated(3)
+    with pytest.raises(TaskError, match="metric 'a' is 'high': must be one number"):
+        evaluated({"a": "high"})
+    with pytest.raises(TaskError, match="metric 'a' is"):
+        evaluated({"a": torch.zeros(2)})
+
+
+def test_lr_schedule_by_the_batch() -> None:
+    class ByBatch(Task):
+        lr_step = "batch"
+
+    config = {"optimizer": "sgd", "schedule": "multistep", "scaler": False}
+    one = ByBatch().open(config, seed=0, device="cpu", threads=1)
+    one.train(Batches(), last=True)
+    assert one.schedulers[0].last_epoch == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "bool", "complex64"])
+def test_batches_become_tensors(dtype: str) -> None:
+    one = session()
+    value = np.ones((2, 3)).astype(dtype)
+    batch = one.prepare({"a": value, "words": ["x", "y"], "ragged": [value[0], value[1, :2]]}, {})
+    assert torch.equal(batch["a"], torch.from_numpy(value))
+    assert batch["words"] == ["x", "y"]
+    assert [len(part) for part in batch["ragged"]] == [3, 2]
+    halves = one.prepare({"b": np.array([0x3F80], dtype="uint16")}, {"b": "bfloat16"})
+    assert halves["b"].dtype == torch.bfloat16
+    assert float(halves["b"]) == 1.0
+
+
+def read(config: TrackedConfig, how: str) -> None:
+    match how:
+        case "item":
+            config["a"]
+        case "get":
+            config.get("a"), config.get("none")
+        case "pop":
+            config.pop("a")
+        case "star":
+            dict(**config)
+        case "items":
+            list(config.items())
+        case "values":
+            list(config.values())
+        case "copy":
+            config.copy()
+
+
+@pytest.mark.parametrize(
+    ("how", "unused"),
+    [
+        ("item", {"b.c"}),
+        ("get", {"b.c"}),
+        ("pop", {"b.c"}),
+        ("star", {"b.c"}),
+        ("items", {"b.c"}),
+        ("values", {"b.c"}),
+        ("copy", {"b.c"}),
+    ],
+)
+def test_reading_a_configuration_is_noticed(how: str, unused: set[str]) -> None:
+    config = TrackedConfig({"a": 1, "b": {"c": 2}})
+    assert set(config.unused()) == {"a", "b.c"}
+    read(config, how)
+    assert set(config.unused()) == unused
+    assert config["b"]["c"] == 2
+    assert set(config.unused()) <= {"a"}
+    assert config == TrackedConfig(config)
