@@ -37,15 +37,18 @@ def train_in_sequence(
     seed: int,
     visits: Sequence[Sequence[int]],
     batch_size: int,
+    device: str = "cpu",
 ) -> tuple[Any, Any, Any]:
     """Model, optimizer and schedule after all epochs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
     random.seed(trial_seed)
     np.random.seed(trial_seed)
     torch.manual_seed(trial_seed)
     model, optimizer, *rest = task.build(config)
     schedule = rest[0] if rest else None
+    model.to(device)
     model.train()
     for epoch, partitions in enumerate(visits, 1):
         for partition in partitions:
@@ -59,7 +62,7 @@ def train_in_sequence(
                 if task.transform is not None:
                     rng = np.random.default_rng(derived_seed(seed, "transform", epoch, partition, number))
                     batch = task.transform(batch, rng)
-                loss = task.loss(model, {name: torch.from_numpy(value) for name, value in batch.items()})
+                loss = task.loss(model, {name: torch.from_numpy(value).to(device) for name, value in batch.items()})
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

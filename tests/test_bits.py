@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def same_bits(first: Any, second: Any) -> bool:
         return (
             first.dtype == second.dtype
             and first.shape == second.shape
-            and first.numpy().tobytes() == second.detach().numpy().tobytes()
+            and first.numpy().tobytes() == second.detach().cpu().numpy().tobytes()
         )
     return bool(first == second)
 
@@ -52,13 +53,16 @@ def assert_same_state(checkpoint: Path, model: Any, optimizer: Any, schedule: An
     if schedule is not None:
         assert tree["scheduler"][0]["last_epoch"] == schedule.last_epoch
     assert same_bits(tensors["random.torch"], torch.get_rng_state())
+    if "random.device" in tensors:
+        assert same_bits(tensors["random.device"], torch.cuda.get_rng_state())
     assert np.array_equal(tensors["random.numpy.1"].numpy(), np.random.get_state(legacy=True)[1])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 @pytest.mark.parametrize(
     ("backend", "workers"), [("inline", 1), ("inline", 3), ("local", 1), ("local", 2), ("local", 4)]
 )
-def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers: int) -> None:
+def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers: int, device: str) -> None:
     folder = tmp_path / "train"
     hop.partition(arrays(), folder, partitions=4, seed=3)
     task = Everything()
@@ -79,6 +83,7 @@ def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers
         backend=backend,
         workers=workers,
         batch_size=16,
+        device=device,
     )
     results = experiment.fit(quiet=True)
     assert len(results.trials) == 9
@@ -93,6 +98,7 @@ def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers
             seed=SEED,
             visits=trial.visits,
             batch_size=16,
+            device=device,
         )
         assert_same_state(trial.last_checkpoint, model, optimizer, schedule)
 
@@ -112,6 +118,7 @@ def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
         mode="max",
         name="rows",
         workers=2,
+        device="cpu",
     ).fit(quiet=True)
     for trial in results.trials:
         model = trial.model()
@@ -126,8 +133,6 @@ def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
                 hits = model(torch.from_numpy(batch["x"])).argmax(1) == torch.from_numpy(batch["y"])
             sizes.append(len(batch["y"]))
             rights.append(float(hits.float().mean()))
-        from fractions import Fraction
-
         exact = sum(Fraction(mean) * size for mean, size in zip(rights, sizes, strict=True)) / 100
         assert trial.metrics["accuracy"] == float(exact)
         assert trial.metrics["accuracy"] == pytest.approx(right / 100, abs=1e-6)
