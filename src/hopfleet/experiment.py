@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import sys
 import tempfile
@@ -55,6 +56,10 @@ PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
 
 
+_NAMED: set[str] = set()
+"""Names that this process made up, and that may not have a folder yet."""
+
+
 class Experiment:
     """One model selection: a task, a search, data and workers.
 
@@ -103,6 +108,7 @@ class Experiment:
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
         self.name = check_name(name or resumed or _new_name(task))
+        _NAMED.add(self.name)
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
         self.train = _dataset("train", train)
         self.valid = None if valid is None else _dataset("valid", valid)
@@ -348,7 +354,7 @@ class _Watcher:
                 for key in sorted(self._unused or ()):
                     self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
             case OperatorAsked(wish="drain"):
-                self._view.warn("finishing running units; press Ctrl-C again to stop at once")
+                self._view.note("finishing running units; press Ctrl-C again to stop at once")
             case _:
                 pass
 
@@ -397,7 +403,9 @@ def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 def _new_name(task: Task) -> str:
-    return f"{type(task).__name__.lower()}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    name = f"{type(task).__name__.lower()}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    taken = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+    return next(free for free in taken if free not in _NAMED and not (home() / free).exists())
 
 
 def _dataset(role: str, source: Any) -> Any:

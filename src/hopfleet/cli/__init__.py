@@ -1,0 +1,7 @@
+"""The command line: thin commands over the same API. ``main`` is the entry point."""
+
+from __future__ import annotations
+
+from hopfleet.cli.app import main
+
+__all__ = ["main"]

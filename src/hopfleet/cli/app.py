@@ -1,0 +1,108 @@
+"""The command ``hopfleet``: its subcommands, its global options, and the exit code of whatever happens.
+
+Every error that a user can cause ends in one line on standard error; ``--debug`` shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from hopfleet.cli.doctor import doctor
+from hopfleet.cli.experiments import best, export, ls, show
+from hopfleet.cli.training import demo, resume, run
+from hopfleet.errors import HopfleetError, NotFound, UsageError
+from hopfleet.version import __version__
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+DEBUG = "HOPFLEET_DEBUG"
+"""Set to anything but nothing or 0, it does what ``--debug`` does."""
+
+#: Whatever the parser of the command line raises. Typer brings its own copy of click or uses the installed one.
+CommandLineError: Any = typer.BadParameter.__base__
+
+app = typer.Typer(
+    name="hopfleet",
+    help="Find the best deep-learning model for your data: many trials at once, each trained as if alone.",
+    epilog="Start here: hopfleet demo",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class _Stopped(Exception):
+    """Ctrl-C, carried past the parser, which would swallow what it has to say."""
+
+
+def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    @functools.wraps(command)
+    def wrapper(*arguments: Any, **options: Any) -> int | None:
+        try:
+            return command(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise _Stopped(str(error) or "interrupted") from error
+
+    return wrapper
+
+
+for command in (demo, run, resume, ls, show, best, export, doctor):
+    app.command()(_carried(command))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hopfleet {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _global_options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show the traceback of errors; so does {DEBUG}=1 in the environment.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, by default that of this process, and return its exit code."""
+    try:
+        code = app(arguments, prog_name="hopfleet", standalone_mode=False)
+    except CommandLineError as error:
+        where = error.ctx.command_path if error.ctx else "hopfleet"
+        return _fail(error, f"{error.format_message().rstrip('.')}; see {where} --help", USAGE)
+    except (UsageError, NotFound) as error:
+        return _fail(error, str(error), USAGE)
+    except _Stopped as error:
+        return _fail(error, str(error), INTERRUPTED)
+    except HopfleetError as error:
+        return _fail(error, str(error), FAILED)
+    except OSError as error:
+        return _fail(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; hopfleet --debug shows where, and an issue with that helps us"
+        return _fail(error, text, FAILED)
+    return code if isinstance(code, int) else DONE
+
+
+def _fail(error: BaseException, text: str, code: int) -> int:
+    if os.environ.get(DEBUG, "0") not in ("", "0"):
+        traceback.print_exception(error, file=sys.stderr)
+    sys.stdout.flush()
+    typer.echo(f"hopfleet: {text}", err=True)
+    return code

@@ -1,0 +1,132 @@
+"""The command ``doctor``: what this machine and this installation offer, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from hopfleet.cli.render import facts, size
+from hopfleet.machine import choose_workers, this_machine
+from hopfleet.store.folder import home
+from hopfleet.version import __version__
+
+MANY = sys.maxsize
+"""More trials than workers, whatever the machine."""
+
+
+def doctor() -> int:
+    """Check the installation and the machine.
+
+    The exit code is 1 if something needed is missing.
+
+    Example: hopfleet doctor
+    """
+    needed, extras = _requirements()
+    missing = [name for name in needed if _version(name) is None]
+    problem = _home_problem()
+    facts(
+        [
+            ("python", f"{platform.python_version()} at {sys.executable}"),
+            ("hopfleet", __version__),
+            *((name, _version(name) or "missing: pip install --upgrade hopfleet") for name in needed),
+        ]
+    )
+    typer.echo()
+    facts([(f"[{extra}]", _extra(extra, names)) for extra, names in extras.items()])
+    typer.echo()
+    facts([*_machine(), ("home folder", f"{home()}, {problem or 'writable'}"), ("free disk", _free_disk())])
+    complaints = [f"{name} is missing" for name in missing]
+    if problem:
+        complaints.append(f"the home folder is {problem}; set HOPFLEET_HOME to another one")
+    typer.echo()
+    typer.echo("Needed: " + "; ".join(complaints) if complaints else "All that is needed is here.")
+    return 1 if complaints else 0
+
+
+def _requirements() -> tuple[list[str], dict[str, list[str]]]:
+    """The packages that hopfleet needs, and those of each extra, as its own metadata tells."""
+    needed: list[str] = []
+    extras: dict[str, list[str]] = {}
+    for line in importlib.metadata.requires("hopfleet") or []:
+        found = re.match(r"[A-Za-z0-9._-]+", line)
+        assert found is not None
+        extra = re.search(r"""extra == ['"]([^'"]+)""", line)
+        if extra is None:
+            needed.append(found[0])
+        elif found[0] != "hopfleet" and extra[1] not in ("all", "dev"):
+            extras.setdefault(extra[1], []).append(found[0])
+    return needed, extras
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(extra: str, names: list[str]) -> str:
+    found = {name: _version(name) for name in names}
+    if all(found.values()):
+        return ", ".join(f"{name} {version}" for name, version in found.items())
+    absent = ", ".join(name for name, version in found.items() if version is None)
+    return f"{absent} is not installed: pip install 'hopfleet[{extra}]'"
+
+
+def _machine() -> Iterator[tuple[str, str]]:
+    machine = this_machine()
+    kind, count, devices = _devices()
+    yield "cores", str(machine.cores)
+    yield "memory", f"{size(machine.memory)} available"
+    shared = Path("/dev/shm")
+    yield "/dev/shm", f"{size(shutil.disk_usage(shared).free)} free" if shared.is_dir() else "none"
+    yield "devices", devices
+    workers, why = choose_workers(machine, device=kind, devices=count, threads=1, trials=MANY)
+    yield "workers", f"'auto' means {workers} here ({why})"
+
+
+def _devices() -> tuple[str, int, str]:
+    """The kind of device that trials would train on, how many there are, and their names."""
+    if importlib.util.find_spec("torch") is None:
+        return "cpu", 1, "unknown without PyTorch"
+    import torch
+
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        return "cuda", count, ", ".join(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count))
+    if torch.backends.mps.is_available():
+        return "mps", 1, "mps"
+    return "cpu", 1, "cpu"
+
+
+def _home_problem() -> str:
+    """Why nothing can be written to the home folder, or nothing."""
+    place = _existing(home())
+    if not place.is_dir():
+        return f"not possible, {place} is a file"
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return ""
+    except OSError as error:
+        return f"not writable ({os.strerror(error.errno or 0)})"
+
+
+def _free_disk() -> str:
+    return size(shutil.disk_usage(_existing(home())).free)
+
+
+def _existing(path: Path) -> Path:
+    """The path itself, or the nearest folder above it that is there."""
+    while not path.exists():
+        path = path.parent
+    return path

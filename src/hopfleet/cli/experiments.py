@@ -1,0 +1,342 @@
+"""The commands that look at experiments, running or finished: ls, show, best and export."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopfleet.cli.render import command, console, facts, moment, print_json, size
+from hopfleet.cli.runs import (
+    RunState,
+    bytes_on_disk,
+    checkpoint_path,
+    find_trial,
+    loading_code,
+    run_state,
+    trial_counts,
+)
+from hopfleet.domain.trial import TrialState
+from hopfleet.errors import HopfleetError, UsageError
+from hopfleet.store.folder import find_run, home, runs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hopfleet.results import Results, TrialResult
+
+LEADERS = 20
+LOG_LINES = 20
+STATE_STYLES = {RunState.RUNNING: "cyan", RunState.FINISHED: "green", RunState.INTERRUPTED: "yellow"}
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name, or its run folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+
+
+def _load(name: str) -> Results:
+    from hopfleet.results import Results
+
+    return Results(find_run(name))
+
+
+# --------------------------------------------------------------------------------------------------------------- ls
+
+
+def ls(json: Json = False) -> None:
+    """List all experiments.
+
+    They lie in the home folder: HOPFLEET_HOME, or ~/.hopfleet.
+
+    Example: hopfleet ls --json
+    """
+    from hopfleet.results import Results
+
+    found: list[dict[str, Any]] = []
+    for folder in runs():
+        try:
+            found.append(_summary(Results(folder)))
+        except HopfleetError as error:
+            typer.echo(f"hopfleet: {folder.name} is left out: {error}", err=True)
+    if json:
+        print_json(found)
+    elif not found:
+        typer.echo(f"There are no experiments in {home()}; hopfleet demo makes one.")
+    else:
+        _print_summaries(found)
+
+
+def _summary(results: Results) -> dict[str, Any]:
+    leader = results.history.best()
+    return {
+        "name": results.name,
+        "state": run_state(results).value,
+        "trials": trial_counts(results),
+        "metric": results.history.metric,
+        "best": results.history.value(leader) if leader else None,
+        "best_trial": leader.id if leader else None,
+        "created": results.definition["created"],
+        "bytes": bytes_on_disk(results.folder),
+        "folder": results.folder.path,
+    }
+
+
+def _print_summaries(found: list[dict[str, Any]]) -> None:
+    from hopfleet.monitor.tables import NOTHING, Column, FittedTable
+    from hopfleet.monitor.wording import number
+
+    states = [row["state"] for row in found]
+    trials = [", ".join(f"{count} {state}" for state, count in row["trials"].items()) or NOTHING for row in found]
+    bests = [NOTHING if row["best"] is None else f"{row['metric']}={number(row['best'])}" for row in found]
+    columns = [
+        Column("name", [row["name"] for row in found], 0),
+        Column("state", states, 1, styles=[STATE_STYLES[RunState(state)] for state in states]),
+        Column("trials", trials, 3),
+        Column("best", bests, 2, styles=["bold"] * len(found)),
+        Column("created", [moment(row["created"]) for row in found], 4),
+        Column("size", [size(row["bytes"]) for row in found], 5, "right"),
+    ]
+    console().print(FittedTable(columns))
+
+
+# ------------------------------------------------------------------------------------------------------------- show
+
+
+def show(
+    name: Name,
+    trial: Annotated[
+        str | None, typer.Option(metavar="TRIAL", help="One trial in full, e.g. t0003 or 3.", show_default=False)
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help=f"All trials, not only the {LEADERS} best.")] = False,
+    json: Json = False,
+) -> None:
+    """Show an experiment or one of its trials.
+
+    The experiment may be running, finished or interrupted.
+
+    Example: hopfleet show demo --trial t0003
+    """
+    results = _load(name)
+    if trial is not None:
+        found = find_trial(results, trial)
+        if json:
+            print_json(_trial_json(results, found))
+        else:
+            _print_trial(results, found)
+    elif json:
+        print_json({**_summary(results), **_experiment_json(results)})
+    else:
+        _print_experiment(results, all_)
+
+
+def _experiment_json(results: Results) -> dict[str, Any]:
+    history = results.history
+    busy = history.busy_fraction()
+    return {
+        "definition": results.definition,
+        "runs": history.runs,
+        "hops": history.hops,
+        "elapsed": history.elapsed,
+        "progress": {"done": history.progress().done, "planned": history.progress().planned},
+        "eta": history.progress().eta,
+        "leaderboard": [_trial_json(results, results[trial.id], brief=True) for trial in history.leaderboard()],
+        "workers": [
+            {
+                "name": worker.name,
+                "device": worker.device,
+                "units": worker.units,
+                "busy": busy[worker.name],
+                "lost": worker.lost is not None,
+            }
+            for worker in history.workers.values()
+        ],
+    }
+
+
+def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) -> dict[str, Any]:
+    facts = {
+        "trial": trial.id,
+        "state": trial.state.value,
+        "config": trial.config,
+        "epochs_done": len(trial.history),
+        "best_epoch": trial.best_epoch,
+        "metrics": trial.metrics,
+        "error": results.history.trials[trial.id].error,
+    }
+    if brief:
+        return facts
+    return {
+        **facts,
+        "traceback": results.history.trials[trial.id].traceback or None,
+        "reason": results.history.trials[trial.id].reason or None,
+        "seed": trial.seed,
+        "history": trial.history,
+        "visits": trial.visits,
+        "checkpoint": checkpoint_path(trial),
+        "log": trial.log(),
+    }
+
+
+def _print_experiment(results: Results, every: bool) -> None:
+    from hopfleet.monitor.tables import header, leaderboard_table, workers_table
+    from hopfleet.monitor.wording import plural
+
+    screen, history = console(), results.history
+    state = run_state(results)
+    screen.print(header(history))
+    screen.print(f"[{STATE_STYLES[state]}]{state.value}[/]  created {moment(results.definition['created'])}")
+    screen.print()
+    if not history.trials:
+        screen.print("No trial has begun yet.")
+    else:
+        limit = len(history.trials) if every else LEADERS
+        screen.print(leaderboard_table(history, limit))
+        if limit < len(history.trials):
+            screen.print(f"{plural(len(history.trials) - limit, 'more trial')}: --all shows all", style="dim")
+        screen.print()
+    if history.workers:
+        screen.print(workers_table(history))
+        screen.print()
+    _print_failures(screen, results)
+    rows: list[tuple[str, object]] = [("run folder", results.folder.path)]
+    if state is RunState.INTERRUPTED:
+        rows.append(("go on", command("resume", results.folder.handle)))
+    facts(rows)
+
+
+def _print_failures(screen: Console, results: Results) -> None:
+    from rich.text import Text
+
+    failed = [trial for trial in results.history.trials.values() if trial.state is TrialState.FAILED]
+    if not failed:
+        return
+    for trial in failed:
+        line = Text.assemble((f"{trial.id} failed  ", "red"), trial.reason.splitlines()[0] if trial.reason else "")
+        screen.print(line, no_wrap=True, overflow="ellipsis")
+    screen.print(f"{command('show', results.folder.handle, '--trial', failed[0].id)} shows the traceback", style="dim")
+    screen.print()
+
+
+def _print_trial(results: Results, trial: TrialResult) -> None:
+    from hopfleet.monitor.tables import STATE_STYLES as TRIAL_STYLES
+    from hopfleet.monitor.wording import flatten
+
+    screen, record = console(), results.history.trials[trial.id]
+    screen.print(
+        f"[bold]{trial.id}[/] of {results.name}  [{TRIAL_STYLES[trial.state]}]{trial.state.value}[/]  "
+        f"{len(trial.history)}/{record.epochs} epochs"
+    )
+    screen.print()
+    facts(
+        [
+            *((key, value) for key, value in flatten(trial.config).items()),
+            ("seed", trial.seed),
+            ("checkpoint", checkpoint_path(trial) or "none"),
+            *([("why it ended", record.reason)] if record.reason else []),
+        ]
+    )
+    if trial.history:
+        screen.print()
+        screen.print(_epochs_table(trial))
+    if record.traceback:
+        screen.print()
+        typer.echo(record.traceback.rstrip())
+    log = trial.log().splitlines()
+    if log:
+        screen.print()
+        left_out = f" (the last {LOG_LINES} lines of {len(log)})" if len(log) > LOG_LINES else ""
+        screen.print(f"[bold]log[/]{left_out}")
+        typer.echo("\n".join(log[-LOG_LINES:]))
+
+
+def _epochs_table(trial: TrialResult) -> Any:
+    """One row per epoch: its metrics, and the partitions in the order visited."""
+    from hopfleet.monitor.tables import NOTHING, Column, FittedTable
+    from hopfleet.monitor.wording import number
+
+    epochs = trial.history
+    names = list(dict.fromkeys(name for row in epochs for name in row if name != "epoch"))
+    styles = ["bold green" if row["epoch"] == trial.best_epoch else "" for row in epochs]
+    visits = [" ".join(map(str, order)) for order in trial.visits[: len(epochs)]]
+    visits += [NOTHING] * (len(epochs) - len(visits))
+    return FittedTable(
+        [
+            Column("epoch", [str(row["epoch"]) for row in epochs], 0, "right", styles),
+            *(
+                Column(name, [number(row[name]) if name in row else NOTHING for row in epochs], 1 + i, "right", styles)
+                for i, name in enumerate(names)
+            ),
+            Column("partitions visited", visits, 100),
+        ]
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- best
+
+
+def best(name: Name, json: Json = False) -> None:
+    """Show the best model and how to load it.
+
+    Example: hopfleet best demo
+    """
+    from hopfleet.monitor.wording import flatten, number
+
+    results = _load(name)
+    trial, code = results.best, loading_code(results)
+    if json:
+        print_json({**_trial_json(results, trial), "python": code})
+        return
+    metrics = "  ".join(f"{key}={number(value)}" for key, value in trial.metrics.items())
+    config = "\n".join(f"{key}={value}" for key, value in flatten(trial.config).items())
+    facts(
+        [
+            ("trial", f"{trial.id} of {results.name}"),
+            ("metrics", f"{metrics}  at epoch {trial.best_epoch}"),
+            ("config", config),
+            ("checkpoint", checkpoint_path(trial) or "none"),
+            ("python", code),
+        ]
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- export
+
+
+def export(
+    name: Name,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write CSV; - is standard output.")] = None,
+    parquet: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write Parquet.")] = None,
+    epochs: Annotated[bool, typer.Option("--epochs", help="One row per trial and epoch, not one per trial.")] = False,
+) -> None:
+    """Write the table of trials to a file.
+
+    One row per trial: its state, its metrics at the best epoch, its configuration.
+
+    Example: hopfleet export demo --csv trials.csv
+    """
+    if csv is None and parquet is None:
+        raise UsageError("say where to: --csv FILE (- is standard output) or --parquet FILE")
+    from hopfleet.monitor.frame import dataframe, epochs_frame
+
+    results = _load(name)
+    frame = epochs_frame(results.history) if epochs else dataframe(results.history)
+    if csv == "-":
+        frame.to_csv(sys.stdout, index=False)
+    elif csv is not None:
+        frame.to_csv(csv, index=False)
+    if parquet is not None:
+        _uniform(frame).to_parquet(parquet, index=False)
+    for path in (csv, parquet):
+        if path not in (None, "-"):
+            typer.echo(f"{len(frame)} rows written to {path}", err=True)
+
+
+def _uniform(frame: Any) -> Any:
+    """Columns of one type each, as Parquet wants them: a setting that is now a word, now a number, becomes words."""
+    frame = frame.copy()
+    for column in frame.columns:
+        kinds = {type(value) for value in frame[column] if value is not None and value == value}
+        if len(kinds) > 1 and kinds != {int, float}:
+            frame[column] = [None if value is None else str(value) for value in frame[column]]
+    return frame

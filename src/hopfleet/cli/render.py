@@ -1,0 +1,77 @@
+"""What the commands print with: the console, JSON, and a few words that several of them say."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 120
+"""Columns where nobody knows the width of what reads us."""
+
+
+def console() -> Console:
+    """Standard output with rich: coloured and as wide as a terminal where it is one."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values in two columns. Long values are left whole, so that a path can be copied."""
+    listed = [(name, str(value)) for name, value in pairs]
+    width = max(len(name) for name, _ in listed)
+    for name, value in listed:
+        first, *rest = value.splitlines() or [""]
+        typer.echo(f"{typer.style(name.ljust(width), dim=True)}  {first}")
+        for line in rest:
+            typer.echo(" " * (width + 2) + line)
+
+
+def print_json(value: Any) -> None:
+    """Strict JSON, indented."""
+    typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """A value as strict JSON can hold it: what is not a finite number becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def size(count: float) -> str:
+    """Bytes in words: ``512 B``, ``3.4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def moment(iso: str) -> str:
+    """A time stamp as a person reads it, in local time."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return iso
+
+
+def command(*words: str) -> str:
+    """A command line that can be pasted into a shell."""
+    return " ".join(["hopfleet", *(shlex.quote(word) for word in words)])

@@ -1,0 +1,97 @@
+"""Users' files: loading one to find its experiment, and running one again as Python does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hopfleet.errors import HopfleetError, UsageError, describe
+from hopfleet.experiment import RESUME, UNDER_RUN, Experiment
+
+
+class ScriptFailed(HopfleetError):
+    """The user's file raised an error of its own."""
+
+
+def split_target(target: str) -> tuple[Path, str]:
+    """``FILE.py`` or ``FILE.py:variable`` as the file, which exists, and the variable, empty if there is none."""
+    file, variable = Path(target).expanduser(), ""
+    if not file.exists() and ":" in target:
+        name, _, variable = target.rpartition(":")
+        file = Path(name).expanduser()
+    if not file.is_file():
+        raise UsageError(f"{str(file)!r}: there is no such file; give a Python file that makes a hop.Experiment")
+    return file.absolute(), variable
+
+
+def load_experiment(file: Path, variable: str = "", *, resumed: str | None = None) -> tuple[Experiment, str]:
+    """The experiment of a file, and the variable that holds it. ``resumed`` is the name that an unnamed one takes."""
+    found = {name: value for name, value in _run(file, UNDER_RUN, resumed).items() if isinstance(value, Experiment)}
+    listed = ", ".join(found)
+    if variable:
+        if variable not in found:
+            there = f"there are {listed}" if found else "there is none in the file"
+            raise UsageError(f"{file.name}:{variable}: is not an experiment; {there}")
+        return found[variable], variable
+    distinct = {id(experiment): name for name, experiment in found.items()}
+    if not distinct:
+        raise UsageError(f"{file.name}: has no experiment; assign one to a variable, experiment = hop.Experiment(...)")
+    if len(distinct) > 1:
+        raise UsageError(f"{file.name}: has several experiments ({listed}); say which: {file.name}:{next(iter(found))}")
+    name = next(iter(found))
+    return found[name], name
+
+
+def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
+    """Run a script once more, from the top, while the experiment ``resumed`` waits in it to go on."""
+    try:
+        _run(file, "__main__", resumed, arguments)
+    except SystemExit as leave:
+        if leave.code not in (None, 0):
+            raise
+
+
+def _run(file: Path, name: str, resumed: str | None, arguments: list[str] | None = None) -> dict[str, Any]:
+    # Workers import what the file imports, so its folder stays on the path.
+    sys.path.insert(0, str(file.parent))
+    with _environment(resumed), _arguments([str(file), *(arguments or [])]):
+        try:
+            return runpy.run_path(str(file), run_name=name)
+        except HopfleetError:
+            raise
+        except Exception as error:
+            raise ScriptFailed(f"{_place(error, file)}: {describe(error)}") from error
+
+
+def _place(error: Exception, file: Path) -> str:
+    """``FILE.py, line 12``: the last line of the file itself that the error went through."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f"{file}, line {lines[-1]}" if lines else str(file)
+
+
+@contextlib.contextmanager
+def _environment(resumed: str | None) -> Iterator[None]:
+    if resumed is not None:
+        os.environ[RESUME] = resumed
+    try:
+        yield
+    finally:
+        os.environ.pop(RESUME, None)
+
+
+@contextlib.contextmanager
+def _arguments(arguments: list[str]) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = arguments
+    try:
+        yield
+    finally:
+        sys.argv = before

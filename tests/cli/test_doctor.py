@@ -1,0 +1,45 @@
+"""The command doctor."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+from hopfleet.version import __version__
+
+from .conftest import Cli
+
+
+def test_doctor(cli: Cli, own_home: Path) -> None:
+    outcome = cli("doctor")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    for fact in (f"hopfleet     {__version__}", "pyarrow", "[torch]", "[demo]", "cores", "memory", "'auto' means"):
+        assert fact in outcome.out
+    assert f"{own_home}, writable" in outcome.out
+    assert not own_home.exists(), "looking must not make it"
+
+
+def test_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package in ("pyarrow", "scikit-learn"):
+            raise importlib.metadata.PackageNotFoundError(package)
+        return known(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    outcome = cli("doctor")
+    assert outcome.code == 1
+    assert "Needed: pyarrow is missing" in outcome.out
+    assert "scikit-learn is not installed: pip install 'hopfleet[demo]'" in outcome.out
+
+
+def test_a_home_that_cannot_be(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "file"))
+    outcome = cli("doctor")
+    assert outcome.code == 1
+    assert "set HOPFLEET_HOME" in outcome.out

@@ -1,0 +1,158 @@
+"""The command run: finding the experiment in a file, overriding it, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hopfleet as hop
+
+from .conftest import Cli
+
+Write = Callable[..., Path]
+
+
+def test_run(cli: Cli, script: Write) -> None:
+    outcome = cli("run", str(script("backend='inline', name='mine'")))
+    assert outcome.code == 0
+    results = hop.load("mine")
+    assert results.finished
+    assert str(results.best.checkpoint) in outcome.out
+    assert "t0001" in outcome.out
+    assert "hopfleet best mine" in outcome.out
+    assert results.definition["origin"]["how"] == "run"
+    assert results.definition["origin"]["variable"] == "experiment"
+
+
+def test_quiet_shows_the_outcome_alone(cli: Cli, script: Write) -> None:
+    loud = cli("run", str(script("backend='inline', name='loud'"))).out
+    quiet = cli("run", str(script("backend='inline', name='quiet'")), "--quiet").out
+    assert "12/24 units" not in quiet
+    assert "finished  24/24 units" in loud
+    assert "finished  24/24 units" not in quiet
+    assert "t0001" in quiet
+
+
+def test_a_main_guard_does_not_fire(cli: Cli, script: Write) -> None:
+    path = script("backend='inline'", below="if __name__ == '__main__':\n    raise SystemExit('fired')\n")
+    assert cli("run", str(path), "-q").code == 0
+
+
+def test_modules_beside_the_file_can_be_imported(cli: Cli, script: Write, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "neighbour_of_mine.py").write_text("NAME = 'neighbourly'\n")
+    path = script("backend='inline', name=__import__('neighbour_of_mine').NAME", name="deep/mine.py")
+    assert cli("run", str(path), "-q").code == 0
+    assert hop.load("neighbourly").finished
+
+
+def test_overrides(cli: Cli, script: Write) -> None:
+    path = script("name='mine', backend='local'")
+    assert cli("run", str(path), "--workers", "2", "--backend", "inline", "--policy", "random", "-q").code == 0
+    results = hop.load("mine")
+    assert results.definition["backend"] == "inline"
+    assert results.definition["policy"] == "random"
+    assert results.definition["origin"]["overrides"] == {"workers": 2, "backend": "inline", "policy": "random"}
+    assert len(results.history.workers) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--workers", "0", "workers=0"),
+        ("--workers", "-3", "workers=-3"),
+        ("--workers", "two", "workers='two'"),
+        ("--backend", "moon", "backend='moon'"),
+        ("--policy", "whim", "policy='whim'"),
+    ],
+)
+def test_overrides_are_checked_as_the_experiment_does(
+    cli: Cli, script: Write, option: str, value: str, said: str
+) -> None:
+    outcome = cli("run", str(script("name='mine', backend='inline'")), option, value)
+    assert outcome.code == 2
+    assert f"hopfleet: {said}" in outcome.err
+    assert cli("ls", "--json").json == []
+
+
+def test_failed_trials_make_exit_code_1(cli: Cli, script: Write) -> None:
+    path = script("name='mine', backend='inline'")
+    path.write_text(path.read_text().replace('"number"', '"fault"').replace("[1, 2, 3]", "[False, True]"))
+    outcome = cli("run", str(path), "-q")
+    assert outcome.code == 1
+    assert "hopfleet: 1 of 2 trials failed; hopfleet show mine --trial t0002 says why" in outcome.err
+    path.write_text(path.read_text().replace("[False, True]", "[1, 2]"))
+    outcome = cli("run", str(path), "-q", "--overwrite")
+    assert outcome.code == 1
+    assert "2 of 2 trials failed" in outcome.err
+
+
+def test_a_finished_one_is_kept_unless_told(cli: Cli, script: Write) -> None:
+    path = str(script("name='mine', backend='inline'"))
+    assert cli("run", path, "-q").code == 0
+    again = cli("run", path, "-q")
+    assert again.code == 2
+    assert "is finished already" in again.err
+    assert "--overwrite" in again.err
+    assert cli("run", path, "-q", "--overwrite").code == 0
+
+
+def test_a_file_that_fits_by_itself_is_only_reported(cli: Cli, script: Write) -> None:
+    outcome = cli("run", str(script("name='mine', backend='inline'", below="results = experiment.fit(quiet=True)\n")))
+    assert outcome.code == 0
+    assert "hopfleet best mine" in outcome.out
+    assert hop.load("mine").definition["origin"]["how"] == "script"
+
+
+SECOND = "\nother = hop.Experiment(experiment.task, train=experiment.train, space={'number': 1}, backend='inline')\n"
+
+
+def test_which_experiment(cli: Cli, script: Write) -> None:
+    path = script("name='mine', backend='inline'", below=SECOND + "alias = experiment\n")
+    several = cli("run", str(path))
+    assert several.code == 2
+    assert "several experiments (experiment, other, alias)" in several.err
+    wrong = cli("run", f"{path}:task")
+    assert wrong.code == 2
+    assert "there are experiment, other, alias" in wrong.err
+    assert cli("run", f"{path}:alias", "-q").code == 0
+    assert hop.load("mine").finished
+
+
+def test_the_only_experiment_may_have_two_names(cli: Cli, script: Write) -> None:
+    assert cli("run", str(script(below="alias = experiment\n")), "-q").code == 0
+
+
+def test_no_experiment(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "empty.py"
+    path.write_text("x = 1\n")
+    outcome = cli("run", str(path))
+    assert outcome.code == 2
+    assert "empty.py: has no experiment" in outcome.err
+    assert cli("run", f"{path}:x").code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("x = 1\n\nx ===\n", "line 3: SyntaxError: invalid syntax"),
+        ("import nothing_of_the_kind\n", "line 1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
+    ],
+)
+def test_an_error_in_the_file_is_told_with_its_line(cli: Cli, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    outcome = cli("run", str(path))
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"hopfleet: {path}, {said}")
+    assert outcome.err.count("\n") == 1
+    assert "bad.py" in cli("--debug", "run", str(path)).err
+
+
+def test_wrong_values_in_the_file_are_usage_errors(cli: Cli, script: Write) -> None:
+    outcome = cli("run", str(script("backend='inline', threads=0")))
+    assert outcome.code == 2
+    assert "threads=0" in outcome.err
