@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from hopfleet.data import manifest
 from hopfleet.data.files import digest
 from hopfleet.data.manifest import PartitionFile
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, MissingExtra
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
@@ -107,7 +107,11 @@ class RemoteFolder:
 
         try:
             files, path = fsspec.core.url_to_fs(self._url)
-        except (ImportError, ValueError) as error:
+        except ImportError as error:
+            if self._url.startswith(("s3://", "s3a://")):
+                raise MissingExtra("s3fs", "s3") from error
+            raise DataError(f"{self._url}: needs a package that is not installed ({error})") from error
+        except ValueError as error:
             raise DataError(f"{self._url}: cannot be opened ({error})") from error
         return files, str(path).rstrip("/")
 

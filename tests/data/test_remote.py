@@ -1,0 +1,17 @@
+"""Data sets that lie elsewhere, and file systems that are not installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopfleet.data import open_dataset
+from hopfleet.errors import DataError, MissingExtra
+
+
+def test_a_missing_file_system_names_what_to_install() -> None:
+    with pytest.raises(MissingExtra, match=r"hopfleet\[s3\]"):
+        open_dataset("s3://bucket/data")
+    with pytest.raises(DataError, match=r"gs://bucket/data: needs a package"):
+        open_dataset("gs://bucket/data")
+    with pytest.raises(DataError, match="nonsense://bucket"):
+        open_dataset("nonsense://bucket")
