@@ -157,11 +157,14 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.VersionLost) -> None:
+        progress = self.schedule.trials[message.trial]
         slot = self.schedule.slots.get(message.worker or "")
-        if slot is not None and slot.unit is not None and slot.unit.trial == message.trial:
+        running = slot is not None and slot.unit is not None and slot.unit.trial == message.trial
+        # A second report of a version that is rolled back already says nothing about what runs now.
+        if slot is not None and running and message.version == progress.version:
             self.schedule.abandon(slot.worker)
         self.schedule.lost(message.trial, message.version, message.worker)
-        self._touch(self.schedule.trials[message.trial])
+        self._touch(progress)
 
     @_apply.register
     def _(self, message: m.SaveFailed) -> None:
@@ -221,9 +224,7 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
-        progress = self.schedule.trials.get(message.trial)
-        if progress is not None:
-            progress.saved.pop(message.version, None)
+        self.schedule.trials[message.trial].saved.pop(message.version, None)
 
     @_apply.register
     def _(self, message: m.Finish) -> None:
@@ -267,7 +268,7 @@ class Controller:
             yield self._decided(m.TrialRolledBack(trial, max(progress.saved, default=0)))
         if progress.awaits_evaluation and len(progress.evaluated) == self.schedule.valid_partitions:
             yield from self._end_epoch(progress)
-        if progress.outcome is not None and progress.saved.get(progress.version, False):
+        if progress.outcome is not None and not progress.can_train and progress.saved.get(progress.version, False):
             yield from self._end(progress, progress.outcome)
 
     def _end_epoch(self, progress: Progress) -> Iterator[m.Message]:
@@ -284,7 +285,8 @@ class Controller:
 
     def _end(self, progress: Progress, outcome: Outcome) -> Iterator[m.Message]:
         trial = progress.trial.id
-        for version in [version for version, durable in progress.saved.items() if not durable]:
+        needed = _needed(progress)
+        for version in [version for version, durable in progress.saved.items() if not durable or version not in needed]:
             yield self._decided(m.DropVersion(trial, version))
         yield self._decided(m.TrialEnded(trial, outcome.state, outcome.reason, outcome.traceback))
 
@@ -323,10 +325,8 @@ class Controller:
         told = progress.saving[0] == version and (progress.saving[1] or not durable)
         if version and progress.holder is not None and not enough and not told and (boundary or not goes_on):
             yield self._decided(m.SaveVersion(progress.holder, trial, version, durable))
-        keep = {max(progress.saved, default=0), max((v for v, d in progress.saved.items() if d), default=0)}
-        if progress.best is not None:
-            keep.add(progress.best[0])
-        for number in [number for number in progress.saved if number not in keep]:
+        needed = _needed(progress)
+        for number in [number for number in progress.saved if number not in needed]:
             yield self._decided(m.DropVersion(trial, number))
 
     def _finish(self) -> Iterator[m.Message]:
@@ -339,3 +339,10 @@ class Controller:
             saved = all(p.holder is None or not p.version or p.saved.get(p.version, False) for p in live)
             if saved:
                 yield self._decided(m.Finish(complete=False))
+
+
+def _needed(progress: Progress) -> set[int]:
+    """The saved versions that must stay: the newest, the newest durable one and the best."""
+    durable = (version for version, is_durable in progress.saved.items() if is_durable)
+    best = 0 if progress.best is None else progress.best[0]
+    return {max(progress.saved, default=0), max(durable, default=0), best}

@@ -57,6 +57,7 @@ class Loop:
         self._observer = observer
         self._trials = {name: progress.trial for name, progress in controller.schedule.trials.items()}
         self._wish = threading.Event()
+        self._complete = False
 
     def run(self, first: list[Event]) -> bool:
         """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
@@ -69,7 +70,7 @@ class Loop:
                 continue
             self._take(self._backend.receive(WAIT_SECONDS))
             self._observer.refresh()
-        return not self._controller.draining
+        return self._complete
 
     def drain(self) -> None:
         """Ask for a resumable end as soon as all running units are done. Safe from a signal handler."""
@@ -81,12 +82,15 @@ class Loop:
         for event in events:
             if not self._controller.refuses(event):
                 messages += [event, *self._controller.handle(event)]
+                if self._controller.finished:  # a journal ends with Finish; what comes later concerns nobody
+                    break
         if not messages:
             return
         now = self._backend.now()
         self._journal.append(now, messages)
         for message in messages:
             self._act(message)
+        for message in messages:
             self._observer.update(now, message)
 
     def _act(self, message: Message) -> None:
@@ -102,6 +106,7 @@ class Loop:
             case TrialEnded():
                 del self._trials[message.trial]
             case Finish():
+                self._complete = message.complete
                 self._versions.release()
             case _:
                 pass

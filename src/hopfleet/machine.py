@@ -43,7 +43,8 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
     if fitting < offer:
         offer, why = fitting, f"{machine.memory / 2**30:.1f} GiB of free memory, 1 GiB per worker"
     if trials < offer:
-        offer, why = trials, f"there are only {trials} trials, and a trial trains on one worker at a time"
+        few = f"are only {trials} trials" if trials > 1 else "is only one trial"
+        offer, why = trials, f"there {few}, and a trial trains on one worker at a time"
     return offer, why
 
 

@@ -27,7 +27,10 @@ class RowSum:
         return cls(Fraction(mean) * rows, rows)
 
     def __add__(self, other: RowSum) -> RowSum:
-        return RowSum(self.total + other.total, self.rows + other.rows)
+        rows = self.rows + other.rows
+        # An exact total may be too large for a float, so it must not meet one.
+        infinite = [total for total in (self.total, other.total) if isinstance(total, float)]
+        return RowSum(sum(infinite), rows) if infinite else RowSum(self.total + other.total, rows)
 
     @property
     def mean(self) -> float:

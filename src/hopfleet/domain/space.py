@@ -154,7 +154,12 @@ def check(space: Space) -> None:
         raise SpaceError(
             "space={}: is empty; name at least one hyper-parameter, e.g. {'lr': hop.loguniform(1e-4, 1e-1)}"
         )
+    names: set[str] = set()
     for path, value in _leaves(space):
+        name = ".".join(path)
+        if name in names:
+            raise SpaceError(f"space key {name!r}: is there twice, nested and with a dot; rename one of them")
+        names.add(name)
         if not isinstance(value, Dimension):
             plain(value, path)
 
@@ -199,14 +204,14 @@ def exhaustive_points(space: Space) -> list[dict[str, Any]]:
 
 def plain(value: Any, path: Sequence[str] = ()) -> Any:
     """``value`` as JSON has it (tuples become lists, numpy scalars numbers), or SpaceError."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
         return {str(key): plain(part, [*path, str(key)]) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(part, path) for part in value]
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return value.item()
     raise SpaceError(
         f"{'.'.join(path) or 'value'}={value!r}: a configuration holds numbers, strings, booleans, None, lists and "
         "dicts only; use a name here and look the object up in build()"

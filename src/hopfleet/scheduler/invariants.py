@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from hopfleet.domain.messages import Evaluated, Message, TrialAdded, TrialRolledBack, UnitFailed, UnitFinished
 from hopfleet.domain.unit import Work
 from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 
 
@@ -20,25 +21,24 @@ def validate(schedule: Schedule) -> None:
     """Raise InvariantBroken unless every part of the schedule agrees with every other."""
     owed = [0] * schedule.partitions
     for progress in schedule.trials.values():
-        story = progress.story()
         for start in range(0, progress.version, schedule.partitions):
             epoch = progress.visits[start : start + schedule.partitions]
-            _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", story)
+            _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", progress)
         for partition, times in Counter(progress.visits).items():
             owed[partition] -= times
         for partition in range(schedule.partitions):
             owed[partition] += progress.trial.epochs
         running = [w for w, s in schedule.slots.items() if s.unit and s.unit.trial == progress.trial.id]
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
-        _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", story)
-        _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", story)
-        _check((progress.trial.id in schedule.ready) == progress.can_train, "ready is out of date", story)
-        _check(all(version <= progress.version for version in progress.saved), "a version from the future", story)
+        _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
+        _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
+        _check((progress.trial.id in schedule.ready) == progress.can_train, "ready is out of date", progress)
+        _check(all(version <= progress.version for version in progress.saved), "a version from the future", progress)
         done = progress.visits[progress.version - progress.version % schedule.partitions :]
-        _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", story)
+        _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", progress)
     for worker, slot in schedule.slots.items():
-        _check((slot.unit is None) == (worker in schedule.idle), "exclusive access: idle is out of date", str(slot))
-    _check(set(schedule.idle) <= set(schedule.slots), "a lost worker is idle", str(schedule.idle))
+        _check((slot.unit is None) == (worker in schedule.idle), "exclusive access: idle is out of date", slot)
+    _check(set(schedule.idle) <= set(schedule.slots), "a lost worker is idle", schedule.idle)
     _check(owed == schedule.owed, "owed is out of date", f"{owed} {schedule.owed}")
 
 
@@ -81,6 +81,6 @@ def _check_disjoint(groups: dict[str, list[tuple[float, float, str]]], invariant
             _check(ended <= started, f"{invariant}: two units at once on {owner}", f"{first}; {second}")
 
 
-def _check(holds: bool, what: str, evidence: str) -> None:
+def _check(holds: bool, what: str, evidence: object) -> None:
     if not holds:
-        raise InvariantBroken(f"{what}: {evidence}")
+        raise InvariantBroken(f"{what}: {evidence.story() if isinstance(evidence, Progress) else evidence}")

@@ -162,6 +162,7 @@ class Schedule:
         for partition in progress.roll_back(version):
             self.owed[partition] += 1
         progress.saved = {number: durable for number, durable in progress.saved.items() if number <= version}
+        progress.saving = (0, False)
         self._refresh(progress)
 
     def end_epoch(self, trial: str) -> None:
@@ -184,7 +185,7 @@ class Schedule:
     def lost(self, trial: str, version: int, worker: str | None) -> None:
         """A version cannot be loaded after all, and ``worker`` does not hold it."""
         progress = self.trials[trial]
-        if progress.holder == worker:
+        if progress.holder == worker and progress.version == version:
             progress.holder = None
         progress.saved.pop(version, None)
         if progress.saving[0] == version:
@@ -221,7 +222,8 @@ class Schedule:
         if progress.state is TrialState.PENDING:
             progress.become(TrialState.RUNNING)
         progress.visit(unit.partition)
-        progress.trained[progress.version] = sums
+        if progress.version > progress.epochs_ended * self.partitions:  # not a re-run of an epoch that has ended
+            progress.trained[progress.version] = sums
         progress.holder = worker
         progress.losses = 0
         progress.seconds += seconds

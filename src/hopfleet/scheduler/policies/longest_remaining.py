@@ -6,6 +6,7 @@ worker with much left to do. Ties go to the trial whose model the worker already
 
 from __future__ import annotations
 
+import math
 import random
 
 from hopfleet.domain.unit import Unit
@@ -27,7 +28,7 @@ def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | No
 
 
 def _longest(schedule: Schedule, slot: Slot) -> Progress | None:
-    best, best_key = None, (-1.0, False)
+    best, best_key = None, (-math.inf, False)
     for progress in schedule.ready.values():
         key = (schedule.remaining(progress), progress.holder == slot.worker)
         if key > best_key and any(True for _ in schedule.options(progress, slot)):

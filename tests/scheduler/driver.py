@@ -1,0 +1,483 @@
+"""Whole experiments in virtual time: the real controller against a fleet that fails in every way it may.
+
+A model is the list of the units that it has seen, so a model trained in any but the right order shows at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import RowSum, add, means
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Work
+from hopfleet.scheduler.invariants import validate, validate_history
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.search import Random
+from hopfleet.search.base import Goal, Verdict
+
+Model = tuple[tuple[int, int], ...]
+"""The units that a model has seen, as (epoch, partition)."""
+
+FAULTS = ("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut")
+DAMAGE = {"vanish", "rot", "repeat"}
+"""Faults after which a saved version may be gone for good."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    step: int
+    kind: str
+    pick: int = 0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One experiment, its fleet and what goes wrong."""
+
+    workers: tuple[tuple[int, ...] | None, ...] = (None,)
+    partitions: int = 2
+    valid: int = 1
+    trials: int = 2
+    epochs: int = 2
+    stops: dict[int, int] = field(default_factory=dict)  #: trial number -> the epoch that the search stops it after
+    policy: str = "longest-remaining"
+    max_live: int = 256
+    seed: int = 0
+    steady: bool = True  #: every unit takes one second
+    save_seconds: float = 0.0  #: at most
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def metric(self) -> str:
+        return "loss" if self.valid else "train_loss"
+
+
+class Stopping(Random):
+    """Random search that stops some trials early."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting.trials, setting.epochs)
+        self.stops = setting.stops
+        self.setup({"x": 1}, seed=setting.seed, goal=Goal(setting.metric, "min"))
+
+    def observe(self, trial, epoch, metrics):
+        return Verdict.STOP if self.stops.get(trial.number) == epoch else Verdict.CONTINUE
+
+
+def controller_of(setting: Setting) -> Controller:
+    return Controller(
+        Stopping(setting),
+        POLICIES[setting.policy],
+        partitions=setting.partitions,
+        valid_partitions=setting.valid,
+        seed=setting.seed,
+        max_live=setting.max_live,
+    )
+
+
+def train_sums(trial: str, epoch: int, partition: int) -> dict[str, RowSum]:
+    return {"train_loss": RowSum.of(random.Random(f"{trial} {epoch} train {partition}").random(), partition + 1)}
+
+
+def valid_sums(trial: str, epoch: int, partition: int) -> dict[str, RowSum]:
+    return {"loss": RowSum.of(random.Random(f"{trial} {epoch} valid {partition}").random(), partition + 1)}
+
+
+@dataclass
+class FakeWorker:
+    name: str
+    partitions: tuple[int, ...] | None
+    commands: deque[m.Command] = field(default_factory=deque)
+    running: m.RunUnit | m.Evaluate | None = None
+    memory: dict[str, Model] = field(default_factory=dict)
+    saves_end: float = 0.0  #: when its last save will be done; saves are done in order
+    alive: bool = True
+
+
+class Fleet:
+    """Workers with memories and commands in order, shared and durable storage, a virtual clock."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.rng = random.Random(setting.seed)
+        self.clock = 0.0
+        self.workers: dict[str, FakeWorker] = {}
+        self.storage: dict[tuple[str, int], tuple[Model, bool]] = {}
+        self.failing: set[int] = set()  #: attempts that will raise
+        self.unsavable: set[str] = set()
+        self._names = itertools.count(1)
+        self._order = itertools.count()
+        self._queue: list[tuple[float, int, Callable[[], m.Event | None]]] = []
+
+    def start(self) -> None:
+        for partitions in self.setting.workers:
+            self.join(partitions)
+
+    def join(self, partitions: tuple[int, ...] | None, delay: float = 0.0) -> None:
+        worker = FakeWorker(f"w{next(self._names)}", partitions)
+
+        def joined() -> m.Event:
+            self.workers[worker.name] = worker
+            return m.WorkerJoined(worker.name, "fake", partitions)
+
+        self.later(self.clock + delay, joined)
+
+    def later(self, when: float, happen: Callable[[], m.Event | None]) -> None:
+        heapq.heappush(self._queue, (when, next(self._order), happen))
+
+    def report(self, event: m.Event) -> None:
+        self.later(self.clock, lambda: event)
+
+    def receive(self) -> m.Event | None:
+        """The next event; None when nothing will ever happen any more."""
+        while self._queue:
+            self.clock, _, happen = heapq.heappop(self._queue)
+            event = happen()
+            if event is not None:
+                return event
+        return None
+
+    def send(self, command: m.Command) -> None:
+        worker = self.workers.get(command.worker)
+        if worker is not None:
+            worker.commands.append(command)
+            self._go_on(worker)
+
+    def die(self, worker: FakeWorker, *, replaced: bool) -> None:
+        worker.alive = False
+        del self.workers[worker.name]
+        self.report(m.WorkerLost(worker.name, "killed"))
+        if replaced:
+            self.join(worker.partitions, self.rng.choice([0.0, 0.5, 3.0]))
+
+    def all_die(self, *, durable_only: bool) -> None:
+        """The end of every process, and of shared memory too when the machine is switched off."""
+        for worker in self.workers.values():
+            worker.alive = False
+        self.workers.clear()
+        self._queue.clear()
+        if durable_only:
+            self.storage = {key: stored for key, stored in self.storage.items() if stored[1]}
+
+    # ---------------------------------------------------------------------------------------------- a worker
+
+    def _go_on(self, worker: FakeWorker) -> None:
+        while worker.commands and worker.running is None:
+            match worker.commands.popleft():
+                case m.SaveVersion() as command:
+                    self._save(worker, command)
+                case command:
+                    self._run(worker, command)
+
+    def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
+        trial, version, durable = command.trial, command.version, command.durable
+        model = worker.memory.get(trial)
+        if model is None or len(model) != version:
+            self.report(m.VersionLost(trial, version, "not held any more", worker.name))
+            return
+        worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
+
+        def saved() -> m.Event | None:
+            if not worker.alive:
+                return None
+            if trial in self.unsavable:
+                return m.SaveFailed(trial, version, "unsavable", "traceback")
+            before = self.storage.get((trial, version), (model, False))
+            self.storage[trial, version] = model, durable or before[1]
+            return m.VersionSaved(trial, version, durable, "", 0)
+
+        self.later(worker.saves_end, saved)
+
+    def _run(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> None:
+        trial, version = command.trial, command.version
+        held = worker.memory.pop(trial, None)
+        if held is not None and len(held) == version:
+            model, hopped = held, False
+        elif version == 0:
+            model, hopped = (), False
+        elif (trial, version) in self.storage:
+            model, hopped = self.storage[trial, version][0], True
+        else:
+            self.report(m.VersionLost(trial, version, "not found", worker.name))
+            return
+        worker.running = command
+        # A model that is being saved must not be trained meanwhile.
+        started = max(self.clock, worker.saves_end)
+        ended = started + (1.0 if self.setting.steady else self.rng.choice([0.0, 0.25, 1.0, 2.0, 7.0]))
+        where = (worker.name, trial, command.epoch, command.partition, command.attempt)
+
+        def done() -> m.Event | None:
+            if not worker.alive:
+                return None
+            worker.running = None
+            failed = command.attempt in self.failing
+            if failed:
+                work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
+                event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
+            elif isinstance(command, m.RunUnit):
+                worker.memory[trial] = (*model, (command.epoch, command.partition))
+                sums = train_sums(trial, command.epoch, command.partition)
+                event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums)
+            else:
+                worker.memory[trial] = model
+                event = m.Evaluated(*where, started, ended, valid_sums(trial, command.epoch, command.partition))
+            self._go_on(worker)
+            return event
+
+        self.later(ended, done)
+
+
+class Driver:
+    """Runs one setting to its end and checks everything that must hold on the way."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.fleet = Fleet(setting)
+        self.controller = controller_of(setting)
+        self.messages: list[m.Message] = []
+        self.boundaries: list[int] = []
+        self.best: dict[str, tuple[int, float]] = {}
+        self.ended: dict[str, m.TrialEnded] = {}
+        self.models: dict[tuple[str, int], Model] = {}
+        self.blamed: set[str] = set()
+        self.happened: set[str] = set()
+        self.makespan = 0.0
+
+    def run(self) -> Driver:
+        faults = deque(sorted(self.setting.faults, key=lambda fault: fault.step))
+        self.take(m.RunStarted("test"))
+        self.fleet.start()
+        for step in itertools.count():
+            assert step < 3000, "livelock"
+            while faults and faults[0].step <= step and not self.complete:
+                self.inject(faults.popleft())
+            if self.controller.finished:
+                if self.complete:
+                    break
+                self.resume(durable_only=True)
+                continue
+            event = self.fleet.receive()
+            assert event is not None, "deadlock: nothing runs, and the experiment is not finished"
+            self.take(event)
+        self.makespan = self.fleet.clock
+        self.check_end()
+        return self
+
+    @property
+    def complete(self) -> bool:
+        return m.Finish(complete=True) in self.messages[-1:]
+
+    def take(self, event: m.Event) -> None:
+        """What the loop does, and a look at everything afterwards."""
+        if self.controller.refuses(event):
+            assert self.controller.handle(event) == []
+            return
+        before = {name: dict(progress.saved) for name, progress in self.controller.schedule.trials.items()}
+        if isinstance(event, m.VersionSaved):
+            before[event.trial][event.version] = event.durable or before[event.trial].get(event.version, False)
+        if isinstance(event, m.UnitFinished):
+            worker = self.fleet.workers[event.worker]
+            self.check_model(event.trial, event.version, worker.memory[event.trial])
+        follow = self.controller.handle(event)
+        self.messages += [event, *follow]
+        self.boundaries.append(len(self.messages))
+        for message in follow:
+            if isinstance(message, m.RunUnit | m.Evaluate | m.SaveVersion):
+                self.fleet.send(message)
+            elif isinstance(message, m.EpochEnded):
+                self.check_epoch(message)
+            elif isinstance(message, m.TrialEnded):
+                self.ended[message.trial] = message
+        ending = {message.trial for message in follow if isinstance(message, m.TrialEnded)}
+        for message in follow:
+            if isinstance(message, m.DropVersion):
+                self.check_drop(message, before[message.trial], ending=message.trial in ending)
+                self.fleet.storage.pop((message.trial, message.version), None)
+        validate(self.controller.schedule)
+        if not self.controller.draining:
+            check_nobody_waits(self.controller.schedule)
+        self.check_kept()
+
+    def resume(self, *, durable_only: bool) -> None:
+        """A new controller takes over from the journal, with new workers."""
+        self.fleet.all_die(durable_only=durable_only)
+        self.controller = controller_of(self.setting)
+        self.controller.restore(self.messages)
+        missing = [
+            m.VersionLost(name, version, "missing")
+            for name, progress in self.controller.schedule.trials.items()
+            for version in progress.saved
+            if (name, version) not in self.fleet.storage
+        ]
+        self.take(m.RunStarted("test"))
+        for event in missing:
+            self.take(event)
+        if not self.complete:
+            self.fleet.start()
+
+    # -------------------------------------------------------------------------------------------- faults
+
+    def inject(self, fault: Fault) -> None:
+        fleet, happens = self.fleet, True
+        workers = list(fleet.workers.values())
+        match fault.kind:
+            case "lose" if workers:
+                fleet.die(workers[fault.pick % len(workers)], replaced=True)
+            case "leave" if workers:
+                worker = workers[fault.pick % len(workers)]
+                others = [other.partitions for other in workers if other is not worker]
+                fleet.die(worker, replaced=not covered(others, self.setting.partitions))
+            case "join":
+                fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
+            case "raise" if any(worker.running for worker in workers):
+                busy = [worker.running for worker in workers if worker.running]
+                command = busy[fault.pick % len(busy)]
+                fleet.failing.add(command.attempt)
+                self.blamed.add(command.trial)
+            case "unsavable" if self.controller.schedule.trials:
+                trial = pick(sorted(self.controller.schedule.trials), fault)
+                fleet.unsavable.add(trial)
+                self.blamed.add(trial)
+            case "vanish" if fleet.storage:
+                trial, version = pick(sorted(fleet.storage), fault)
+                del fleet.storage[trial, version]
+                fleet.report(m.VersionLost(trial, version, "vanished"))
+            case "rot" if fleet.storage:
+                del fleet.storage[pick(sorted(fleet.storage), fault)]
+            case "forget" if workers:
+                workers[fault.pick % len(workers)].memory.clear()
+            case "repeat":
+                repeatable = m.UnitFinished | m.UnitFailed | m.Evaluated | m.WorkerLost | m.VersionSaved | m.SaveFailed
+                past = [message for message in self.messages if isinstance(message, repeatable)]
+                if past:
+                    event = pick(past, fault)
+                    assert isinstance(event, m.VersionSaved | m.SaveFailed) or self.controller.refuses(event)
+                    self.take(event)
+            case "drain" if not self.controller.finished:
+                self.take(m.OperatorAsked("drain"))
+            case "crash":
+                self.resume(durable_only=False)
+            case "cut":
+                self.resume(durable_only=True)
+            case _:
+                happens = False
+        if happens:
+            self.happened.add(fault.kind)
+
+    # -------------------------------------------------------------------------------------------- checks
+
+    def check_model(self, trial: str, version: int, model: Model) -> None:
+        """A version is the same whenever it is made, and a partition comes once in an epoch."""
+        assert len(model) == version
+        assert self.models.setdefault((trial, version), model) == model, "re-run in another order"
+        assert len(set(model)) == len(model)
+        assert [epoch for epoch, _ in model] == [index // self.setting.partitions + 1 for index in range(version)]
+
+    def check_epoch(self, message: m.EpochEnded) -> None:
+        """Metrics do not depend on who worked, in which order, and how often it went wrong."""
+        trial, epoch = message.trial, message.epoch
+        pieces = [train_sums(trial, epoch, partition) for partition in range(self.setting.partitions)]
+        pieces += [valid_sums(trial, epoch, partition) for partition in range(self.setting.valid)]
+        assert message.metrics == means(add(pieces))
+        assert message.version == epoch * self.setting.partitions
+        value = message.metrics[self.setting.metric]
+        assert message.best == (trial not in self.best or value < self.best[trial][1])
+        if message.best:
+            self.best[trial] = message.version, value
+
+    def check_drop(self, drop: m.DropVersion, saved: dict[int, bool], *, ending: bool) -> None:
+        durable = [version for version, is_durable in saved.items() if is_durable]
+        best = self.best.get(drop.trial, (None, None))[0]
+        if ending:
+            assert not saved[drop.version] or drop.version not in (max(durable), best)
+            return
+        assert drop.version not in (max(saved), max(durable, default=None), best)
+        assert drop.version != self.controller.schedule.trials[drop.trial].version
+
+    def check_kept(self) -> None:
+        for progress in self.controller.schedule.trials.values():
+            saved = progress.saved
+            durable = [version for version, is_durable in saved.items() if is_durable]
+            best = progress.best[0] if progress.best else None
+            assert set(saved) <= {max(saved, default=None), max(durable, default=None), best}, "never freed"
+
+    def check_end(self) -> None:
+        setting = self.setting
+        validate_history(self.messages, setting.partitions)
+        assert not self.controller.schedule.trials
+        added = [message for message in self.messages if isinstance(message, m.TrialAdded)]
+        assert [message.number for message in added] == list(range(setting.trials))
+        for number, message in enumerate(added):
+            self.check_trial(message.trial, number)
+
+    def check_trial(self, trial: str, number: int) -> None:
+        setting, end = self.setting, self.ended[trial]
+        if end.state is TrialState.FAILED:
+            poisoned = "workers in a row were lost" in end.reason and self.happened & {"lose", "leave"}
+            assert trial in self.blamed or poisoned, end
+            return
+        stop = setting.stops.get(number, setting.epochs)
+        assert end.state is (TrialState.STOPPED if stop < setting.epochs else TrialState.COMPLETED)
+        last = stop * setting.partitions
+        model = self.models[trial, last]
+        assert sorted(model) == list(itertools.product(range(1, stop + 1), range(setting.partitions)))
+        ended = [
+            message.epoch for message in self.messages if isinstance(message, m.EpochEnded) if message.trial == trial
+        ]
+        assert ended == list(range(1, stop + 1))
+        if not self.happened & DAMAGE:
+            assert self.fleet.storage[trial, last] == (model, True)
+            best = self.best[trial][0]
+            assert self.fleet.storage[trial, best] == (self.models[trial, best], True)
+        if not self.happened:
+            assert {version for name, version in self.fleet.storage if name == trial} == {last, self.best[trial][0]}
+
+
+def pick(options: Sequence, fault: Fault):
+    return options[fault.pick % len(options)]
+
+
+def covered(workers: Sequence[tuple[int, ...] | None], partitions: int) -> bool:
+    """Whether every partition can be read by some worker."""
+    return any(w is None for w in workers) or set(range(partitions)) <= set().union(*filter(None, workers))
+
+
+def check_nobody_waits(schedule: Schedule) -> None:
+    """No worker is idle while there is something that it could do."""
+    for slot in schedule.idle.values():
+        for progress in schedule.ready.values():
+            assert not list(schedule.options(progress, slot)), f"{slot.worker} could train {progress.trial.id}"
+        for progress in schedule.awaiting.values():
+            assert not progress.loadable_by(slot.worker), f"{slot.worker} could evaluate {progress.trial.id}"
+
+
+def through_json(messages: Sequence[m.Message]) -> list[m.Message]:
+    """Messages as they come back from a journal."""
+    encoded = json.loads(json.dumps([m.encode(message) for message in messages]))
+    return [m.decode(kind, body) for kind, body in encoded]
+
+
+def state_of(controller: Controller) -> dict[str, object]:
+    """All that a controller knows and that its journal must give back."""
+    schedule = controller.schedule
+    return {
+        "trials": schedule.trials,
+        "slots": schedule.slots,
+        "ready": list(schedule.ready),
+        "awaiting": list(schedule.awaiting),
+        "idle": list(schedule.idle),
+        "owed": schedule.owed,
+        "replicas": [schedule.replicas(partition) for partition in range(schedule.partitions)],
+        "measured": (schedule.seconds, schedule.measured),
+        "flags": (controller.finished, controller.draining),
+        "next": (controller._next_number, controller._next_attempt),
+    }

@@ -1,0 +1,119 @@
+"""The checkers catch what they are there to catch."""
+
+from __future__ import annotations
+
+import pytest
+from test_schedule import Desk
+
+from hopfleet.domain import messages as m
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.invariants import validate, validate_history
+
+
+def visit_twice(desk):
+    desk["t1"].visits.append(0)
+
+
+def run_unclaimed(desk):
+    desk.schedule.slots["w2"].unit = Unit("t1", 1, 1)
+
+
+def train_and_evaluate(desk):
+    desk["t1"].trains_on = "w1"
+    desk["t1"].evaluates_on = {0: "w2"}
+    desk.schedule.slots["w1"].unit = desk.schedule.slots["w2"].unit = Unit("t1", 1, 1)
+
+
+def forget_ready(desk):
+    desk.schedule.ready.clear()
+
+
+def save_the_future(desk):
+    desk["t1"].saved[7] = True
+
+
+def forget_todo(desk):
+    desk["t1"].todo.clear()
+
+
+def forget_idle(desk):
+    del desk.schedule.idle["w1"]
+
+
+def keep_lost_idle(desk):
+    desk.schedule.idle["w9"] = desk.schedule.slots["w1"]
+
+
+def miscount(desk):
+    desk.schedule.owed[0] += 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (visit_twice, "completeness: a partition twice in one epoch"),
+        (run_unclaimed, "isolation: workers and trial disagree on what runs"),
+        (train_and_evaluate, "isolation: trained while evaluated"),
+        (forget_ready, "ready is out of date"),
+        (save_the_future, "a version from the future"),
+        (forget_todo, "todo is out of date"),
+        (forget_idle, "exclusive access: idle is out of date"),
+        (keep_lost_idle, "a lost worker is idle"),
+        (miscount, "owed is out of date"),
+    ],
+)
+def test_spoilt_schedules(spoil, message):
+    desk = Desk(None, None)
+    desk.train("w1", "t1", 0)
+    validate(desk.schedule)
+    spoil(desk)
+    with pytest.raises(InvariantBroken, match=message):
+        validate(desk.schedule)
+
+
+ADDED = [m.TrialAdded("t1", 0, {}, 0, 2), m.TrialAdded("t2", 1, {}, 0, 2)]
+
+
+def unit(trial, epoch, partition, version, started, *, worker="w1", seconds=1.0):
+    return m.UnitFinished(worker, trial, epoch, partition, 0, version, started, started + seconds)
+
+
+def evaluated(worker, started):
+    return m.Evaluated(worker, "t1", 1, 0, 0, started, started + 1)
+
+
+def failed(worker, started, work=Work.TRAIN):
+    return m.UnitFailed(worker, "t1", 1, 0, 0, work, started, started + 1, "error")
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        [unit("t1", 1, 0, 1, 0), unit("t1", 1, 1, 2, 1), unit("t1", 2, 1, 3, 2, worker="w2")],
+        [unit("t1", 1, 0, 1, 0), m.TrialRolledBack("t1", 0), unit("t1", 1, 0, 1, 1)],
+        [unit("t1", 1, 0, 1, 0), failed("w2", 0, Work.EVALUATE), evaluated("w3", 0)],
+        [unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0, worker="w2")],
+    ],
+)
+def test_good_histories(history):
+    validate_history([m.RunStarted("x"), *ADDED, *history], 2)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ([unit("t1", 1, 0, 2, 0)], "completeness: a version is missing or double: t1 version 2"),
+        ([unit("t1", 2, 0, 1, 0)], "completeness: wrong epoch"),
+        ([unit("t1", 1, 0, 1, 0), unit("t1", 1, 1, 2, 1), unit("t1", 1, 0, 3, 2)], "completeness: wrong epoch"),
+        ([unit("t1", 1, 0, 1, 0), unit("t1", 1, 0, 2, 1)], "completeness: a partition twice in one epoch"),
+        ([unit("t1", 1, 0, 1, 0), unit("t1", 1, 1, 2, 0.5, worker="w2")], "isolation: two units at once on t1"),
+        ([unit("t1", 1, 0, 1, 0), failed("w2", 0.5)], "isolation: two units at once on t1"),
+        ([unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0.5)], "exclusive access: two units at once on w1"),
+        ([unit("t1", 1, 0, 1, 0), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
+    ],
+)
+def test_bad_histories(history, message):
+    with pytest.raises(InvariantBroken, match=message):
+        validate_history([*ADDED, *history], 2)

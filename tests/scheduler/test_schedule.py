@@ -1,0 +1,258 @@
+"""The state machine of units: what it allows, what it counts, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.invariants import validate
+from hopfleet.scheduler.progress import Outcome, Progress
+from hopfleet.scheduler.schedule import Schedule
+
+
+def trial(number: int = 1, epochs: int = 2) -> Trial:
+    return Trial(f"t{number}", number, {}, 0, epochs)
+
+
+class Desk:
+    """A schedule with trials t1, t2, ... and workers w1, w2, ..., and short hands for its transitions."""
+
+    def __init__(self, *workers, partitions=2, valid=1, trials=1, epochs=2):
+        self.schedule = Schedule(partitions, valid)
+        for number, readable in enumerate(workers, 1):
+            self.schedule.join(f"w{number}", readable)
+        for number in range(1, trials + 1):
+            self.schedule.add(trial(number, epochs))
+
+    def __getitem__(self, name: str) -> Progress:
+        return self.schedule.trials[name]
+
+    def start(self, worker, name, partition, *, evaluate=False, epoch=None):
+        progress = self[name]
+        epoch = epoch or progress.epoch - evaluate
+        unit = Unit(name, epoch, partition, Work.EVALUATE if evaluate else Work.TRAIN)
+        self.schedule.start(worker, unit, 1)
+        validate(self.schedule)
+
+    def train(self, worker, name, *partitions, seconds=1.0):
+        for partition in partitions:
+            self.start(worker, name, partition)
+            self.schedule.finish_training(worker, seconds, {"train_loss": RowSum.of(1.0, 1)})
+            validate(self.schedule)
+
+
+def test_a_trial_goes_through_its_epochs():
+    desk = Desk(None)
+    progress = desk["t1"]
+    assert (progress.state, progress.epoch, progress.version, progress.units_left) == (TrialState.PENDING, 1, 0, 4)
+    desk.train("w1", "t1", 1)
+    assert (progress.state, progress.todo, progress.holder) == (TrialState.RUNNING, {0}, "w1")
+    desk.train("w1", "t1", 0)
+    assert (progress.epoch, progress.todo, progress.awaits_evaluation) == (2, {0, 1}, True)
+    assert list(desk.schedule.awaiting) == ["t1"]
+    assert not desk.schedule.ready
+    desk.start("w1", "t1", 0, evaluate=True)
+    assert not desk.schedule.awaiting
+    desk.schedule.finish_evaluation("w1", {})
+    desk.schedule.end_epoch("t1")
+    assert list(desk.schedule.ready) == ["t1"]
+    assert (progress.evaluated, progress.trained) == ({}, {})
+
+
+def test_exclusive_access():
+    desk = Desk(None, trials=2)
+    desk.start("w1", "t1", 0)
+    with pytest.raises(InvariantBroken, match="exclusive access: w1 already runs: t1 trains on partition 0 in epoch 1"):
+        desk.start("w1", "t2", 0)
+
+
+def test_isolation():
+    desk = Desk(None, None)
+    desk.start("w1", "t1", 0)
+    with pytest.raises(InvariantBroken, match="isolation: t1 trains on partition 1 in epoch 1, but it runs already"):
+        desk.start("w2", "t1", 1)
+
+
+def test_isolation_from_evaluations():
+    desk = Desk(None, None)
+    desk.train("w1", "t1", 0, 1)
+    desk.start("w1", "t1", 0, evaluate=True)
+    with pytest.raises(InvariantBroken, match="isolation"):
+        desk.start("w2", "t1", 0)
+
+
+def test_completeness():
+    desk = Desk(None)
+    desk.train("w1", "t1", 0)
+    with pytest.raises(InvariantBroken, match="completeness: t1 trains on partition 0 in epoch 1 is not owed on w1"):
+        desk.start("w1", "t1", 0)
+    with pytest.raises(InvariantBroken, match="completeness: t1 trains on partition 1 in epoch 2 is not owed"):
+        desk.start("w1", "t1", 1, epoch=2)
+
+
+def test_evaluations_once():
+    desk = Desk(None, None, valid=2)
+    desk.train("w1", "t1", 0, 1)
+    desk.start("w1", "t1", 1, evaluate=True)
+    assert list(desk.schedule.unevaluated(desk["t1"])) == [0]
+    desk.schedule.finish_evaluation("w1", {})
+    with pytest.raises(InvariantBroken, match="completeness: t1 is evaluated on partition 1 in epoch 1 twice"):
+        desk.start("w1", "t1", 1, evaluate=True)
+
+
+def test_non_preemption():
+    desk = Desk(None)
+    desk.start("w1", "t1", 0)
+    with pytest.raises(InvariantBroken, match="non-preemption: t1 cannot end while it runs"):
+        desk.schedule.remove("t1", TrialState.FAILED)
+
+
+def test_states_follow_the_table():
+    desk = Desk(None)
+    with pytest.raises(InvariantBroken, match="t1 cannot go from pending to completed: partitions=2, state="):
+        desk.schedule.remove("t1", TrialState.COMPLETED)
+
+
+def test_workers_join_once():
+    with pytest.raises(InvariantBroken, match="worker w1 joined twice"):
+        Desk(None).schedule.join("w1", None)
+
+
+def test_replicas_are_respected():
+    desk = Desk((0,), (1,), None, partitions=2)
+    slots = desk.schedule.slots
+    options = [set(desk.schedule.options(desk["t1"], slots[name])) for name in ("w1", "w2", "w3")]
+    assert options == [{0}, {1}, {0, 1}]
+    assert [desk.schedule.replicas(partition) for partition in (0, 1)] == [2, 2]
+    with pytest.raises(InvariantBroken, match="is not owed on w2"):
+        desk.start("w2", "t1", 0)
+
+
+def test_a_model_is_only_where_it_is():
+    desk = Desk(None, None)
+    desk.train("w1", "t1", 0)
+    progress, slots = desk["t1"], desk.schedule.slots
+    assert list(desk.schedule.options(progress, slots["w2"])) == []
+    desk.schedule.saved("t1", 1, durable=False)
+    assert list(desk.schedule.options(progress, slots["w2"])) == [1]
+
+
+def test_saved_versions_stay_durable():
+    desk = Desk(None)
+    desk.train("w1", "t1", 0)
+    desk.schedule.saved("t1", 1, durable=True)
+    desk.schedule.saved("t1", 1, durable=False)
+    assert desk["t1"].saved == {1: True}
+
+
+def test_loads_share_out_replicas():
+    desk = Desk((0,), (0, 1), partitions=2, trials=2, epochs=3)
+    slots = desk.schedule.slots
+    assert desk.schedule.owed == [6, 6]
+    assert [desk.schedule.load(slots[name]) for name in ("w1", "w2")] == [3.0, 9.0]
+    desk.schedule.join("w3", None)
+    assert desk.schedule.load(slots["w3"]) == 6 / 3 + 6 / 2
+    desk.train("w1", "t1", 0)
+    assert desk.schedule.owed == [5, 6]
+    desk.schedule.remove("t1", TrialState.FAILED)
+    assert desk.schedule.owed == [3, 3]
+
+
+def test_estimates_are_the_trial_s_own_then_everybody_s():
+    desk = Desk(None, trials=2)
+    assert desk.schedule.unit_seconds(desk["t1"]) == 1.0
+    desk.train("w1", "t1", 0, seconds=3.0)
+    assert desk.schedule.unit_seconds(desk["t2"]) == 3.0
+    desk.train("w1", "t2", 0, seconds=5.0)
+    assert desk.schedule.unit_seconds(desk["t1"]) == 3.0
+    assert desk.schedule.remaining(desk["t2"]) == 15.0
+
+
+def test_reports_must_be_of_the_running_attempt():
+    desk = Desk(None)
+    desk.start("w1", "t1", 0)
+    accepts = desk.schedule.accepts
+    assert accepts("w1", Unit("t1", 1, 0), 1)
+    assert not accepts("w1", Unit("t1", 1, 0), 2)
+    assert not accepts("w1", Unit("t1", 1, 0, Work.EVALUATE), 1)
+    assert not accepts("w9", Unit("t1", 1, 0), 1)
+
+
+def test_a_lost_worker_takes_its_unit_and_its_models():
+    desk = Desk(None, None, trials=2)
+    desk.train("w1", "t1", 0)
+    desk["t1"].saving = (1, False)
+    desk.start("w1", "t2", 1)
+    assert desk.schedule.leave("w1") == Unit("t2", 1, 1)
+    assert desk["t1"].holder is None
+    assert desk["t1"].saving == (0, False)
+    assert list(desk.schedule.idle) == ["w2"]
+    assert list(desk.schedule.ready) == ["t1", "t2"]
+    assert desk.schedule.leave("w2") is None
+
+
+def test_an_abandoned_unit_did_not_happen():
+    desk = Desk(None)
+    desk.start("w1", "t1", 0)
+    desk.schedule.abandon("w1")
+    validate(desk.schedule)
+    assert desk["t1"].todo == {0, 1}
+    assert list(desk.schedule.idle) == ["w1"]
+
+
+def test_rolled_back_units_are_forced_in_their_order():
+    desk = Desk((0, 2), (1,), None, partitions=3, valid=0)
+    for partition, worker in ((2, "w1"), (1, "w2"), (0, "w1")):
+        desk.train(worker, "t1", partition)
+        desk.schedule.saved("t1", desk["t1"].version, durable=False)
+    desk["t1"].saving = (3, True)
+    desk.schedule.roll_back("t1", 1)
+    validate(desk.schedule)
+    progress, slots = desk["t1"], desk.schedule.slots
+    assert (progress.visits, list(progress.forced), progress.todo) == ([2], [1, 0], {0, 1})
+    assert (progress.saved, list(progress.trained), progress.saving) == ({1: False}, [1], (0, False))
+    assert [list(desk.schedule.options(progress, slot)) for slot in slots.values()] == [[], [1], [1]]
+    desk.schedule.roll_back("t1", 0)
+    assert list(progress.forced) == [2, 1, 0]
+    desk.train("w3", "t1", 2, 1, 0)
+    assert not progress.forced
+
+
+def test_sums_of_an_ended_epoch_do_not_count_again():
+    desk = Desk(None, valid=0)
+    desk.train("w1", "t1", 0, 1)
+    desk.schedule.end_epoch("t1")
+    desk.train("w1", "t1", 1)
+    desk.schedule.roll_back("t1", 0)
+    desk.train("w1", "t1", 0, 1, 1)
+    assert list(desk["t1"].trained) == [3]
+
+
+def test_settled_trials_train_what_was_lost_and_no_more():
+    desk = Desk(None, valid=0)
+    desk.train("w1", "t1", 0, 1)
+    desk.schedule.end_epoch("t1")
+    desk.schedule.settle("t1", Outcome(TrialState.STOPPED))
+    assert not desk.schedule.ready
+    desk.schedule.roll_back("t1", 1)
+    assert list(desk.schedule.ready) == ["t1"]
+    desk.schedule.settle("t1", Outcome(TrialState.FAILED))
+    assert not desk.schedule.ready
+
+
+def test_lost_versions():
+    desk = Desk(None, None)
+    desk.train("w1", "t1", 0)
+    progress = desk["t1"]
+    desk.schedule.saved("t1", 1, durable=False)
+    progress.saving = (1, False)
+    desk.schedule.lost("t1", 1, "w2")
+    assert (progress.saved, progress.holder, progress.saving) == ({}, "w1", (0, False))
+    progress.saving = (1, False)
+    desk.schedule.lost("t1", 0, "w1")
+    assert (progress.holder, progress.saving) == ("w1", (1, False))
+    desk.schedule.lost("t1", 1, "w1")
+    assert progress.holder is None

@@ -1,0 +1,97 @@
+"""Grid and random search, and what every search shares."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hopfleet.domain.space import choice, grid_search, sample_from, uniform
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import SpaceError, UsageError
+from hopfleet.search import SEARCHES, Grid, Random
+from hopfleet.search.base import Goal, Verdict, at_least_one
+
+GOAL = Goal("loss", "min")
+
+
+def all_of(search, space, seed=0):
+    search.setup(space, seed=seed, goal=GOAL)
+    configs = []
+    while (config := search.suggest(len(configs))) is not None:
+        configs.append(config)
+    return configs
+
+
+def test_by_name():
+    assert {"grid": Grid, "random": Random} == SEARCHES
+
+
+def test_grid_tries_every_combination():
+    space = {"a": choice([1, 2]), "b": {"c": grid_search(["y", "z"])}, "d": 5}
+    search = Grid(max_epochs=3)
+    assert all_of(search, space) == [{"a": a, "b": {"c": c}, "d": 5} for a in (1, 2) for c in ("y", "z")]
+    assert search.trials == 4
+    assert search.describe() == {"search": "Grid", "trials": 4, "max_epochs": 3}
+
+
+def test_grid_fills_in_derived_values():
+    space = {"a": choice([1, 2]), "b": sample_from(lambda config: config["a"] * 10)}
+    assert all_of(Grid(), space) == [{"a": 1, "b": 10}, {"a": 2, "b": 20}]
+
+
+def test_grid_of_constants_is_one_trial():
+    assert all_of(Grid(), {"a": 1}) == [{"a": 1}]
+
+
+def test_grid_refuses_what_it_cannot_enumerate():
+    with pytest.raises(SpaceError, match=r"net.lr=Float.*: a grid cannot enumerate it; list its values with hop.grid"):
+        Grid().setup({"net": {"lr": uniform(0, 1)}}, seed=0, goal=GOAL)
+
+
+def test_random_draws_as_many_as_asked():
+    search = Random(trials=5, max_epochs=2)
+    configs = all_of(search, {"x": uniform(0, 1)})
+    assert len(configs) == search.trials == 5
+    assert len({config["x"] for config in configs}) == 5
+    assert configs == all_of(Random(trials=5), {"x": uniform(0, 1)})
+    assert configs != all_of(Random(trials=5), {"x": uniform(0, 1)}, seed=1)
+
+
+def test_more_trials_begin_with_the_same_ones():
+    assert all_of(Random(trials=9), {"x": uniform(0, 1)})[:5] == all_of(Random(trials=5), {"x": uniform(0, 1)})
+
+
+def test_random_takes_grid_dimensions_in_turn():
+    configs = all_of(Random(trials=5), {"g": grid_search([1, 2]), "h": {"i": grid_search([3, 4])}, "x": uniform(0, 1)})
+    assert [(config["g"], config["h"]["i"]) for config in configs] == [(1, 3), (1, 4), (2, 3), (2, 4), (1, 3)]
+
+
+def test_setup_checks_the_space():
+    for search in (Grid(), Random()):
+        with pytest.raises(SpaceError, match="is empty"):
+            search.setup({}, seed=0, goal=GOAL)
+
+
+def test_trials_go_on_by_default():
+    assert Random().observe(Trial("t", 0, {}, 0, 3), 1, {"loss": 1.0}) is Verdict.CONTINUE
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None])
+def test_counts_must_be_positive_integers(value):
+    with pytest.raises(UsageError, match=r"trials=.*: must be an integer of at least 1"):
+        Random(trials=value)
+    with pytest.raises(UsageError, match="max_epochs="):
+        Grid(max_epochs=value)
+    assert at_least_one("n", 1) == 1
+
+
+@pytest.mark.parametrize(("mode", "better", "worse"), [("max", 2.0, 1.0), ("min", 1.0, 2.0)])
+def test_better(mode, better, worse):
+    goal = Goal("m", mode)
+    assert goal.better(better, worse)
+    assert not goal.better(worse, better)
+    assert not goal.better(better, better)
+    assert goal.better(worse, math.nan)
+    assert not goal.better(math.nan, worse)
+    assert not goal.better(math.nan, math.nan)

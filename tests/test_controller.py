@@ -1,0 +1,383 @@
+"""The controller, one event at a time. Whole experiments are in tests/scheduler."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.space import uniform
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Work
+from hopfleet.scheduler.invariants import validate
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.search import Random
+from hopfleet.search.base import Goal, Verdict
+
+
+class Desk:
+    """A controller, and short hands for the reports of its workers."""
+
+    def __init__(self, *workers, trials=1, epochs=2, partitions=2, valid=1, search=None, max_live=256, seed=0):
+        self.search = search or Random(trials, epochs)
+        self.search.setup({"x": uniform(0, 1)}, seed=seed, goal=Goal("loss", "min"))
+        policy = POLICIES["longest-remaining"]
+        self.controller = Controller(
+            self.search, policy, partitions=partitions, valid_partitions=valid, seed=seed, max_live=max_live
+        )
+        self.messages = []
+        self.started = self.tell(m.RunStarted("test"))
+        for worker in workers:
+            self.joined = self.tell(m.WorkerJoined(worker))
+
+    def __getitem__(self, trial):
+        return self.controller.schedule.trials[trial]
+
+    def tell(self, event):
+        follow = self.controller.handle(event)
+        self.messages += [event, *follow]
+        validate(self.controller.schedule)
+        return follow
+
+    def finished(self, worker="w1", **sums):
+        """The training unit that runs there came to its end."""
+        slot = self.controller.schedule.slots[worker]
+        unit, version = slot.unit, self[slot.unit.trial].version + 1
+        where = (worker, unit.trial, unit.epoch, unit.partition, slot.attempt)
+        return self.tell(m.UnitFinished(*where, version, 0.0, 1.0, sums=as_sums(sums)))
+
+    def evaluated(self, worker="w1", **sums):
+        slot = self.controller.schedule.slots[worker]
+        where = (worker, slot.unit.trial, slot.unit.epoch, slot.unit.partition, slot.attempt)
+        return self.tell(m.Evaluated(*where, 0.0, 1.0, as_sums(sums)))
+
+    def failed(self, worker="w1"):
+        slot = self.controller.schedule.slots[worker]
+        where = (worker, slot.unit.trial, slot.unit.epoch, slot.unit.partition, slot.attempt, slot.unit.work)
+        return self.tell(m.UnitFailed(*where, 0.0, 1.0, "ValueError: no", "trace"))
+
+    def saved(self, version, trial="t0001", *, durable=True):
+        return self.tell(m.VersionSaved(trial, version, durable, "", 0))
+
+    def epoch(self, **sums):
+        """Two units and an evaluation of the only trial on w1."""
+        self.finished()
+        self.finished()
+        return self.evaluated(**sums)
+
+
+def as_sums(values):
+    return {name: RowSum.of(value, 1) for name, value in values.items()}
+
+
+def of(messages, *kinds):
+    return [message for message in messages if isinstance(message, kinds)]
+
+
+def test_trials_are_added_at_once_and_named_in_order():
+    desk = Desk(trials=3, seed=5)
+    added = of(desk.started, m.TrialAdded)
+    assert [(x.trial, x.number, x.epochs) for x in added] == [("t0001", 0, 2), ("t0002", 1, 2), ("t0003", 2, 2)]
+    assert [x.seed for x in added] == [derive(5, "trial", number) for number in range(3)]
+    assert [x.config for x in added] == [desk.search.suggest(number) for number in range(3)]
+
+
+def test_no_more_than_max_live_trials_at_once():
+    desk = Desk("w1", trials=3, max_live=2)
+    assert len(of(desk.started, m.TrialAdded)) == 2
+    follow = desk.failed()
+    assert [type(message) for message in follow] == [m.TrialEnded, m.TrialAdded, m.RunUnit]
+    assert follow[1].trial == "t0003"
+
+
+def test_a_worker_gets_a_unit_as_it_joins():
+    assert Desk("w1").joined == [m.RunUnit("w1", "t0001", 1, 0, 1, 0, last=False)]
+
+
+def test_the_last_unit_of_an_epoch_says_so_and_attempts_count_up():
+    desk = Desk("w1")
+    (command,) = desk.finished()
+    assert (command.last, command.version, command.attempt) == (True, 1, 2)
+
+
+def test_a_model_that_stays_is_saved_at_the_end_of_an_epoch_only():
+    desk = Desk("w1")
+    assert not of(desk.finished(), m.SaveVersion)
+    follow = desk.finished()
+    assert follow == [m.SaveVersion("w1", "t0001", 2, True), m.Evaluate("w1", "t0001", 1, 0, 3, 2)]
+
+
+def test_a_model_that_leaves_is_saved_for_others():
+    desk = Desk("w1", trials=2)
+    assert of(desk.finished(), m.SaveVersion) == [m.SaveVersion("w1", "t0001", 1, False)]
+    desk.saved(1, durable=False)
+    follow = desk.tell(m.WorkerJoined("w2"))
+    assert follow == [m.RunUnit("w2", "t0001", 1, 1, 3, 1, last=True)]
+
+
+def test_metrics_of_training_and_validation():
+    desk = Desk("w1", valid=2)
+    desk.finished(train_loss=1.0)
+    desk.finished(train_loss=2.0)
+    desk.evaluated(loss=5.0)
+    ended = of(desk.evaluated(loss=6.0), m.EpochEnded)
+    assert ended == [m.EpochEnded("t0001", 1, 2, {"train_loss": 1.5, "loss": 5.5}, True)]
+
+
+@pytest.mark.parametrize(("losses", "best"), [([2.0, 1.0], [True, True]), ([1.0, 2.0], [True, False])])
+def test_best_epochs(losses, best):
+    desk = Desk("w1", epochs=3)
+    found = [of(desk.epoch(loss=loss), m.EpochEnded)[0].best for loss in losses]
+    assert found == best
+
+
+def test_nan_is_best_only_while_there_is_nothing_else():
+    desk = Desk("w1", epochs=4)
+    found = [of(desk.epoch(loss=loss), m.EpochEnded)[0].best for loss in (math.nan, 3.0, math.nan)]
+    assert found == [True, True, False]
+
+
+def test_without_validation_an_epoch_ends_with_its_last_unit():
+    desk = Desk("w1", valid=0)
+    desk.finished(loss=1.0)
+    follow = desk.finished(loss=3.0)
+    kinds = [type(message) for message in follow]
+    assert kinds == [m.EpochEnded, m.SaveVersion, m.RunUnit]
+    assert follow[0].metrics == {"loss": 2.0}
+
+
+def test_a_metric_that_does_not_come_fails_the_trial():
+    end = of(Desk("w1").epoch(accuracy=1.0, f1=0.5), m.TrialEnded)[0]
+    assert end.state is TrialState.FAILED
+    assert end.reason == "metric='loss': is not among those that the task returned (accuracy, f1)"
+    assert "(none)" in of(Desk("w1").epoch(), m.TrialEnded)[0].reason
+
+
+def test_a_trial_ends_when_its_last_version_is_durable():
+    desk = Desk("w1", epochs=1)
+    follow = desk.epoch(loss=1.0)
+    assert not of(follow, m.TrialEnded)
+    assert desk.saved(2) == [m.TrialEnded("t0001", TrialState.COMPLETED), m.Finish(complete=True)]
+    assert desk.controller.finished
+
+
+def test_a_trial_that_was_saved_before_its_evaluation_ends_with_it():
+    desk = Desk("w1", epochs=1)
+    desk.finished()
+    desk.finished()
+    desk.saved(2)
+    kinds = [type(message) for message in desk.evaluated(loss=1.0)]
+    assert kinds == [m.EpochEnded, m.TrialEnded, m.Finish]
+
+
+def test_the_last_and_the_best_version_stay():
+    desk = Desk("w1", epochs=3)
+    drops = []
+    for epoch, loss in enumerate([1.0, 3.0, 2.0], 1):
+        drops.append(of(desk.epoch(loss=loss), m.DropVersion))
+        drops.append(of(desk.saved(2 * epoch), m.DropVersion))
+    assert [[drop.version for drop in some] for some in drops] == [[], [], [], [], [], [4]]
+
+
+def test_a_failed_trial_leaves_nothing_that_is_not_durable():
+    desk = Desk("w1", "w2")
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    desk.finished()
+    desk.tell(m.VersionSaved("t0001", 3, False, "", 0))
+    follow = desk.failed()
+    assert follow[0] == m.DropVersion("t0001", 3)
+    assert follow[1] == m.TrialEnded("t0001", TrialState.FAILED, "ValueError: no", "trace")
+
+
+class StopFirst(Random):
+    def observe(self, trial, epoch, metrics):
+        return Verdict.STOP
+
+
+def test_the_search_stops_a_trial():
+    desk = Desk("w1", search=StopFirst(1, 3))
+    desk.epoch(loss=1.0)
+    end = of(desk.saved(2), m.TrialEnded)[0]
+    assert (end.state, end.reason) == (TrialState.STOPPED, "stopped by the search after epoch 1")
+
+
+def test_a_failing_evaluation_waits_for_the_others():
+    desk = Desk("w1", "w2", valid=2)
+    desk.finished()
+    desk.finished()
+    desk.saved(2)
+    assert {slot.unit.work for slot in desk.controller.schedule.slots.values()} == {Work.EVALUATE}
+    assert not of(desk.failed("w1"), m.TrialEnded)
+    assert of(desk.evaluated("w2", loss=1.0), m.TrialEnded)[0].state is TrialState.FAILED
+
+
+def test_a_state_that_cannot_be_saved_fails_the_trial():
+    desk = Desk("w1")
+    desk.finished()
+    assert not of(desk.tell(m.SaveFailed("t0001", 1, "TypeError: no", "trace")), m.TrialEnded)
+    assert of(desk.finished(), m.TrialEnded) == [m.TrialEnded("t0001", TrialState.FAILED, "TypeError: no", "trace")]
+
+
+# ------------------------------------------------------------------------------------------------ lost things
+
+
+def test_a_lost_worker_s_unit_runs_elsewhere():
+    desk = Desk("w1", "w2")
+    assert desk.tell(m.WorkerLost("w1", "killed")) == [m.RunUnit("w2", "t0001", 1, 0, 2, 0, last=False)]
+
+
+def test_a_lost_model_is_rolled_back_to_what_is_saved():
+    desk = Desk("w1", "w2", partitions=3)
+    for _ in range(2):
+        desk.finished()
+    desk.tell(m.VersionSaved("t0001", 1, False, "", 0))
+    follow = desk.tell(m.WorkerLost("w1", "killed"))
+    visited = [message.partition for message in of(desk.messages, m.UnitFinished)]
+    assert follow == [m.TrialRolledBack("t0001", 1), m.RunUnit("w2", "t0001", 1, visited[1], 4, 1, last=False)]
+
+
+def test_an_ended_trial_whose_last_version_is_lost_trains_it_again():
+    """It must not end with the durable version of an earlier epoch."""
+    desk = Desk("w1", "w2")
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    desk.epoch(loss=1.0)
+    follow = desk.tell(m.WorkerLost("w1", "killed"))
+    assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
+    desk.finished("w2")
+    assert of(desk.finished("w2"), m.SaveVersion) == [m.SaveVersion("w2", "t0001", 4, True)]
+    assert of(desk.saved(4), m.TrialEnded)[0].state is TrialState.COMPLETED
+    assert len(of(desk.messages, m.EpochEnded)) == 2
+
+
+def test_units_that_kill_workers_fail_their_trial():
+    desk = Desk("w1", "w2", "w3", "w4", trials=1, epochs=1)
+    desk.tell(m.WorkerLost("w1", "killed"))
+    desk.tell(m.WorkerLost("w2", "killed"))
+    end = of(desk.tell(m.WorkerLost("w3", "signal 9")), m.TrialEnded)[0]
+    assert end.reason == (
+        "3 workers in a row were lost while t0001 trains on partition 0 in epoch 1; the last one: signal 9"
+    )
+
+
+def test_a_finished_unit_forgives_the_losses():
+    desk = Desk("w1", "w2", "w3", "w4")
+    for worker in ("w1", "w2"):
+        desk.tell(m.WorkerLost(worker, "killed"))
+    desk.finished("w3")
+    assert desk["t0001"].losses == 0
+
+
+def test_an_idle_worker_is_lost_without_harm():
+    assert Desk("w1", "w2").tell(m.WorkerLost("w2", "killed")) == []
+
+
+def test_a_version_that_a_worker_cannot_load_is_saved_again():
+    desk = Desk("w1", trials=2)
+    desk.finished()
+    desk.saved(1, durable=False)
+    desk.tell(m.WorkerJoined("w2"))
+    assert desk.controller.schedule.slots["w2"].unit.trial == "t0001"
+    follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2"))
+    assert follow == [m.SaveVersion("w1", "t0001", 1, False)]
+
+
+def test_a_version_that_nobody_has_is_trained_again():
+    desk = Desk("w1")
+    desk.finished()
+    follow = desk.tell(m.VersionLost("t0001", 1, "evicted", "w1"))
+    assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
+    # The worker finds the same loss a second time; what it does now is not affected.
+    assert desk.tell(m.VersionLost("t0001", 1, "evicted", "w1")) == []
+    assert desk.controller.schedule.slots["w1"].unit is not None
+
+
+def test_a_version_that_is_not_needed_is_lost_without_harm():
+    desk = Desk("w1")
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    desk.finished()
+    assert desk.tell(m.VersionLost("t0001", 2, "gone")) == []
+
+
+# ---------------------------------------------------------------------------------------------- late reports
+
+
+WHERE = ("w1", "t0001", 1, 0, 99)
+LATE = [
+    m.UnitFinished(*WHERE, 1, 0.0, 1.0),
+    m.Evaluated(*WHERE, 0.0, 1.0),
+    m.UnitFailed(*WHERE, Work.TRAIN, 0.0, 1.0, "error"),
+    m.UnitFinished("w1", "t0001", 1, 1, 1, 1, 0.0, 1.0),
+    m.VersionSaved("t0001", 5, True, "", 0),
+    m.VersionSaved("t9999", 1, True, "", 0),
+    m.VersionLost("t9999", 1, "gone"),
+    m.SaveFailed("t9999", 1, "error"),
+    m.WorkerLost("w9", "killed"),
+]
+
+
+@pytest.mark.parametrize("event", LATE, ids=lambda event: type(event).__name__)
+def test_late_reports_change_nothing(event):
+    desk = Desk("w1")
+    before = desk["t0001"].story()
+    assert desk.controller.refuses(event)
+    assert desk.controller.handle(event) == []
+    assert desk["t0001"].story() == before
+
+
+def test_other_events_are_never_late():
+    controller = Desk("w1").controller
+    assert not any(map(controller.refuses, [m.WorkerJoined("w2"), m.OperatorAsked("drain"), m.RunStarted("x")]))
+
+
+# ----------------------------------------------------------------------------------------- draining, resuming
+
+
+def test_draining_starts_nothing_and_saves_everything():
+    desk = Desk("w1", "w2", trials=3)
+    desk.finished("w1")
+    assert desk.tell(m.OperatorAsked("drain")) == [m.SaveVersion("w1", "t0001", 1, True)]
+    running = [slot.unit.trial for slot in desk.controller.schedule.slots.values()]
+    follow = [*desk.finished("w1"), *desk.finished("w2")]
+    assert follow == [m.SaveVersion(w, trial, 1, True) for w, trial in zip(("w1", "w2"), running, strict=True)]
+    assert desk.saved(1, running[0]) == desk.saved(1, running[1]) == []
+    assert desk.saved(1) == [m.Finish(complete=False)]
+    assert desk.tell(m.WorkerJoined("w3")) == []
+
+
+def test_draining_before_any_work_finishes_at_once():
+    assert Desk().tell(m.OperatorAsked("drain")) == [m.Finish(complete=False)]
+
+
+def test_a_drain_that_comes_as_all_is_done_is_complete():
+    desk = Desk("w1", epochs=1)
+    desk.epoch(loss=1.0)
+    assert desk.tell(m.OperatorAsked("drain")) == []
+    assert desk.saved(2)[-1] == m.Finish(complete=True)
+
+
+def test_a_resumed_run_goes_on_where_it_stopped():
+    desk = Desk("w1", trials=2)
+    desk.finished()
+    desk.saved(1, durable=False)
+    again = Controller(desk.search, desk.controller.policy, partitions=2, valid_partitions=1)
+    again.restore(desk.messages)
+    assert again.handle(m.RunStarted("test")) == []
+    assert not again.schedule.slots
+    assert again.handle(m.WorkerJoined("w1")) == [m.RunUnit("w1", "t0002", 1, 1, 3, 0, last=False)]
+
+
+def test_a_finished_run_that_is_resumed_is_finished():
+    desk = Desk("w1", epochs=1)
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    again = Controller(desk.search, POLICIES["random"], partitions=2, valid_partitions=1)
+    again.restore(desk.messages)
+    assert again.finished
+    assert again.handle(m.RunStarted("test")) == [m.Finish(complete=True)]

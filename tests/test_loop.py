@@ -1,0 +1,253 @@
+"""The loop: everything is written down before anybody acts. On the simulated backend, with a real journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from hopfleet.backends.simulated import Simulated
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.space import uniform
+from hopfleet.errors import JournalError
+from hopfleet.loop import Interrupts, Loop
+from hopfleet.scheduler.invariants import validate_history
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.search import Random
+from hopfleet.search.base import Goal
+from hopfleet.store.journal import Journal
+
+START = [m.RunStarted("test")]
+
+
+class SpyJournal(Journal):
+    """Notes every append in a common log."""
+
+    def __init__(self, path, log):
+        super().__init__(path, writable=True)
+        self.log = log
+
+    def append(self, time, messages):
+        super().append(time, messages)
+        self.log += [("journal", message) for message in messages]
+
+
+class SpyBackend(Simulated):
+    def __init__(self, log, **options):
+        super().__init__(**options)
+        self.log = log
+
+    def send(self, command, trial):
+        assert trial.id == command.trial
+        self.log.append(("act", command))
+        super().send(command, trial)
+
+
+class SpyVersions:
+    def __init__(self, log):
+        self.log = log
+
+    def drop(self, trial, version):
+        self.log.append(("act", m.DropVersion(trial, version)))
+
+    def release(self):
+        self.log.append(("act", "release"))
+
+
+class SpyObserver:
+    def __init__(self, log):
+        self.log = log
+        self.refreshed = 0
+
+    def update(self, time, message):
+        self.log.append(("show", message))
+
+    def refresh(self):
+        self.refreshed += 1
+
+
+class Bench:
+    """A loop with spies all round it."""
+
+    def __init__(self, path, *, trials=3, epochs=2, workers=2, backend=None, **options):
+        self.log = []
+        search = Random(trials, epochs)
+        search.setup({"x": uniform(0, 1)}, seed=0, goal=Goal("loss", "min"))
+        self.controller = Controller(search, POLICIES["longest-remaining"], partitions=3, valid_partitions=1)
+        self.journal = SpyJournal(path / "journal.sqlite", self.log)
+        self.controller.restore(message for _, _, message in self.journal.read())
+        self.backend = (backend or SpyBackend)(self.log, **options)
+        self.backend.start(None, workers)
+        self.observer = SpyObserver(self.log)
+        self.loop = Loop(self.controller, self.backend, self.journal, SpyVersions(self.log), self.observer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.journal.close()
+
+    def of(self, kind):
+        return [what for who, what in self.log if who == kind]
+
+    def journaled(self):
+        return [message for _, _, message in self.journal.read()]
+
+
+def is_command(message):
+    return isinstance(message, m.RunUnit | m.Evaluate | m.SaveVersion | m.DropVersion)
+
+
+def test_a_whole_run(tmp_path):
+    with Bench(tmp_path) as bench:
+        assert bench.loop.run(START) is True
+        messages = bench.journaled()
+        assert messages == bench.of("journal") == bench.of("show")
+        assert messages[-1] == m.Finish(complete=True) == bench.journal.last()
+        validate_history(messages, 3)
+        assert bench.observer.refreshed > 0
+        assert bench.of("act").count("release") == 1
+        times = [time for _, time, _ in bench.journal.read()]
+        assert times == sorted(times)
+
+
+def test_written_before_acted(tmp_path):
+    with Bench(tmp_path, failures=[(2.5, "w1"), (7.5, "w3")]) as bench:
+        bench.loop.run(START)
+        written, acted = [], []
+        for who, what in bench.log:
+            if who == "journal":
+                written.append(what)
+            elif who == "act" and what != "release":
+                assert what in written
+                acted.append(what)
+            elif who == "show":
+                assert what in written
+        assert acted == [message for message in written if is_command(message)]
+        assert any(isinstance(message, m.WorkerLost) for message in written)
+
+
+class BatchingBackend(SpyBackend):
+    """Hands over several events at once, with late ones among them and most of them twice."""
+
+    def receive(self, timeout):
+        events = [event for _ in range(3) for event in super(BatchingBackend, self).receive(timeout)]
+        again = [event for event in events if not isinstance(event, m.WorkerJoined)]
+        return [m.UnitFinished("w9", "t0001", 1, 0, 1, 1, 0.0, 1.0), *events, *again]
+
+
+def test_late_reports_are_not_journaled(tmp_path):
+    with Bench(tmp_path, backend=BatchingBackend) as bench:
+        assert bench.loop.run(START) is True
+        messages = bench.journaled()
+        finished = [x for x in messages if isinstance(x, m.UnitFinished)]
+        assert len(finished) == len({x.attempt for x in finished}) == 3 * 2 * 3
+        assert not any(x.worker == "w9" for x in finished)
+        validate_history(messages, 3)
+
+
+class CrowdedBackend(SpyBackend):
+    """With every evaluation, one more worker joins."""
+
+    def receive(self, timeout):
+        events = super().receive(timeout)
+        more = [m.WorkerJoined("w9") for event in events if isinstance(event, m.Evaluated)]
+        return events + more
+
+
+def test_a_journal_ends_with_finish(tmp_path):
+    with Bench(tmp_path, trials=1, epochs=1, backend=CrowdedBackend) as bench:
+        bench.loop.run(START)
+        assert bench.journal.last() == m.Finish(complete=True)
+
+
+class SilentBackend(SpyBackend):
+    """Has nothing to tell every other time."""
+
+    turn = 0
+
+    def receive(self, timeout):
+        self.turn += 1
+        return super().receive(timeout) if self.turn % 2 else []
+
+
+def test_nothing_is_written_when_nothing_happens(tmp_path):
+    with Bench(tmp_path, backend=SilentBackend) as bench:
+        bench.loop.run(START)
+        assert bench.observer.refreshed == bench.backend.turn
+
+
+class DrainingBackend(SpyBackend):
+    """Somebody presses Ctrl-C as a version is saved for the first time."""
+
+    def receive(self, timeout):
+        events = super().receive(timeout)
+        if any(isinstance(event, m.VersionSaved) for event in events):
+            self.drain()
+        return events
+
+
+def test_drained_and_resumed(tmp_path):
+    with Bench(tmp_path, backend=DrainingBackend) as bench:
+        bench.backend.drain = bench.loop.drain
+        assert bench.loop.run(START) is False
+        first = bench.journaled()
+        assert first.count(m.OperatorAsked("drain")) == 1
+        asked = first.index(m.OperatorAsked("drain"))
+        assert not any(isinstance(message, m.RunUnit | m.Evaluate) for message in first[asked:])
+        assert first[-1] == m.Finish(complete=False)
+    with Bench(tmp_path) as bench:
+        assert bench.loop.run(START) is True
+        messages = bench.journaled()
+        assert messages[: len(first)] == first
+        assert messages[-1] == m.Finish(complete=True)
+        assert not any(isinstance(message, m.TrialRolledBack) for message in messages)
+        assert sum(isinstance(message, m.UnitFinished) for message in messages) == 3 * 2 * 3
+
+
+def test_a_drain_that_comes_too_late_is_a_complete_run(tmp_path):
+    with Bench(tmp_path, trials=1, epochs=1, workers=1, backend=DrainingBackend) as bench:
+        bench.backend.drain = bench.loop.drain
+        assert bench.loop.run(START) is True
+        assert m.OperatorAsked("drain") in bench.journaled()
+        assert bench.journal.last() == m.Finish(complete=True)
+
+
+def test_a_journal_that_fails_stops_the_run_before_it_acts(tmp_path):
+    class BrokenJournal(SpyJournal):
+        def append(self, time, messages):
+            raise JournalError("disk full")
+
+    with Bench(tmp_path) as bench:
+        bench.loop._journal = BrokenJournal(tmp_path / "other.sqlite", bench.log)
+        with pytest.raises(JournalError, match="disk full"):
+            bench.loop.run(START)
+        bench.loop._journal.close()
+        assert bench.log == []
+
+
+def test_interrupts_first_ask_then_raise():
+    heard = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Interrupts(lambda: heard.append(1)):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard == [1]
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupts_leave_other_threads_alone():
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def body():
+        with Interrupts(lambda: None):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert seen == [before]
