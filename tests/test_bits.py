@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,17 @@ def assert_same_state(checkpoint: Path, model: Any, optimizer: Any, schedule: An
     assert optimizer_tree["groups"][0]["lr"] == optimizer.param_groups[0]["lr"]
     if schedule is not None:
         assert tree["scheduler"][0]["last_epoch"] == schedule.last_epoch
-    assert same_bits(tensors["random.torch"], torch.get_rng_state())
-    if "random.device" in tensors:
-        assert same_bits(tensors["random.device"], torch.cuda.get_rng_state())
-    assert np.array_equal(tensors["random.numpy.1"].numpy(), np.random.get_state(legacy=True)[1])
+    assert_same_random(tensors["random.bytes"].numpy(), tree["random"]["lengths"])
+
+
+def assert_same_random(content: np.ndarray, lengths: list[int]) -> None:
+    """The saved vectors of all generators, end to end, are those of this process."""
+    words, keys, generator, *device = np.split(content, np.cumsum(lengths)[:-1])
+    assert tuple(words.view(np.uint32).tolist()) == random.getstate()[1]
+    assert np.array_equal(keys.view(np.uint32), np.random.get_state(legacy=True)[1])
+    assert np.array_equal(generator, torch.get_rng_state().numpy())
+    if device:
+        assert np.array_equal(device[0], torch.cuda.get_rng_state().numpy())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])

@@ -57,6 +57,7 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
         ({"search": 3}, UsageError, "search=3: must be a search"),
         ({"backend": "cloud"}, UsageError, "backend='cloud': unknown; there are inline, local, simulated"),
         ({"policy": "best"}, UsageError, "policy='best': unknown; there are longest-remaining, random"),
+        ({"order": "any"}, UsageError, "order='any': must be 'open'"),
         ({"mode": "up"}, UsageError, "mode='up': must be 'min' or 'max'"),
         ({"mode": None}, UsageError, "metric='accuracy': say mode="),
         ({"name": "../up"}, UsageError, r"name='\.\./up': use letters"),
@@ -287,6 +288,18 @@ def test_same_seed_same_experiment_inline() -> None:
             other.history,
         )
         assert one.checkpoint.read_bytes() == other.checkpoint.read_bytes()
+
+
+def test_fixed_orders_give_the_same_bits_on_any_number_of_workers() -> None:
+    runs = [
+        experiment(name=f"w{workers}", order="fixed", backend=backend, workers=workers).fit(quiet=True)
+        for backend, workers in (("inline", 1), ("inline", 3), ("local", 2))
+    ]
+    for one, *others in zip(*(run.trials for run in runs), strict=True):
+        for other in others:
+            assert other.visits == one.visits
+            assert other.last_checkpoint.read_bytes() == one.last_checkpoint.read_bytes()
+    assert runs[0].trials[0].visits != runs[0].trials[1].visits
 
 
 def test_drop_last_and_default_batch_size() -> None:

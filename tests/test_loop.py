@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hopfleet.backends.simulated import Simulated
+from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
@@ -115,7 +115,7 @@ def test_a_whole_run(tmp_path):
 
 
 def test_written_before_acted(tmp_path):
-    with Bench(tmp_path, failures=[(2.5, "w1"), (7.5, "w3")]) as bench:
+    with Bench(tmp_path, failures=[Failure(2.5, "w1", 2.5), Failure(7.5, "w2")]) as bench:
         bench.loop.run(START)
         written, acted = [], []
         for who, what in bench.log:

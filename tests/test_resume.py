@@ -167,8 +167,8 @@ def _interrupted(_: object) -> object:
 def test_a_finished_or_different_experiment_is_not_touched(own_home: Path) -> None:
     run_and_signal(own_home, ["inline", "1"], 60, signal.SIGKILL)
     different = experiment("inline", 1)
-    different.seed = 6
-    with pytest.raises(ExperimentExists, match=r"another seed.*overwrite=True"):
+    different.batch_size = 16
+    with pytest.raises(ExperimentExists, match=r"another batch_size.*overwrite=True"):
         different.fit(quiet=True)
     experiment("inline", 1).fit(quiet=True)
     with pytest.raises(ExperimentExists, match=r"finished already.*overwrite=True"):

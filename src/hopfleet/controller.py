@@ -18,6 +18,8 @@ from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import Policy, next_assignment
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.orders import fixed_order
 from hopfleet.scheduler.progress import Outcome, Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import Search, Verdict
@@ -41,12 +43,15 @@ class Controller:
         valid_partitions: int,
         seed: int = 0,
         max_live: int = MAX_LIVE,
+        estimates: Estimates | None = None,
+        fixed_order: bool = False,
     ) -> None:
         self.search = search
         self.policy = policy
         self.seed = seed
         self.max_live = max_live
-        self.schedule = Schedule(partitions, valid_partitions)
+        self.fixed_order = fixed_order
+        self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.finished = False
         self.draining = False
         self._rng = random.Random(derive(seed, "policy"))
@@ -66,13 +71,20 @@ class Controller:
         """
         if self.refuses(event):
             return []
+        self._tell_time(event)
         self._apply(event)
         return list(self._decide())
 
     def restore(self, messages: Iterable[m.Message]) -> None:
         """Become what the controller was that wrote these messages."""
         for message in messages:
+            self._tell_time(message)
             self._apply(message)
+
+    def _tell_time(self, message: m.Message) -> None:
+        ended = getattr(message, "ended", None)
+        if ended is not None:
+            self.schedule.now = max(self.schedule.now, ended)
 
     def refuses(self, event: m.Event) -> bool:
         """Whether an event comes too late to count."""
@@ -181,7 +193,10 @@ class Controller:
     def _(self, message: m.TrialAdded) -> None:
         trial = Trial(message.trial, message.number, message.config, message.seed, message.epochs)
         self._next_number = message.number + 1
-        self.schedule.add(trial)
+        self.schedule.add(trial, self._order(trial) if self.fixed_order else ())
+
+    def _order(self, trial: Trial) -> list[int]:
+        return fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
 
     @_apply.register
     def _(self, message: m.TrialRolledBack) -> None:

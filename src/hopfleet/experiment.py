@@ -26,6 +26,7 @@ from hopfleet.machine import choose_workers, this_machine
 from hopfleet.monitor.history import History
 from hopfleet.monitor.live import LiveView, open_view
 from hopfleet.results import Results
+from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.search import SEARCHES
 from hopfleet.search.base import Goal, Search, at_least_one
@@ -41,7 +42,7 @@ RESUME = "HOPFLEET_RESUME"
 UNDER_RUN = "__hopfleet__"
 """The ``__name__`` of a file that ``hopfleet run`` loads."""
 
-SAME = ("task", "space", "search", "metric", "mode", "seed", "batch_size", "drop_last", "train", "valid")
+SAME = ("task", "space", "search", "metric", "mode", "seed", "batch_size", "drop_last", "order", "train", "valid")
 """Parts of the definition that must not change between a run and its resumption."""
 
 REPLACE = "fit(overwrite=True) replaces it, another name= keeps both"
@@ -83,6 +84,7 @@ class Experiment:
         workers: int | str = "auto",
         backend: Backend | str = "local",
         policy: str = DEFAULT,
+        order: str = "open",
         device: str = "auto",
         threads: int = 1,
         batch_size: int = 32,
@@ -101,6 +103,9 @@ class Experiment:
         self.seed = _seed(seed)
         self.search.setup(space, seed=self.seed, goal=self.goal)
         self.use(workers=workers, backend=backend, policy=policy)
+        if order not in ("open", "fixed"):
+            raise UsageError(f"order={order!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
+        self.order = order
         self.device = device
         self.threads = at_least_one("threads", threads)
         self.batch_size = at_least_one("batch_size", batch_size)
@@ -245,6 +250,7 @@ class Experiment:
             "seed": self.seed,
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
+            "order": self.order,
             "train": _summary(train),
             "valid": None if valid is None else _summary(valid),
             "policy": self.policy_name,
@@ -285,6 +291,8 @@ class Experiment:
             partitions=len(train),
             valid_partitions=0 if valid is None else len(valid),
             seed=self.seed,
+            estimates=Estimates(train.partition_rows),
+            fixed_order=self.order == "fixed",
         )
         if resumed:
             controller.restore(_shown(journal, view))

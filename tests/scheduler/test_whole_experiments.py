@@ -9,7 +9,7 @@ from driver import FAULTS, Driver, Fault, Setting, check_nobody_waits, controlle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfleet.backends.simulated import Simulated
+from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.scheduler.invariants import validate, validate_history
@@ -183,7 +183,7 @@ def test_simulated_backend(setting, failures, data):
         setting = Setting(**{**vars(setting), "valid": 1})  # it makes validation metrics only
     times = data.draw(st.lists(st.floats(0, 10), min_size=1, max_size=5))
     turns = itertools.cycle(times)
-    lost = [(when, f"w{number}") for when, number in failures]
+    lost = [Failure(when, f"w{number}", back=when + number / 4) for when, number in failures]
     messages, makespan = simulate(setting, seconds=lambda command, trial: next(turns), failures=lost)
     validate_history(messages, setting.partitions)
     assert messages[-1] == m.Finish(complete=True)

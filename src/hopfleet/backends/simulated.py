@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hopfleet.domain.messages import (
     Command,
@@ -29,11 +30,20 @@ Seconds = Callable[[RunUnit | Evaluate, Trial], float]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker that is lost at a time, and comes back empty-handed at another, or never."""
+
+    time: float
+    worker: str
+    back: float | None = None
+
+
 class Simulated:
     """``seconds`` gives the time of each unit and evaluation, ``metrics`` the result of a trial after an epoch.
 
-    ``partitions`` gives, for each worker, the partitions that it can read (None: all). ``failures`` are pairs of a
-    time and a worker that is lost then; a fresh one with the same partitions takes its place.
+    ``partitions`` gives, for each worker, the partitions that it can read (None: all). ``failures`` tell when a
+    worker is lost and when, if ever, it comes back.
     """
 
     name = "simulated"
@@ -44,7 +54,7 @@ class Simulated:
         metrics: Metrics = lambda trial, epoch: {"loss": 1.0 / epoch},
         *,
         partitions: Sequence[Sequence[int] | None] | None = None,
-        failures: Sequence[tuple[float, str]] = (),
+        failures: Sequence[Failure] = (),
     ) -> None:
         self._seconds = seconds
         self._metrics = metrics
@@ -52,7 +62,7 @@ class Simulated:
         self._failures = failures
         self._clock = 0.0
         self._order = itertools.count()
-        self._queue: list[tuple[float, int, Event]] = []
+        self._queue: list[tuple[float, int, Event | Failure]] = []
         self._alive: set[str] = set()
         self._joined: dict[str, WorkerJoined] = {}
         self._names = itertools.count(1)
@@ -60,8 +70,8 @@ class Simulated:
     def start(self, job: Job | None, workers: int) -> None:
         for number in range(workers):
             self._join(self._partitions[number] if self._partitions is not None else None)
-        for when, worker in self._failures:
-            self._later(when, WorkerLost(worker, "simulated failure"))
+        for failure in self._failures:
+            self._later(failure.time, failure)
 
     def probe(self, trial: Trial) -> Finding:
         return Finding(metrics=tuple(self._metrics(trial, 1)))
@@ -86,11 +96,15 @@ class Simulated:
     def receive(self, timeout: float) -> list[Event]:
         while self._queue:
             self._clock, _, event = heapq.heappop(self._queue)
-            if isinstance(event, WorkerLost):
+            if isinstance(event, Failure):
                 if event.worker not in self._alive:
                     continue
                 self._alive.remove(event.worker)
-                self._join(self._joined[event.worker].partitions)
+                if event.back is not None:
+                    self._later(max(event.back, self._clock), self._joined[event.worker])
+                return [WorkerLost(event.worker, "simulated failure")]
+            if isinstance(event, WorkerJoined):
+                self._alive.add(event.worker)
             elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
                 continue
             return [event]
@@ -106,8 +120,7 @@ class Simulated:
         name = f"w{next(self._names)}"
         joined = WorkerJoined(name, "simulated", None if partitions is None else tuple(partitions))
         self._joined[name] = joined
-        self._alive.add(name)
         self._later(self._clock, joined)
 
-    def _later(self, when: float, event: Event) -> None:
+    def _later(self, when: float, event: Event | Failure) -> None:
         heapq.heappush(self._queue, (when, next(self._order), event))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import random
@@ -449,21 +450,35 @@ def _set_random(state: Mapping[str, Any], device: Any) -> None:
 
 
 def _pack_random(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Random streams with their long integer vectors as tensors."""
+    """Random streams with all their long vectors in one tensor: a file with few tensors is read and written fast."""
     version, words, gauss = state["python"]
     name, keys, *rest = state["numpy"]
+    vectors = [np.array(words, np.uint32), keys, state["torch"].numpy()]
+    device = state.get("device")
+    if torch.is_tensor(device):
+        vectors.append(device.numpy())
+    pieces = [vector.view(np.uint8) for vector in vectors]
     return {
-        **state,
-        "python": (version, torch.from_numpy(np.array(words, np.int64)), gauss),
-        "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest),
+        "bytes": torch.from_numpy(np.concatenate(pieces)),
+        "lengths": [len(piece) for piece in pieces],
+        "python": [version, gauss],
+        "numpy": [name, *rest],
+        "device": None if torch.is_tensor(device) else device,
     }
 
 
-def _unpack_random(state: Mapping[str, Any]) -> dict[str, Any]:
-    version, words, gauss = state["python"]
-    name, keys, *rest = state["numpy"]
-    return {
-        **state,
-        "python": (version, tuple(words.tolist()), gauss),
-        "numpy": (name, keys.numpy().astype(np.uint32), *rest),
+def _unpack_random(packed: Mapping[str, Any]) -> dict[str, Any]:
+    ends = list(itertools.accumulate(packed["lengths"]))
+    words, keys, generator, *device = np.split(packed["bytes"].numpy(), ends[:-1])
+    version, gauss = packed["python"]
+    name, *rest = packed["numpy"]
+    state = {
+        "python": (version, tuple(words.view(np.uint32).tolist()), gauss),
+        "numpy": (name, keys.view(np.uint32), *rest),
+        "torch": torch.from_numpy(generator),
     }
+    if device:
+        state["device"] = torch.from_numpy(device[0])
+    elif packed["device"] is not None:
+        state["device"] = packed["device"]
+    return state

@@ -33,7 +33,7 @@ class Progress:
     visits: list[int] = field(default_factory=list)
     #: Partitions not visited yet in the epoch of the next unit. Never empty.
     todo: set[int] = field(default_factory=set)
-    #: Partitions to visit next, in this order: units that run again because their versions were lost.
+    #: Partitions to visit next, in this order: a fixed order, or units that run again because versions were lost.
     forced: deque[int] = field(default_factory=deque)
     #: Epochs that are trained and evaluated.
     epochs_ended: int = 0

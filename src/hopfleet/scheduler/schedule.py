@@ -17,6 +17,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
+from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Outcome, Progress
 
 
@@ -30,6 +31,8 @@ class Slot:
     #: What it runs now, and under which attempt number.
     unit: Unit | None = None
     attempt: int = 0
+    #: The schedule's time when it was told so.
+    started: float = 0.0
     #: The training partition that it read last.
     warm: int | None = None
 
@@ -45,8 +48,11 @@ class Assignment:
 class Schedule:
     """All live trials and all workers of an experiment."""
 
-    def __init__(self, partitions: int, valid_partitions: int) -> None:
+    def __init__(self, partitions: int, valid_partitions: int, estimates: Estimates | None = None) -> None:
         self.partitions = partitions
+        #: The latest time that an event has told.
+        self.now = 0.0
+        self.estimates = estimates or Estimates([1] * partitions)
         self.valid_partitions = valid_partitions
         self.trials: dict[str, Progress] = {}
         self.slots: dict[str, Slot] = {}
@@ -92,6 +98,10 @@ class Schedule:
         """The expected time of all units that this trial still has to train."""
         return self.unit_seconds(progress) * progress.units_left
 
+    def expected(self, progress: Progress, worker: str, partition: int) -> float:
+        """The expected time of one unit of this trial on one worker."""
+        return self.estimates.expected(progress.trial.id, progress.trial.number, worker, partition)
+
     def load(self, slot: Slot) -> float:
         """Units that wait for this worker, those on replicated partitions shared out evenly."""
         mine = range(self.partitions) if slot.partitions is None else slot.partitions
@@ -135,8 +145,10 @@ class Schedule:
 
     # ----------------------------------------------------------------------------------------------- trials
 
-    def add(self, trial: Trial) -> Progress:
+    def add(self, trial: Trial, order: Iterable[int] = ()) -> Progress:
+        """Take in a trial; ``order`` fixes the partitions to visit beforehand."""
         progress = self.trials[trial.id] = Progress(trial, self.partitions)
+        progress.forced.extend(order)
         for partition in range(self.partitions):
             self.owed[partition] += trial.epochs
         self._refresh(progress)
@@ -209,7 +221,7 @@ class Schedule:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
             progress.evaluates_on[unit.partition] = worker
-        slot.unit, slot.attempt = unit, attempt
+        slot.unit, slot.attempt, slot.started = unit, attempt, self.now
         del self.idle[worker]
         self._refresh(progress)
 
@@ -231,6 +243,7 @@ class Schedule:
         self.seconds += seconds
         self.measured += 1
         self.owed[unit.partition] -= 1
+        self.estimates.measured(unit.trial, progress.trial.number, worker, unit.partition, seconds)
         self._refresh(progress)
 
     def finish_evaluation(self, worker: str, sums: Mapping[str, RowSum]) -> None:

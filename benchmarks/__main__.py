@@ -1,0 +1,54 @@
+"""``python -m benchmarks``: run them, print one table, and with ``--write`` put it into docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.row import Row, table
+
+NAMES = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput")
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, not how fast")
+    parser.add_argument("--only", choices=NAMES, action="append", help="this benchmark alone; may be repeated")
+    parser.add_argument("--write", action="store_true", help=f"replace the table in {DOCUMENT.name}")
+    options = parser.parse_args()
+    if options.write and (options.quick or options.only):
+        parser.error("--write: the document holds whole runs only; leave out --quick and --only")
+    rows: list[Row] = []
+    load = os.getloadavg()[0]
+    for name in options.only or NAMES:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        rows += importlib.import_module(f"benchmarks.{name}").measure(options.quick)
+    results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
+    print(results)
+    if options.write:
+        write(results)
+    missed = [row for row in rows if row.ok is False]
+    return 1 if missed and not options.quick else 0
+
+
+def machine() -> str:
+    cores = len(os.sched_getaffinity(0))
+    packages = ", ".join(f"{package} {version(package)}" for package in ("numpy", "torch", "pyarrow", "safetensors"))
+    return f"{cores} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, {packages}."
+
+
+def write(results: str) -> None:
+    before, rest = DOCUMENT.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{results}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A decision of the controller: ``handle(UnitFinished)``, from a few live trials to 10,000.
+
+The simulated backend feeds it; only ``handle`` is timed. Unit times differ between trials, so that the policy has
+something to weigh.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import mean, median
+
+from benchmarks.row import Row, milliseconds
+from hopfleet.backends.simulated import Simulated
+from hopfleet.controller import Controller
+from hopfleet.domain.messages import Evaluate, Message, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
+from hopfleet.domain.space import uniform
+from hopfleet.domain.trial import Trial
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.search.base import Goal
+from hopfleet.search.random import Random
+
+WORKERS = 16
+BAR = 1e-3
+#: Live trials, and how many units to look at.
+SIZES = ((16, 500), (256, 8000), (1000, 1500), (10_000, 300))
+QUICK = ((8, 50), (32, 50))
+
+
+def measure(quick: bool) -> list[Row]:
+    rows = []
+    for policy in POLICIES:
+        for pinned in (False, True):
+            where = "each partition on one worker" if pinned else "all partitions everywhere"
+            smaller: tuple[int, float] | None = None
+            for trials, units in QUICK if quick else SIZES:
+                times = sorted(_decisions(policy, trials, units, pinned=pinned))
+                middle, last = median(times), times[int(0.99 * len(times))]
+                growth, bar, ok = "", "", None
+                if trials == 256:
+                    bar, ok = "mean and p99 < 1 ms", mean(times) < BAR and last < BAR
+                if smaller is not None and trials > 256:
+                    # A tenth is left to noise.
+                    allowed = trials / smaller[0]
+                    growth = (
+                        f"{milliseconds(smaller[1])} at {smaller[0]:,}: ×{middle / smaller[1]:.1f} for ×{allowed:.1f}"
+                    )
+                    bar, ok = "linear", middle / smaller[1] <= 1.1 * allowed
+                smaller = (trials, middle)
+                ours = f"mean {milliseconds(mean(times))}, median {milliseconds(middle)}, p99 {milliseconds(last)}"
+                rows.append(Row("decision", f"{trials:,} live trials, {policy}, {where}", ours, growth, None, bar, ok))
+    return rows
+
+
+def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[float]:
+    """Seconds that each ``handle`` of a finished unit took."""
+    search = Random(trials=trials, max_epochs=2)
+    search.setup({"cost": uniform(0.5, 1.5)}, seed=0, goal=Goal("loss", "min"))
+    controller = Controller(search, POLICIES[policy], partitions=WORKERS, valid_partitions=1, max_live=trials)
+    backend = Simulated(
+        lambda command, trial: trial.config["cost"] if isinstance(command, RunUnit) else 0.05,
+        partitions=[[number] for number in range(WORKERS)] if pinned else None,
+    )
+    backend.start(None, WORKERS)
+    live: dict[str, Trial] = {}
+    _obey(controller.handle(RunStarted("benchmark")), backend, live)
+    times: list[float] = []
+    while not controller.finished and len(times) < units:
+        for event in backend.receive(0):
+            start = time.perf_counter()
+            messages = controller.handle(event)
+            if isinstance(event, UnitFinished):
+                times.append(time.perf_counter() - start)
+            _obey(messages, backend, live)
+    return times
+
+
+def _obey(messages: list[Message], backend: Simulated, live: dict[str, Trial]) -> None:
+    for message in messages:
+        match message:
+            case TrialAdded():
+                live[message.trial] = Trial(message.trial, message.number, message.config, message.seed, message.epochs)
+            case RunUnit() | Evaluate() | SaveVersion():
+                backend.send(message, live[message.trial])
+            case _:
+                pass

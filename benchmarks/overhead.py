@@ -1,0 +1,44 @@
+"""A unit of no work, end to end: controller, SQLite journal, local worker processes, saving at epochs' ends.
+
+Time is from the first unit's start to the last one's, divided by the units between; starting workers is left out.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from benchmarks.row import Row, milliseconds
+from benchmarks.runs import scratch, tiny_data, units_of
+from benchmarks.tasks import NoWork
+
+BAR = 5e-3
+
+
+def measure(quick: bool) -> list[Row]:
+    trials, partitions, epochs, repeats = (2, 4, 1, 1) if quick else (8, 8, 8, 3)
+    rows = []
+    for workers in (1, 2):
+        times, hops = [], 0
+        for _ in range(repeats):
+            with scratch() as folder:
+                data = tiny_data(folder, partitions)
+                configs = [{"number": number} for number in range(trials)]
+                units = units_of(NoWork(), data, configs, folder / "run", epochs=epochs, workers=workers)
+            starts = sorted(unit.sums["train_began"].mean for _, unit in units)
+            times.append((starts[-1] - starts[0]) / (len(starts) - 1))
+            hops = sum(unit.hopped for _, unit in units)
+        what = (
+            f"{trials * partitions * epochs} units of no work on {workers} worker{'s' * (workers > 1)}, {hops} hops: "
+        )
+        rows.append(
+            Row(
+                "overhead",
+                f"{what}wall time per unit, median of {repeats} runs",
+                milliseconds(median(times)),
+                f"best run {milliseconds(min(times))}",
+                None,
+                "< 5 ms",
+                median(times) < BAR,
+            )
+        )
+    return rows

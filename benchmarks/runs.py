@@ -1,0 +1,69 @@
+"""Running an experiment for its timings: a folder that goes away, tiny data, and the journal read back."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hopfleet as hop
+from hopfleet.backends.local import Local
+from hopfleet.data import Dataset
+from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined
+from hopfleet.frameworks.base import Task
+from hopfleet.store.journal import Journal
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder on the disk where temporary files go."""
+    with tempfile.TemporaryDirectory(prefix="hopfleet-bench-") as folder:
+        yield Path(folder)
+
+
+def tiny_data(folder: Path, partitions: int) -> Dataset:
+    """64 rows a partition, for tasks that do not look at them."""
+    return hop.partition({"x": np.zeros((64 * partitions, 4), np.float32)}, folder / "data", partitions=partitions)
+
+
+class Pinned(Local):
+    """Local workers that can read one partition each, as on a cluster: every epoch hops."""
+
+    def receive(self, timeout: float) -> list[Event]:
+        return [_pinned(event) if isinstance(event, WorkerJoined) else event for event in super().receive(timeout)]
+
+
+def _pinned(joined: WorkerJoined) -> WorkerJoined:
+    return WorkerJoined(joined.worker, joined.device, (int(joined.worker[1:]) - 1,))
+
+
+def units_of(
+    task: Task,
+    data: Dataset,
+    configs: Sequence[Mapping[str, Any]],
+    folder: Path,
+    *,
+    epochs: int,
+    workers: int,
+    backend: Any = "local",
+) -> list[tuple[float, UnitFinished]]:
+    """Train these configurations in a real experiment; its units, and when the controller heard of each."""
+    space = {name: hop.grid_search([config[name] for config in configs]) for name in configs[0]}
+    experiment = hop.Experiment(
+        task,
+        train=data,
+        space=space,
+        search=hop.Random(trials=len(configs), max_epochs=epochs),
+        metric="train_loss",
+        folder=folder,
+        workers=workers,
+        backend=backend,
+        device="cpu",
+    )
+    experiment.fit(quiet=True)
+    with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:
+        return [(heard, message) for _, heard, message in journal.read() if isinstance(message, UnitFinished)]

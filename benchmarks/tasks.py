@@ -1,0 +1,81 @@
+"""The tasks that are trained here, in a module of their own so that workers can import them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hopfleet.frameworks.base import Batch, Batches
+from hopfleet.frameworks.torch import TorchTask
+
+MATRIX = 256
+"""The side of the matrices whose products are a unit's work."""
+
+
+class NoWork(TorchTask):
+    """Units that do nothing, and say when, in seconds since the epoch."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Linear(4, 1)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        began = time.time()
+        time.sleep(config.get("seconds", 0.0))
+        return {"loss": 0.0, "began": began, "ended": time.time()}
+
+
+class Freight(NoWork):
+    """Does nothing with a model whose saved versions take about ``config["megabytes"]``."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        adam = config["optimizer"] == "adam"
+        # One layer is 4 MB; Adam keeps two more numbers for each weight.
+        layers = max(1, round(config["megabytes"] * 1e6 / (1024 * 1024 * 4) / (3 if adam else 1)))
+        width = 1024 if config["megabytes"] >= 4 else 16
+        model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+        if not adam:
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        return model, optimizer
+
+
+class Products(NoWork):
+    """``config["products"]`` matrix products a unit: real work on one core, and no data."""
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        multiply(config["products"])
+        return {"loss": 0.0}
+
+
+def multiply(products: int) -> None:
+    left = torch.ones(MATRIX, MATRIX)
+    for _ in range(products):
+        left @ left
+
+
+class Reader(NoWork):
+    """Reads every batch and keeps nothing of it."""
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        total = 0.0
+        for batch in batches:
+            total += float(batch["x"].sum())
+        return {"loss": total}
+
+
+class Perceptron(TorchTask):
+    """A small network, trained by the loop that Hopfleet owns."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(self, model: Any, batch: Batch) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])

@@ -1,0 +1,26 @@
+"""Every benchmark runs at a tiny size. How fast it is, a loaded machine cannot tell, so no time is asserted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--only", name], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| benchmark" in done.stdout
+
+
+def test_no_benchmark_is_left_out() -> None:
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def measure(" in path.read_text()}
+    assert files == set(NAMES)
