@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.row import Row, table
 
-NAMES = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput")
+NAMES = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput", "replicas", "nodes")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

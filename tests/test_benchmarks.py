@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import NAMES
+
 ROOT = Path(__file__).parent.parent
-NAMES = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput")
 
 
 @pytest.mark.parametrize("name", NAMES)
