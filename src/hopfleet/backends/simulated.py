@@ -81,10 +81,11 @@ class Simulated:
             case RunUnit() | Evaluate():
                 ended = self._clock + self._seconds(command, trial)
                 where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
+                values = self._metrics(trial, command.epoch)
                 if isinstance(command, RunUnit):
-                    self._later(ended, UnitFinished(*where, command.version + 1, self._clock, ended))
+                    sums = {f"train_{name}": RowSum.of(value, 1) for name, value in values.items()}
+                    self._later(ended, UnitFinished(*where, command.version + 1, self._clock, ended, sums=sums))
                 else:
-                    values = self._metrics(trial, command.epoch)
                     sums = {name: RowSum.of(value, 1) for name, value in values.items()}
                     self._later(ended, Evaluated(*where, self._clock, ended, sums))
             case SaveVersion(worker=worker):

@@ -1,0 +1,199 @@
+"""Good plans for tasks on nodes of several GPUs, at once: list scheduling, forward-backward improvement, restarts.
+
+A plan is built from a choice of strategies and a priority for each visit. Two builders share the work. ``dispatch``
+walks through time and lets nothing idle that could run. ``insert`` takes visits one by one and puts each where it can
+start first, gaps included. Run on the visits of a plan from the last end to the first, and once more on those of the
+result, which is the same problem with time reversed, it never makes a plan longer and often makes it shorter.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hopfleet.planner.nodes import CLOSE, NodePlan, NodeShop, Strategy, Visit, lower_bound, relaxed, whole_nodes
+
+Pair = tuple[int, int]
+"""A task and a node."""
+
+Starts = dict[Pair, float]
+Choice = dict[Pair, Strategy]
+
+NOISE = (0.02, 0.1, 0.5)
+"""How much restarts blur the priorities of visits, or their order in the best plan so far."""
+
+
+def solve_fast(shop: NodeShop, rng: random.Random, *, effort: int = 300) -> NodePlan:
+    """The best of ``effort`` plans, or the first one that ends at the lower bound."""
+    bound = lower_bound(shop)
+    best: tuple[float, Choice, Starts] = (math.inf, {}, {})
+    choices = _first_choices(shop)
+    for attempt in range(max(effort, 1)):
+        if attempt < len(choices):
+            choice = choices[attempt]
+            starts = dispatch(shop, choice, _urgency(choice, rng, 0.0))
+        elif rng.random() < 0.5:
+            choice = _varied(shop, best[1], rng)
+            starts = dispatch(shop, choice, _urgency(choice, rng, rng.choice(NOISE)))
+        else:
+            choice = _varied(shop, best[1], rng)
+            blur = best[0] * rng.choice(NOISE)
+            starts = insert(shop, choice, sorted(choice, key=lambda pair: best[2][pair] + rng.uniform(0, blur)))
+        starts = _tightened(shop, choice, starts)
+        span = _span(choice, starts)
+        if span <= best[0]:
+            best = span, choice, starts
+        if span <= bound * (1 + CLOSE):
+            break
+    return as_plan(shop, best[1], best[2], bound)
+
+
+def solve_randomly(shop: NodeShop, rng: random.Random) -> NodePlan:
+    """The thesis' random scheduler: one task a node, on all of its GPUs; any pair that can start is started."""
+    wide = whole_nodes(shop)
+    choice = {(task, node): rng.choice(wide.strategies[task][node]) for task, node in wide.visits()}
+    starts = dispatch(shop, choice, lambda pair, left, load: rng.random())
+    return as_plan(shop, choice, starts, lower_bound(shop))
+
+
+Priority = Callable[[Pair, Sequence[float], Sequence[float]], float]
+"""How urgent a visit is, given the time that each task has left, and each node with all its GPUs at work."""
+
+
+def dispatch(shop: NodeShop, choice: Mapping[Pair, Strategy], priority: Priority) -> Starts:
+    """Whenever something can start, start the most urgent."""
+    left = [0.0] * shop.tasks
+    load = [0.0] * shop.nodes
+    for (task, node), strategy in choice.items():
+        left[task] += strategy.seconds
+        load[node] += strategy.seconds * strategy.gpus / shop.gpus[node]
+    idle, free = set(range(shop.tasks)), list(shop.gpus)
+    waiting = list(choice)
+    starts: Starts = {}
+    running: list[tuple[float, Pair]] = []
+    now = 0.0
+    while waiting:
+        able = [pair for pair in waiting if pair[0] in idle and choice[pair].gpus <= free[pair[1]]]
+        if able:
+            task, node = pair = max(able, key=lambda pair: priority(pair, left, load))
+            strategy = choice[pair]
+            waiting.remove(pair)
+            starts[pair] = now
+            idle.discard(task)
+            free[node] -= strategy.gpus
+            left[task] -= strategy.seconds
+            load[node] -= strategy.seconds * strategy.gpus / shop.gpus[node]
+            heapq.heappush(running, (now + strategy.seconds, pair))
+            continue
+        now = running[0][0]
+        while running and running[0][0] <= now:
+            _, pair = heapq.heappop(running)
+            idle.add(pair[0])
+            free[pair[1]] += choice[pair].gpus
+    return starts
+
+
+def insert(shop: NodeShop, choice: Mapping[Pair, Strategy], order: Iterable[Pair]) -> Starts:
+    """Put each visit, in this order, where it can start first without moving those before it."""
+    starts: Starts = {}
+    of_task: list[list[Pair]] = [[] for _ in range(shop.tasks)]
+    of_node: list[list[Pair]] = [[] for _ in range(shop.nodes)]
+    for pair in order:
+        task, node = pair
+        strategy = choice[pair]
+        mine = [(starts[p], starts[p] + choice[p].seconds) for p in of_task[task]]
+        others = [(starts[p], starts[p] + choice[p].seconds, choice[p].gpus) for p in of_node[node]]
+        spare = shop.gpus[node] - strategy.gpus
+        candidates = sorted({0.0, *(end for _, end in mine), *(end for _, end, _ in others)})
+        starts[pair] = next(start for start in candidates if _fits(start, strategy, spare, mine, others))
+        of_task[task].append(pair)
+        of_node[node].append(pair)
+    return starts
+
+
+def _fits(
+    start: float,
+    strategy: Strategy,
+    spare: int,
+    mine: Sequence[tuple[float, float]],
+    others: Sequence[tuple[float, float, int]],
+) -> bool:
+    """Whether a task can run from ``start``, given its own visits and those of others at the node."""
+    end = start + strategy.seconds
+    if any(first < end and start < last for first, last in mine):
+        return False
+    return _most_at_once([other for other in others if other[0] < end and start < other[1]], start) <= spare
+
+
+def _most_at_once(visits: Sequence[tuple[float, float, int]], start: float) -> int:
+    """The most GPUs that these visits use at any moment from ``start`` on."""
+    moments = {start, *(first for first, _, _ in visits if first > start)}
+    return max(sum(gpus for first, last, gpus in visits if first <= moment < last) for moment in moments)
+
+
+def _tightened(shop: NodeShop, choice: Choice, starts: Starts) -> Starts:
+    """The plan after rounds of insertion from the back and from the front, as long as they help."""
+    span = _span(choice, starts)
+    while True:
+        backwards = insert(shop, choice, sorted(starts, key=lambda p: -(starts[p] + choice[p].seconds)))
+        forwards = insert(shop, choice, sorted(backwards, key=lambda p: -(backwards[p] + choice[p].seconds)))
+        shorter = _span(choice, forwards)
+        if shorter >= span * (1 - CLOSE):
+            return starts if shorter > span else forwards
+        starts, span = forwards, shorter
+
+
+def _urgency(choice: Choice, rng: random.Random, noise: float) -> Priority:
+    """Tasks and nodes with much left first, the longer end of both above all."""
+    jitter = {pair: rng.uniform(0, noise) for pair in choice}
+
+    def priority(pair: Pair, left: Sequence[float], load: Sequence[float]) -> float:
+        most = max(*left, *load) or 1.0
+        task, node = left[pair[0]] / most, load[pair[1]] / most
+        return float(task**4 + node**4 + 0.3 * task * node + jitter[pair])
+
+    return priority
+
+
+def _first_choices(shop: NodeShop) -> list[Choice]:
+    """Strategies to begin with: those of the linear program, the fastest, and those of the least GPU time."""
+    _, share = relaxed(shop)
+
+    def pick(key: Callable[[Strategy, float], tuple[float, float]]) -> Choice:
+        return {
+            (task, node): min(zip(shop.strategies[task][node], parts, strict=True), key=lambda both: key(*both))[0]
+            for (task, node), parts in share.items()
+        }
+
+    return [
+        pick(lambda strategy, part: (-part, strategy.seconds)),
+        pick(lambda strategy, part: (strategy.seconds, strategy.gpus)),
+        pick(lambda strategy, part: (strategy.seconds * strategy.gpus, strategy.seconds)),
+    ]
+
+
+def _varied(shop: NodeShop, choice: Choice, rng: random.Random) -> Choice:
+    """Another strategy for a few visits, where there is one."""
+    varied = dict(choice)
+    for task, node in rng.choices(list(choice), k=rng.choice((0, 0, 1, 2, 3))):
+        varied[task, node] = rng.choice(shop.strategies[task][node])
+    return varied
+
+
+def _span(choice: Mapping[Pair, Strategy], starts: Starts) -> float:
+    return max((start + choice[pair].seconds for pair, start in starts.items()), default=0.0)
+
+
+def as_plan(shop: NodeShop, choice: Mapping[Pair, Strategy], starts: Starts, bound: float) -> NodePlan:
+    """The plan with GPUs given out: by start, the lowest that are free, of which there are always enough."""
+    free_at = [[0.0] * count for count in shop.gpus]
+    visits = []
+    for start, (task, node) in sorted((start, pair) for pair, start in starts.items()):
+        strategy = choice[task, node]
+        gpus = sorted(range(shop.gpus[node]), key=lambda gpu: (free_at[node][gpu] > start, gpu))[: strategy.gpus]
+        for gpu in gpus:
+            free_at[node][gpu] = start + strategy.seconds
+        visits.append(Visit(task, node, strategy, start, tuple(sorted(gpus))))
+    return NodePlan(shop, tuple(sorted(visits, key=lambda visit: (visit.start, visit.node))), bound)
