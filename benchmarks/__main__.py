@@ -12,7 +12,9 @@ from pathlib import Path
 
 from benchmarks.row import Row, table
 
-NAMES = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput", "replicas", "nodes")
+SPINE = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput")
+SCHEDULING = ("openshop", "online", "replicas", "nodes")
+NAMES = (*SPINE, *SCHEDULING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
@@ -27,7 +29,7 @@ def main() -> int:
         parser.error("--write: the document holds whole runs only; leave out --quick and --only")
     rows: list[Row] = []
     load = os.getloadavg()[0]
-    for name in options.only or NAMES:
+    for name in options.only or SPINE:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows += importlib.import_module(f"benchmarks.{name}").measure(options.quick)
     results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"

@@ -193,7 +193,7 @@ def _child(connection: Connection, run: Callable[[Any, int], None], early: int, 
 def _controller(backend: Simulated, trials: int) -> None:
     search = hop.Random(trials=trials, max_epochs=1)
     search.setup({"lr": hop.uniform(0, 1)}, seed=0, goal=Goal("loss", "min"))
-    controller = Controller(search, POLICIES[DEFAULT], partitions=1, valid_partitions=1)
+    controller = Controller(search, POLICIES[DEFAULT](), partitions=1, valid_partitions=1)
     with scratch() as folder:
         (folder / "checkpoints").mkdir()
         with contextlib.closing(Journal(folder / "journal.sqlite", writable=True)) as journal:

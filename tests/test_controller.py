@@ -25,7 +25,7 @@ class Desk:
     def __init__(self, *workers, trials=1, epochs=2, partitions=2, valid=1, search=None, max_live=256, seed=0):
         self.search = search or Random(trials, epochs)
         self.search.setup({"x": uniform(0, 1)}, seed=seed, goal=Goal("loss", "min"))
-        policy = POLICIES["longest-remaining"]
+        policy = POLICIES["longest-remaining"]()
         self.controller = Controller(
             self.search, policy, partitions=partitions, valid_partitions=valid, seed=seed, max_live=max_live
         )
@@ -377,7 +377,7 @@ def test_a_finished_run_that_is_resumed_is_finished():
     desk = Desk("w1", epochs=1)
     desk.epoch(loss=1.0)
     desk.saved(2)
-    again = Controller(desk.search, POLICIES["random"], partitions=2, valid_partitions=1)
+    again = Controller(desk.search, POLICIES["random"](), partitions=2, valid_partitions=1)
     again.restore(desk.messages)
     assert again.finished
     assert again.handle(m.RunStarted("test")) == [m.Finish(complete=True)]

@@ -76,7 +76,7 @@ class Bench:
         self.log = []
         search = Random(trials, epochs)
         search.setup({"x": uniform(0, 1)}, seed=0, goal=Goal("loss", "min"))
-        self.controller = Controller(search, POLICIES["longest-remaining"], partitions=3, valid_partitions=1)
+        self.controller = Controller(search, POLICIES["longest-remaining"](), partitions=3, valid_partitions=1)
         self.journal = SpyJournal(path / "journal.sqlite", self.log)
         self.controller.restore(message for _, _, message in self.journal.read())
         self.backend = (backend or SpyBackend)(self.log, **options)

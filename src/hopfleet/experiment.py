@@ -53,6 +53,9 @@ VERIFY_BYTES = 4 << 30
 SHOWN = 64
 """Ended trials that the live view keeps in mind."""
 
+CHECKED = 10_000
+"""Configurations that are made and checked before work starts."""
+
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
 
@@ -181,7 +184,7 @@ class Experiment:
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
         for dataset in (train, valid) if valid is not None else (train,):
             dataset.check(checksums=dataset.size <= VERIFY_BYTES)
-        self._check_batch_sizes(train)
+        self._check_configs(train)
         definition = self._definition(train, valid)
         if resumed:
             self._check_same(definition)
@@ -223,12 +226,14 @@ class Experiment:
             return open_dataset(folder)
         return partition(source, folder, partitions=partitions, seed=self.seed)
 
-    def _check_batch_sizes(self, train: Dataset) -> None:
+    def _check_configs(self, train: Dataset) -> None:
+        """Make every configuration that is known beforehand, so that none goes wrong in the middle of a run."""
         smallest = min(train.partition_rows)
-        sizes = {self.batch_size}
-        if "batch_size" in self.space:
-            configs = (self.search.suggest(number) for number in range(self.search.trials))
-            sizes = {config["batch_size"] for config in configs if config is not None}
+        sizes = set()
+        for number in range(min(self.search.trials, CHECKED)):
+            config = self.search.suggest(number)
+            if config is not None:
+                sizes.add(config.get("batch_size", self.batch_size))
         for size in sizes:
             at_least_one("batch_size", size)
             if size > smallest:
@@ -284,10 +289,11 @@ class Experiment:
             drop_last=self.drop_last,
         )
         versions = Versions(self.folder.checkpoints)
+        versions.sweep()
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         controller = Controller(
             self.search,
-            self.policy,
+            self.policy(),
             partitions=len(train),
             valid_partitions=0 if valid is None else len(valid),
             seed=self.seed,

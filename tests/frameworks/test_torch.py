@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import hopfleet as hop
 from hopfleet.errors import CheckpointError, TaskError
+from hopfleet.frameworks import safetensors
 from hopfleet.frameworks.base import TrackedConfig
 from hopfleet.frameworks.torch import TorchSession
 
@@ -163,8 +166,6 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(damage)
         with pytest.raises(CheckpointError, match=name):
             one.load(tmp_path / name)
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(1)}, tmp_path / "foreign")
     with pytest.raises(CheckpointError, match="is not a hopfleet-torch-1 checkpoint"):
         one.load(tmp_path / "foreign")
@@ -336,3 +337,28 @@ def test_reading_a_configuration_is_noticed(how: str, unused: set[str]) -> None:
     assert config["b"]["c"] == 2
     assert set(config.unused()) <= {"a"}
     assert config == TrackedConfig(config)
+
+
+@pytest.mark.parametrize("dtype", sorted(safetensors.CODES, key=str), ids=str)
+def test_the_library_reads_what_we_write(tmp_path: Path, dtype: torch.dtype) -> None:
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(b"an older and longer file" * 1000)
+    tensors = {
+        "one": torch.arange(6).reshape(2, 3).to(dtype),
+        "two": torch.ones((), dtype=dtype),
+        "none": torch.zeros((0, 4), dtype=dtype),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+    }
+    safetensors.write(path, tensors, {"key": "värld"})
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata() == {"key": "värld"}
+        for name, tensor in tensors.items():
+            found = file.get_tensor(name)
+            assert found.dtype == tensor.dtype
+            assert found.shape == tensor.shape
+            assert found.reshape(-1).view(torch.uint8).equal(tensor.reshape(-1).view(torch.uint8))
+
+
+def test_a_dtype_that_has_no_place(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"a: a tensor of torch.complex128 cannot be saved"):
+        safetensors.write(tmp_path / "f", {"a": torch.zeros(1, dtype=torch.complex128)}, {})

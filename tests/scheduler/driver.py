@@ -28,6 +28,8 @@ Model = tuple[tuple[int, int], ...]
 """The units that a model has seen, as (epoch, partition)."""
 
 FAULTS = ("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut")
+WORK_CONSERVING = {"longest-remaining", "random"}
+"""Policies under which nobody waits who could work."""
 DAMAGE = {"vanish", "rot", "repeat"}
 """Faults after which a saved version may be gone for good."""
 
@@ -76,7 +78,7 @@ class Stopping(Random):
 def controller_of(setting: Setting) -> Controller:
     return Controller(
         Stopping(setting),
-        POLICIES[setting.policy],
+        POLICIES[setting.policy](),
         partitions=setting.partitions,
         valid_partitions=setting.valid,
         seed=setting.seed,
@@ -304,7 +306,7 @@ class Driver:
                 self.fleet.storage.pop((message.trial, message.version), None)
         validate(self.controller.schedule)
         if not self.controller.draining:
-            check_nobody_waits(self.controller.schedule)
+            check_nobody_waits(self.controller.schedule, self.setting.policy)
         self.check_kept()
 
     def resume(self, *, durable_only: bool) -> None:
@@ -451,10 +453,14 @@ def covered(workers: Sequence[tuple[int, ...] | None], partitions: int) -> bool:
     return any(w is None for w in workers) or set(range(partitions)) <= set().union(*filter(None, workers))
 
 
-def check_nobody_waits(schedule: Schedule) -> None:
-    """No worker is idle while there is something that it could do."""
+def check_nobody_waits(schedule: Schedule, policy: str) -> None:
+    """No worker is idle while there is something that it could do, unless its policy means it to wait for an event."""
+    coming = len(schedule.idle) < len(schedule.slots) or any(
+        progress.holder is not None and progress.version not in progress.saved for progress in schedule.ready.values()
+    )
+    may_wait = policy not in WORK_CONSERVING and coming
     for slot in schedule.idle.values():
-        for progress in schedule.ready.values():
+        for progress in schedule.ready.values() if not may_wait else ():
             assert not list(schedule.options(progress, slot)), f"{slot.worker} could train {progress.trial.id}"
         for progress in schedule.awaiting.values():
             assert not progress.loadable_by(slot.worker), f"{slot.worker} could evaluate {progress.trial.id}"

@@ -13,7 +13,7 @@ from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, Not
 from hopfleet.store.files import digest, write_atomically
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions import SPARE_BYTES, SPARES, Versions
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
 
@@ -82,6 +82,28 @@ def test_versions_go_to_shared_memory_or_to_the_folder(tmp_path: Path) -> None:
     assert not versions.shared_folder.exists()
 
 
+def test_dropped_files_are_written_over(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+
+    def fill(path: Path) -> None:
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.write(bytes(SPARE_BYTES))
+            file.truncate()
+
+    first = versions.write("t1", 1, fill, durable=False, size=SPARE_BYTES)
+    inode = versions.find("t1", 1).stat().st_ino
+    versions.drop("t1", 1)
+    with pytest.raises(CheckpointError):
+        versions.find("t1", 1)
+    assert versions.write("t2", 5, fill, durable=False, size=SPARE_BYTES) == first
+    assert versions.find("t2", 5).stat().st_ino == inode
+    for number in range(2 * SPARES):
+        versions.write("t3", number, fill, durable=False, size=SPARE_BYTES)
+    for number in range(2 * SPARES):
+        versions.drop("t3", number)
+    assert len(list((versions.shared_folder / "spare").iterdir())) == SPARES
+
+
 def test_short_shared_memory_spills(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
     versions.write("t1", 3, lambda path: path.write_bytes(b"abc"), durable=False, size=1 << 60)
@@ -89,6 +111,16 @@ def test_short_shared_memory_spills(tmp_path: Path) -> None:
     versions.release()
     with pytest.raises(CheckpointError):
         versions.find("t1", 3)
+
+
+def test_shared_memory_of_vanished_experiments_is_given_back(tmp_path: Path) -> None:
+    gone, here = (Versions(tmp_path / name / "checkpoints", tmpfs=tmp_path) for name in ("gone", "here"))
+    here.durable_folder.mkdir(parents=True)
+    for versions in (gone, here):
+        versions.write("t1", 1, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+    here.sweep()
+    assert here.find("t1", 1).is_file()
+    assert not gone.shared_folder.exists()
 
 
 def test_no_shared_memory_at_all(tmp_path: Path) -> None:

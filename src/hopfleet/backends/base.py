@@ -21,8 +21,8 @@ class Backend(Protocol):
     def start(self, job: Job, workers: int) -> None:
         """Begin to start workers. Each shows up as WorkerJoined."""
 
-    def probe(self, trial: Trial) -> Finding:
-        """Build a trial and look at one batch of each data set. Blocks; changes nothing."""
+    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+        """Build a trial, evaluate one batch, and time ``batches`` batches of training. Blocks; keeps nothing."""
 
     def send(self, command: Command, trial: Trial) -> None:
         """Hand a command to its worker and return at once. ``trial`` is the one that the command is about."""

@@ -31,13 +31,11 @@ class Inline:
         for number in range(workers):
             name = f"w{number + 1}"
             device = job.device
-            self._workers[name] = Worker(
-                name, job, device, self._events.append, _raise, capture=capture, background=False
-            )
+            self._workers[name] = Worker(name, job, device, self._events.append, _raise, capture=capture, guest=True)
             self._events.append(WorkerJoined(name, device))
 
-    def probe(self, trial: Trial) -> Finding:
-        return next(iter(self._workers.values())).probe(trial)
+    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+        return next(iter(self._workers.values())).probe(trial, batches)
 
     def send(self, command: Command, trial: Trial) -> None:
         self._commands.append((command, trial))

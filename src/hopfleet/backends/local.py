@@ -79,12 +79,12 @@ class Local:
         for number in range(workers):
             self._spawn(_device(job, number))
 
-    def probe(self, trial: Trial) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0) -> Finding:
         deadline = time.monotonic() + START_SECONDS
         while not any(member.ready for member in self._members.values()):
             self._wait(deadline)
         member = next(member for member in self._members.values() if member.ready)
-        self._tell(member, ["Probe", None, _spec(trial)])
+        self._tell(member, ["Probe", batches, _spec(trial)])
         while not self._findings:
             self._pump(1.0)
             if member.name not in self._members:
@@ -220,8 +220,8 @@ class Local:
             case "Fatal":
                 raise CheckpointError(body)
             case "Finding":
-                metrics, error, trace = body
-                self._findings.append(Finding(tuple(metrics), error, trace))
+                metrics, *rest = body
+                self._findings.append(Finding(tuple(metrics), *rest))
             case _:
                 self._events.append(decode(kind, body))  # type: ignore[arg-type]
 

@@ -73,7 +73,7 @@ class Simulated:
         for failure in self._failures:
             self._later(failure.time, failure)
 
-    def probe(self, trial: Trial) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0) -> Finding:
         return Finding(metrics=tuple(self._metrics(trial, 1)))
 
     def send(self, command: Command, trial: Trial) -> None:

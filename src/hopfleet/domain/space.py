@@ -18,6 +18,7 @@ from typing import Any
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
+from hopfleet.errors import describe as describe_error
 
 Space = Mapping[str, Any]
 
@@ -191,7 +192,11 @@ def configure(space: Space, *, seed: int, number: int, fixed: Mapping[str, Any] 
             value = value.sample(random.Random(derive(seed, "space", number, name)))
         _put(config, path, plain(value, path))
     for path, dimension in derived:
-        _put(config, path, plain(dimension.function(config), path))
+        try:
+            value = dimension.function(config)
+        except Exception as error:
+            raise SpaceError(f"{'.'.join(path)}: sample_from raised {describe_error(error)} for {config}") from error
+        _put(config, path, plain(value, path))
     return config
 
 

@@ -31,6 +31,9 @@ class Batches(Iterable[Batch], Sized, Protocol):
 class Session(ABC):
     """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate``."""
 
+    #: Whether the process belongs to somebody else, whose random streams must be left as they are.
+    guest: bool = True
+
     @property
     @abstractmethod
     def size(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import math
@@ -21,7 +22,8 @@ from hopfleet.frameworks.tree import Arrays, flatten, unflatten
 try:
     import torch
     from safetensors import SafetensorError, safe_open
-    from safetensors.torch import save_file
+
+    from hopfleet.frameworks import safetensors
 except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
@@ -207,8 +209,7 @@ class TorchSession(Session):
         if self.device.type == "cpu":
             tree["host"] = []
         tensors = {name: tensor.detach().contiguous() for name, tensor in arrays.named.items()}
-        # One key only: safetensors writes several in any order, and the same state must give the same bytes.
-        save_file(tensors, path, metadata={FORMAT: json.dumps(tree)})
+        safetensors.write(path, tensors, {FORMAT: json.dumps(tree)})
 
     def load(self, path: Path) -> None:
         try:
@@ -222,10 +223,11 @@ class TorchSession(Session):
             raise CheckpointError(f"{path}: is damaged ({error})") from error
         host = set(tree["host"])
 
+        # What is read is a mapping of the file, which may be written over as soon as the model has gone on.
         def array(name: str) -> Any:
-            return tensors[name] if name in host else tensors[name].to(self.device)
+            return tensors[name].to("cpu" if name in host else self.device, copy=True)
 
-        _load_model(self.model, unflatten(tree["model"], array))
+        _load_model(self.model, unflatten(tree["model"], lambda name: tensors[name]))
         self._check_count("optimizer", tree, self.optimizers)
         self._check_count("scheduler", tree, self.schedulers)
         for optimizer, state in zip(self.optimizers, tree["optimizer"], strict=True):
@@ -258,7 +260,8 @@ class TorchSession(Session):
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
         """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards."""
-        before, threads = _current_random(self.device), torch.get_num_threads()
+        before = _current_random(self.device) if self.guest else None
+        threads = torch.get_num_threads()
         cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
         torch.set_num_threads(self.threads)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -274,7 +277,8 @@ class TorchSession(Session):
             self._random = _current_random(self.device)
         finally:
             task.optimizer = task.lr_scheduler = task.scaler = None
-            _set_random(before, self.device)
+            if before is not None:
+                _set_random(before, self.device)
             torch.set_num_threads(threads)
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
 
@@ -375,8 +379,10 @@ def _model_state(model: Any) -> dict[str, Any]:
 
 
 def _load_model(model: Any, saved: Mapping[str, Any]) -> None:
+    """Copy what was saved into the model's own tensors."""
+    extra = {name: copy.deepcopy(value) for name, value in saved["state"].items() if name.endswith("_extra_state")}
     try:
-        model.load_state_dict(saved["state"])
+        model.load_state_dict({**saved["state"], **extra})
     except RuntimeError as error:
         raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
     buffers = dict(model.named_buffers())
@@ -406,9 +412,7 @@ def _load_optimizer(optimizer: Any, saved: Any) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.state.clear()
     for index, state in saved["state"].items():
-        optimizer.state[parameters[index]] = {
-            key: value.clone() if torch.is_tensor(value) else value for key, value in state.items()
-        }
+        optimizer.state[parameters[index]] = state
 
 
 def _seeded(seed: int) -> dict[str, Any]:

@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
-Policy = Callable[[Schedule, random.Random], Assignment | None]
-"""Picks the next training unit for some idle worker, or None if no idle worker can train anything.
 
-A policy reads the schedule and changes nothing. It must return an assignment whenever one exists."""
+class Policy(Protocol):
+    """Picks the next training unit for some idle worker. A plain function will do.
+
+    A policy reads the schedule and changes nothing but its own memory; two controllers must not share one. None means
+    that no idle worker should start anything before the next event. If there is something to start, a policy may say so
+    only while a worker runs or a model is being saved, so that there is a next event.
+    """
+
+    def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
 
 
 def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> Assignment | None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 Prior = Callable[[int, str, int], float]
 """Expected seconds of (trial number, worker, partition), before anything was measured."""
 
-PRIOR_WEIGHT = 1.0
-"""A prior counts as much as so many measured units of the same trial."""
+PRIOR_WEIGHT = 4.0
+"""A prior counts as much as so many measured units of the same trial, or on the same worker."""
 
 
 class Estimates:
@@ -58,12 +58,14 @@ class Estimates:
         return math.sqrt(total / count) if count else 0.0
 
     def _log(self, trial: str, number: int, worker: str, partition: int) -> float:
-        correction, count = self._trials.get(trial, (0.0, 0))
+        by_trial, trial_count = self._trials.get(trial, (0.0, 0))
+        by_worker, worker_count = self._workers.get(worker, (0.0, 0))
         if self._prior is not None:
-            correction *= count / (count + PRIOR_WEIGHT)
-        elif not count:
-            correction = self._all[0]
-        return self._base(number, worker, partition) + correction + self._workers.get(worker, (0.0, 0))[0]
+            by_trial *= trial_count / (trial_count + PRIOR_WEIGHT)
+            by_worker *= worker_count / (worker_count + PRIOR_WEIGHT)
+        elif not trial_count:
+            by_trial = self._all[0]
+        return self._base(number, worker, partition) + by_trial + by_worker
 
     def _base(self, number: int, worker: str, partition: int) -> float:
         if self._prior is not None:

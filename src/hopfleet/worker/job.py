@@ -27,8 +27,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a worker saw when it built a trial and tried it on one batch, before any training."""
+    """What a worker saw when it built a trial and tried it on a few batches, of which nothing is kept."""
 
     metrics: tuple[str, ...] = ()
     error: str = ""
     traceback: str = ""
+    seconds_per_row: float = 0.0  #: of training, if that was rehearsed
+    size: int = 0  #: bytes of a model version, if training was rehearsed

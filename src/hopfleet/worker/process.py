@@ -1,14 +1,14 @@
 """The process around a worker: reads commands from a socket, writes events back, beats while it lives.
 
-If the socket closes, the controller is gone and the process ends at once, in the middle of a unit if need be: what
-was not reported did not happen.
+If the socket closes, the controller is gone, and the process ends with the next beat at the latest, in the middle of a
+unit if need be: what was not reported did not happen.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-import queue
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
@@ -46,33 +46,27 @@ def serve(connection: Connection) -> None:
             emit,
             lambda error: say("Fatal", str(error)),
             capture=captured,
-            background=True,
+            guest=False,
         )
     except Exception as error:
         say("Unable", describe(error))
         return
     say("Ready", os.getpid())
-    inbox: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, inbox), name="listener", daemon=True).start()
     threading.Thread(target=_beat, args=(say,), name="heart", daemon=True).start()
+    # Commands are read by this very thread: handing them over from another would double the time of a small one.
     while True:
-        kind, body, trial = inbox.get()
+        try:
+            kind, body, trial = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
         if kind == "Stop":
             worker.close()
             return
         if kind == "Probe":
-            finding = worker.probe(Trial(**trial))
-            say("Finding", [list(finding.metrics), finding.error, finding.traceback])
+            finding = worker.probe(Trial(**trial), body)
+            say("Finding", list(dataclasses.astuple(finding)))
         else:
             worker.obey(decode(kind, body), Trial(**trial))  # type: ignore[arg-type]
-
-
-def _listen(connection: Connection, inbox: queue.SimpleQueue[list[Any]]) -> None:
-    try:
-        while True:
-            inbox.put(json.loads(connection.recv_bytes()))
-    except (EOFError, OSError):
-        os._exit(0)
 
 
 def _beat(say: Any) -> None:
@@ -81,4 +75,4 @@ def _beat(say: Any) -> None:
         try:
             say("Beat", None)
         except OSError:
-            return
+            os._exit(0)

@@ -12,6 +12,9 @@ from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Session
 from hopfleet.store.versions import Versions
 
+SMALL = 1 << 18
+"""Bytes up to which a hand-over is written sooner than a thread could be woken."""
+
 
 class Saver:
     """Writes versions in order, in the background or, without a thread, at once.
@@ -40,7 +43,7 @@ class Saver:
 
     def save(self, command: SaveVersion, session: Session) -> None:
         """Save what ``session`` holds now. It must not train again before ``wait`` returns."""
-        if self._queue is None:
+        if self._queue is None or (not command.durable and session.size < SMALL):
             self._write(command, session)
             return
         with self._changed:

@@ -7,6 +7,7 @@ on. It knows nothing of schedules; it runs alike in a process of its own, in the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 import traceback
 from collections import OrderedDict
@@ -50,7 +51,10 @@ class Held:
 
 
 class Worker:
-    """One worker on one device. ``emit`` takes its events; ``fatal`` hears of a version that could not be saved."""
+    """One worker on one device. ``emit`` takes its events; ``fatal`` hears of a version that could not be saved.
+
+    A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are.
+    """
 
     def __init__(
         self,
@@ -61,15 +65,16 @@ class Worker:
         fatal: Callable[[BaseException], None],
         *,
         capture: Callable[[Path], contextlib.AbstractContextManager[None]],
-        background: bool,
+        guest: bool,
     ) -> None:
         self.name = name
         self._job = job
         self._device = device
         self._emit = emit
         self._capture = capture
+        self._guest = guest
         self._versions = Versions(job.checkpoints)
-        self._saver = Saver(self._versions, emit, fatal, background=background)
+        self._saver = Saver(self._versions, emit, fatal, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
 
     def obey(self, command: Command, trial: Trial) -> None:
@@ -96,17 +101,7 @@ class Worker:
     def _run(self, command: RunUnit, trial: Trial) -> None:
         with self._reporting(command, Work.TRAIN) as started:
             session, hopped = self._session(command.version, trial)
-            job = self._job
-            stream = Stream(
-                job.train,
-                command.partition,
-                task=job.task,
-                prepare=session.prepare,
-                batch_size=self._batch_size(trial),
-                seed=job.seed,
-                epoch=command.epoch,
-                drop_last=job.drop_last,
-            )
+            stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
             sums = session.train(stream, last=command.last)
             version = command.version + 1
             self._hold(command.trial, Held(session, version))
@@ -125,18 +120,30 @@ class Worker:
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
             self._emit(Evaluated(*where, started, time.time(), sums))
 
-    def probe(self, trial: Trial) -> Finding:
-        """Build a trial and evaluate one batch, as a rehearsal. Nothing of it is kept."""
+    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+        """Build a trial, evaluate one batch and time ``batches`` batches of training. Nothing of it is kept."""
+        seconds = 0.0
         try:
             with self._capture(self._job.logs / "probe.log"):
                 session = self._open(trial)
                 metrics: dict[str, RowSum] = {}
                 if self._job.valid is not None:
-                    one = _FirstBatch(self._valid_stream(session, self._job.valid, 0))
+                    one = _First(1, self._valid_stream(session, self._job.valid, 0), VALID_BATCH)
                     metrics = session.evaluate(one, seed=0)
+                if batches:
+                    seconds = self._rehearse(session, trial, batches)
         except Exception as error:
             return Finding(error=describe(error), traceback=traceback.format_exc())
-        return Finding(metrics=tuple(metrics))
+        return Finding(metrics=tuple(metrics), seconds_per_row=seconds, size=session.size if batches else 0)
+
+    def _rehearse(self, session: Session, trial: Trial, batches: int) -> float:
+        """Seconds per row of training, after one batch to warm up."""
+        size = self._batch_size(trial)
+        for count in (1, batches):
+            stream = _First(count, self._train_stream(session, trial, partition=0, epoch=1), size)
+            began = time.perf_counter()
+            session.train(stream, last=False)
+        return (time.perf_counter() - began) / stream.rows
 
     # ------------------------------------------------------------------------------------------------ models
 
@@ -156,7 +163,9 @@ class Worker:
 
     def _open(self, trial: Trial) -> Session:
         job = self._job
-        return job.task.open(trial.config, seed=trial.seed, device=self._device, threads=job.threads)
+        session = job.task.open(trial.config, seed=trial.seed, device=self._device, threads=job.threads)
+        session.guest = self._guest
+        return session
 
     def _hold(self, trial: str, held: Held) -> None:
         self._held[trial] = held
@@ -170,6 +179,19 @@ class Worker:
 
     def _batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self._job.batch_size))
+
+    def _train_stream(self, session: Session, trial: Trial, *, partition: int, epoch: int) -> Stream:
+        job = self._job
+        return Stream(
+            job.train,
+            partition,
+            task=job.task,
+            prepare=session.prepare,
+            batch_size=self._batch_size(trial),
+            seed=job.seed,
+            epoch=epoch,
+            drop_last=job.drop_last,
+        )
 
     def _valid_stream(self, session: Session, dataset: Dataset, partition: int) -> Stream:
         return Stream(dataset, partition, task=self._job.task, prepare=session.prepare, batch_size=VALID_BATCH)
@@ -188,20 +210,18 @@ class Worker:
             self._emit(UnitFailed(*where, started, time.time(), describe(error), traceback.format_exc()))
 
 
-class _FirstBatch:
-    """A stream cut after its first batch."""
+class _First:
+    """A stream cut after its first batches."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
+        self._count = min(count, len(stream))
         self._stream = stream
-
-    @property
-    def rows(self) -> int:
-        return min(self._stream.rows, VALID_BATCH)
+        self.rows = min(stream.rows, self._count * batch_size)
 
     def __len__(self) -> int:
-        return 1
+        return self._count
 
     def __iter__(self) -> Iterator[dict[str, object]]:
         batches = iter(self._stream)
         with contextlib.closing(batches):  # type: ignore[type-var]
-            yield next(batches)
+            yield from itertools.islice(batches, self._count)

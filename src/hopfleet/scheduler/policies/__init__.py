@@ -1,12 +1,30 @@
-"""Policies by name. One file each; ``Policy`` in ``scheduler.dispatch`` says what they promise."""
+"""Policies by name. One file each; ``Policy`` in ``scheduler.dispatch`` says what they promise.
+
+Each name stands for a way to make a policy, since some remember what they saw: every controller has its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.policies.auto import Auto
+from hopfleet.scheduler.policies.exact import Exact
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
+from hopfleet.scheduler.policies.match_reserve import MatchReserve
+from hopfleet.scheduler.policies.monte_carlo import MonteCarlo
+from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.policies.random import random_choice
+from hopfleet.scheduler.policies.vector_rearrangement import VectorRearrangement
 
-POLICIES: Mapping[str, Policy] = {"longest-remaining": longest_remaining, "random": random_choice}
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "auto": Auto,
+    "exact": Exact,
+    "longest-remaining": lambda: longest_remaining,
+    "match-reserve": MatchReserve,
+    "monte-carlo": MonteCarlo,
+    "portfolio": Portfolio,
+    "random": lambda: random_choice,
+    "vector-rearrangement": VectorRearrangement,
+}
 DEFAULT = "longest-remaining"

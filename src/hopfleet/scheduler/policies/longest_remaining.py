@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 from hopfleet.domain.unit import Unit
+from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
@@ -43,3 +45,12 @@ def _partition(schedule: Schedule, progress: Progress, slot: Slot) -> int:
         return partition == slot.warm, schedule.owed[partition] / schedule.replicas(partition), -partition
 
     return max(schedule.options(progress, slot), key=urgency)
+
+
+def longest_on_floor(floor: Floor) -> Sequence[Start]:
+    """The same where every partition has one worker, by expected times."""
+    for worker in sorted(floor.idle_workers, key=lambda worker: (-floor.worker_left[worker], worker)):
+        able = floor.able(worker)
+        if able:
+            return ((max(able, key=lambda trial: (floor.trial_left[trial], -trial)), worker),)
+    return ()

@@ -1,0 +1,113 @@
+"""The command that only pretends to train: simulate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopfleet.cli.render import console, facts, print_json
+from hopfleet.errors import UsageError
+
+if TYPE_CHECKING:
+    from hopfleet.backends.simulated import Failure
+    from hopfleet.simulation import Simulation
+
+
+def simulate(
+    trials: Annotated[int, typer.Option(metavar="S", help="How many trials.")] = 16,
+    partitions: Annotated[int, typer.Option(metavar="P", help="How many partitions, each on a worker of its own.")] = 8,
+    costs: Annotated[str, typer.Option(metavar="KIND", help="Unit times: homogeneous, cnn or lognormal.")] = "cnn",
+    sigma: Annotated[float, typer.Option(help="The spread of lognormal unit times.")] = 0.5,
+    file: Annotated[
+        Path | None, typer.Option(dir_okay=False, help='Unit times as JSON: {"times": [[...]], "replicas": ...}.')
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="How many epochs; a file may say so itself.")] = 1,
+    replicas: Annotated[int, typer.Option(metavar="R", help="On how many workers each partition lies.")] = 1,
+    noise: Annotated[float, typer.Option(help="How wrong estimates are: the spread of a lognormal error.")] = 0.0,
+    fail: Annotated[
+        list[str] | None, typer.Option(metavar="TIME:WORKER[:BACK]", help="A worker that is lost; may be repeated.")
+    ] = None,
+    policy: Annotated[str, typer.Option(metavar="NAME", help="Which unit runs next.")] = "auto",
+    order: Annotated[str, typer.Option(help="open, or fixed: visit orders by the seed alone.")] = "open",
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Simulate so many seeds, one after another.")] = 1,
+    gantt: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Draw the last run: a .png, .svg, .pdf or .html file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object, or a list of them with --seeds.")] = False,
+) -> int:
+    """Try a schedule in virtual time.
+
+    The controller that runs real experiments decides; only the training is left out.
+
+    Example: hopfleet simulate --trials 16 --partitions 8 --costs cnn --policy random --seeds 5
+    """
+    from hopfleet.simulation import Workload
+    from hopfleet.simulation import simulate as simulated
+
+    if seeds < 1:
+        raise UsageError(f"--seeds {seeds}: must be at least 1")
+    work = None if file is None else Workload.read(file)
+    failures = [_failure(text) for text in fail or ()]
+    runs = [
+        simulated(
+            work,
+            trials=trials,
+            partitions=partitions,
+            costs=costs,
+            sigma=sigma,
+            replicas=replicas,
+            epochs=epochs,
+            noise=noise,
+            failures=failures,
+            policy=policy,
+            order=order,
+            seed=number,
+        )
+        for number in range(seed, seed + seeds)
+    ]
+    if gantt is not None:
+        runs[-1].gantt(gantt)
+    if json:
+        print_json(runs[0].as_json() if seeds == 1 else [run.as_json() for run in runs])
+    else:
+        _report(runs, gantt)
+    return 0
+
+
+def _failure(text: str) -> Failure:
+    from hopfleet.backends.simulated import Failure
+
+    try:
+        when, worker, *back = text.split(":")
+        return Failure(float(when), worker, *map(float, back))
+    except (ValueError, TypeError):
+        raise UsageError(f"--fail {text}: must be TIME:WORKER or TIME:WORKER:BACK, e.g. 3.5:w2:10") from None
+
+
+def _report(runs: list[Simulation], gantt: Path | None) -> None:
+    from rich.table import Table
+
+    last = runs[-1]
+    if len(runs) > 1:
+        rows = Table("seed", "makespan", "lower bound", "ratio", box=None, header_style="bold", pad_edge=False)
+        for run in runs:
+            rows.add_row(str(run.seed), f"{run.makespan:.6g}", f"{run.lower_bound:.6g}", f"{run.ratio:.4f}")
+        console().print(rows)
+        typer.echo("")
+    busy = list(last.utilisation.values())
+    per_decision = 1000 * sum(run.schedule_seconds for run in runs) / sum(run.decisions for run in runs)
+    facts(
+        [
+            ("simulated", f"{last.trials} trials on {last.workers} workers, policy {last.policy}"),
+            ("makespan", f"{mean(run.makespan for run in runs):.6g}"),
+            ("lower bound", f"{mean(run.lower_bound for run in runs):.6g}"),
+            ("ratio", f"{mean(run.ratio for run in runs):.4f}, at most {max(run.ratio for run in runs):.4f}"),
+            ("workers busy", f"{mean(busy):.1%}, from {min(busy):.1%} to {max(busy):.1%}"),
+            ("decisions", f"{last.decisions} in {last.schedule_seconds:.3f} s, {per_decision:.3f} ms each"),
+            *([("drawn", gantt)] if gantt is not None else []),
+        ]
+    )

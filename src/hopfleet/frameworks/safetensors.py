@@ -1,0 +1,62 @@
+"""Writes torch tensors as a safetensors file, into a file that may exist already.
+
+The library's own writer always starts a new file. Pages of shared memory that are written for the first time cost
+twice as much as those of an old file, and a hop is little else; so this writes over what is there and cuts off the
+rest. Reading stays with the library, which checks what it reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hopfleet.errors import CheckpointError
+
+CODES: Mapping[Any, str] = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+}
+
+
+def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write contiguous tensors; the same ones always give the same bytes. The widest come first, so all are aligned."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    pieces: list[memoryview] = []
+    offset = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        if tensor.dtype not in CODES:
+            raise CheckpointError(f"{name}: a tensor of {tensor.dtype} cannot be saved; use another dtype")
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+        if tensor.numel():
+            pieces.append(memoryview(tensor.cpu().reshape(-1).view(torch.uint8).numpy()))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        for piece in (memoryview(len(text).to_bytes(8, "little") + text), *pieces):
+            while piece:
+                piece = piece[os.write(descriptor, piece) :]
+        os.ftruncate(descriptor, 8 + len(text) + offset)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,221 @@
+"""The floor of a live schedule, kept up to date by what changed since the last look.
+
+Only for schedules in which every partition has at most one worker; ``layout`` tells.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.scheduler.floor import Floor, Start
+from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.schedule import Assignment, Schedule
+
+DRIFT = 0.05
+"""Expected times that moved by this much of themselves in the mean, and by more than the noise, are news."""
+
+
+class Layout(enum.Enum):
+    EVERYWHERE = enum.auto()  #: every worker reads every partition
+    PINNED = enum.auto()  #: no partition is on two workers
+    REPLICATED = enum.auto()
+
+
+def layout(schedule: Schedule) -> Layout:
+    most = max(schedule.replicas(partition) for partition in range(schedule.partitions))
+    if most <= 1:
+        return Layout.PINNED
+    least = min(schedule.replicas(partition) for partition in range(schedule.partitions))
+    return Layout.EVERYWHERE if least == len(schedule.slots) else Layout.REPLICATED
+
+
+class Mirror:
+    """``floor`` shows the schedule as of the last ``look``; ``news`` counts what makes older plans worthless."""
+
+    def __init__(self) -> None:
+        self.floor = Floor(0.0, [], [], [])
+        #: Grows when workers come or go, trials come or go unexpectedly, or expected times have changed.
+        self.news = 0
+        self._workers: list[str] = []
+        self._worker_index: dict[str, int] = {}
+        self._trials: list[str] = []
+        self._trial_index: dict[str, int] = {}
+        #: What was known of each trial at the last look.
+        self._seen: list[tuple[object, ...]] = []
+        self._next_refresh = 1
+
+    def look(self, schedule: Schedule) -> Floor:
+        """Bring the floor up to date."""
+        # Trials that ended keep their row until they are the most of them.
+        crowded = len(self._trials) > 2 * len(schedule.trials) + 16
+        if list(schedule.slots) != self._workers or crowded:
+            self._rebuild(schedule)
+        if schedule.measured >= self._next_refresh:
+            self._next_refresh = min(2 * schedule.measured, schedule.measured + len(schedule.trials))
+            self._refresh(schedule)
+        for name, progress in schedule.trials.items():
+            if name not in self._trial_index:
+                self._append(name, progress)
+        self._follow(schedule)
+        self._busy(schedule)
+        return self.floor
+
+    def assignment(self, schedule: Schedule, start: Start) -> Assignment | None:
+        """What a start on the floor means; None while the model is not where the worker can load it."""
+        progress, worker = schedule.trials[self._trials[start[0]]], self._workers[start[1]]
+        if not progress.loadable_by(worker):
+            return None
+        return Assignment(worker, Unit(progress.trial.id, progress.epoch, self.floor.partition(*start)))
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    def _rebuild(self, schedule: Schedule) -> None:
+        self.news += 1
+        self._workers = list(schedule.slots)
+        self._worker_index = {name: index for index, name in enumerate(self._workers)}
+        home = [-1] * schedule.partitions
+        for index, slot in enumerate(schedule.slots.values()):
+            for partition in range(schedule.partitions) if slot.partitions is None else slot.partitions:
+                home[partition] = index
+        count = len(self._workers)
+        self.floor = Floor(schedule.now, home, [0.0] * count, [0.0] * count)
+        self.floor.wanted = [set() for _ in self._workers]
+        self._trials.clear()
+        self._trial_index.clear()
+        self._seen.clear()
+
+    def _append(self, name: str, progress: Progress) -> None:
+        self.news += 1
+        floor = self.floor
+        self._trial_index[name] = len(self._trials)
+        self._trials.append(name)
+        self._seen.append(())
+        floor.seconds.append([])
+        floor.todo.append({})
+        floor.epoch.append(progress.epoch)
+        floor.laps.append(0)
+        floor.trial_free.append(0.0)
+        floor.trial_left.append(0.0)
+
+    def _follow(self, schedule: Schedule) -> None:
+        """Take in what trials did since the last look."""
+        for index, name in enumerate(self._trials):
+            progress = schedule.trials.get(name)
+            if progress is None:
+                if self.floor.todo[index]:
+                    self.news += 1
+                    self._clear(index)
+                continue
+            seen = (
+                len(progress.visits),
+                progress.trains_on,
+                progress.epochs_ended,
+                progress.outcome,
+                len(progress.forced),
+            )
+            if seen != self._seen[index]:
+                self._seen[index] = seen
+                self._clear(index)
+                self._fill(index, progress, schedule)
+
+    def _clear(self, index: int) -> None:
+        """Take a trial's units off the floor."""
+        floor = self.floor
+        for partition, times in self._owed(index):
+            seconds = times * floor.seconds[index][partition]
+            floor.worker_left[floor.home[partition]] -= seconds
+            floor.units -= times
+        for worker in floor.todo[index]:
+            floor.wanted[worker].discard(index)
+        floor.todo[index] = {}
+        floor.laps[index] = 0
+        floor.trial_left[index] = 0.0
+        floor.forced.pop(index, None)
+
+    def _fill(self, index: int, progress: Progress, schedule: Schedule) -> None:
+        """Put a trial's units on the floor."""
+        floor = self.floor
+        epochs = progress.trial.epochs if progress.outcome is None else progress.epochs_ended
+        left = epochs * schedule.partitions - progress.version
+        floor.seconds[index] = self._seconds(progress, schedule)
+        floor.epoch[index] = progress.epoch
+        if left <= 0:
+            return
+        running = None
+        if progress.trains_on is not None:
+            unit = schedule.slots[progress.trains_on].unit
+            assert unit is not None
+            running = unit.partition
+        todo: dict[int, list[int]] = {}
+        for partition in sorted(progress.todo, key=floor.seconds[index].__getitem__):
+            worker = floor.home[partition]
+            if worker >= 0 and partition != running:
+                todo.setdefault(worker, []).append(partition)
+                floor.wanted[worker].add(index)
+        floor.todo[index] = todo
+        # Nobody gets past an epoch that has a partition nowhere.
+        floor.laps[index] = 0 if -1 in floor.home else (left - 1) // schedule.partitions
+        if progress.forced and running is None:
+            floor.forced[index] = progress.forced[0]
+        for partition, times in self._owed(index):
+            seconds = times * floor.seconds[index][partition]
+            floor.trial_left[index] += seconds
+            floor.worker_left[floor.home[partition]] += seconds
+            floor.units += times
+
+    def _owed(self, index: int) -> list[tuple[int, int]]:
+        """How often a trial will visit which partition."""
+        floor, laps = self.floor, self.floor.laps[index]
+        times = dict.fromkeys(range(len(floor.home)), laps) if laps else {}
+        for visits in floor.todo[index].values():
+            for partition in visits:
+                times[partition] = laps + 1
+        return list(times.items())
+
+    def _seconds(self, progress: Progress, schedule: Schedule) -> list[float]:
+        workers, home = self._workers, self.floor.home
+        return [
+            schedule.expected(progress, workers[home[j]], j) if home[j] >= 0 else 0.0
+            for j in range(schedule.partitions)
+        ]
+
+    def _refresh(self, schedule: Schedule) -> None:
+        """Ask for all expected times again: what one trial's units took says something of the others'."""
+        before, after = [], []
+        for name, index in self._trial_index.items():
+            progress = schedule.trials.get(name)
+            if progress is not None:
+                row = self.floor.seconds[index]
+                self._clear(index)
+                self._fill(index, progress, schedule)
+                before += [seconds for seconds in row if seconds]
+                after += [seconds for seconds in self.floor.seconds[index] if seconds]
+        if len(before) == len(after) and before:
+            # If all change alike, no decision does.
+            scale = sum(after) / sum(before)
+            moved = sum(abs(math.log(new / (scale * old))) for old, new in zip(before, after, strict=True))
+            self.news += moved > (DRIFT + schedule.estimates.noise) * len(before)
+
+    # ---------------------------------------------------------------------------------------- who is where
+
+    def _busy(self, schedule: Schedule) -> None:
+        floor, now = self.floor, schedule.now
+        floor.now = now
+        floor.noise = schedule.estimates.noise
+        index = self._trial_index
+        floor.idle_trials = {index[name] for name in schedule.ready}
+        floor.idle_workers = {self._worker_index[name] for name in schedule.idle}
+        floor.trial_free = [now] * len(self._trials)
+        floor.runs = {}
+        for worker, slot in enumerate(schedule.slots.values()):
+            unit = slot.unit
+            floor.worker_free[worker] = now
+            if unit is not None and unit.work is Work.TRAIN:
+                trial = index[unit.trial]
+                floor.runs[worker] = trial
+                free = slot.started + floor.seconds[trial][unit.partition]
+                floor.trial_free[trial] = floor.worker_free[worker] = free
+            elif unit is not None:
+                floor.runs[worker] = -1

@@ -1,0 +1,372 @@
+"""The policies that look ahead: whole experiments under all of them, and what each is for."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from driver import FAULTS, Driver, Fault, Setting, covered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_schedule import Desk, trial
+
+from hopfleet.backends.simulated import Simulated
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.planner.costs import cnns, homogeneous
+from hopfleet.planner.shop import Shop, ShopUnit
+from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.floor import floor_of
+from hopfleet.scheduler.policies import POLICIES, balanced
+from hopfleet.scheduler.policies import exact as exact_policy
+from hopfleet.scheduler.policies.auto import Auto
+from hopfleet.scheduler.policies.balanced import Balanced
+from hopfleet.scheduler.policies.longest_remaining import longest_on_floor
+from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_alone, match_and_reserve
+from hopfleet.scheduler.policies.planned import Mode
+from hopfleet.scheduler.policies.portfolio import Portfolio
+from hopfleet.scheduler.schedule import Assignment
+from hopfleet.search.base import Goal
+from hopfleet.search.random import Random
+
+LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "random"})
+
+
+@pytest.fixture(autouse=True)
+def quick_solver(monkeypatch):
+    monkeypatch.setattr(exact_policy, "SECONDS", 0.02)
+
+
+# --------------------------------------------------------------------------------------------- properties
+
+
+@st.composite
+def experiments(draw: st.DrawFn) -> Setting:
+    """Small ones, most with each partition on one worker, with and without faults."""
+    partitions, count = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    homes = draw(st.lists(st.integers(0, count - 1), min_size=partitions, max_size=partitions))
+    workers = [tuple(j for j in range(partitions) if homes[j] == worker) for worker in range(count)]
+    if draw(st.integers(0, 3)) == 0:
+        workers += draw(st.lists(st.sampled_from([None, (0,)]), max_size=2))
+    assert covered(workers, partitions)
+    trials, epochs = draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    fault = st.builds(Fault, st.integers(0, 60), st.sampled_from(FAULTS), st.integers(0, 99))
+    return Setting(
+        workers=tuple(workers),
+        partitions=partitions,
+        valid=draw(st.integers(0, 2)),
+        trials=trials,
+        epochs=epochs,
+        stops=draw(st.dictionaries(st.integers(0, trials - 1), st.integers(1, epochs), max_size=2)),
+        max_live=draw(st.sampled_from([1, 3, 256])),
+        seed=draw(st.integers(0, 2**16)),
+        steady=draw(st.booleans()),
+        save_seconds=draw(st.sampled_from([0.0, 0.5, 5.0])),
+        faults=tuple(draw(st.lists(fault, max_size=6))),
+    )
+
+
+@pytest.mark.parametrize("policy", LOOKING_AHEAD)
+@settings(deadline=None, max_examples=25)
+@given(setting=experiments())
+def test_whatever_happens(policy, setting):
+    """The driver checks every invariant at every step, and that nobody waits for what will never come."""
+    Driver(replace(setting, policy=policy)).run()
+
+
+# ---------------------------------------------------------------------------------- whole runs, and their ratio
+
+
+def run(policy: Policy, times: list[list[float]], *, epochs: int = 1, noise: float = 0.0, seed: int = 0) -> float:
+    """Makespan by the bound, with partition j on worker j, and ``times`` as what is expected."""
+    trials, partitions = len(times), len(times[0])
+    search = Random(trials=trials, max_epochs=epochs)
+    search.setup({"x": 1}, seed=0, goal=Goal("train_loss", "min"))
+    estimates = Estimates([1] * partitions, prior=lambda number, worker, partition: times[number][partition])
+    controller = Controller(search, policy, partitions=partitions, valid_partitions=0, seed=seed, estimates=estimates)
+    workers, loads = [0.0] * partitions, [0.0] * trials
+
+    def seconds(command: m.RunUnit, trial: Trial) -> float:
+        draw = random.Random(f"{seed} {trial.number} {command.epoch} {command.partition}")
+        took = times[trial.number][command.partition] * draw.lognormvariate(0.0, noise)
+        workers[command.partition] += took
+        loads[trial.number] += took
+        return took
+
+    backend = Simulated(seconds, partitions=[[partition] for partition in range(partitions)])
+    backend.start(None, partitions)
+    known: dict[str, Trial] = {}
+    events: list[m.Event] = [m.RunStarted("test")]
+    end = 0.0
+    while not controller.finished:
+        for event in events:
+            if isinstance(event, m.UnitFinished):
+                end = event.ended
+                event = replace(event, sums={"train_loss": RowSum.of(1.0, 1)})
+            for message in controller.handle(event):
+                if isinstance(message, m.TrialAdded):
+                    known[message.trial] = Trial(message.trial, message.number, {}, message.seed, message.epochs)
+                elif isinstance(message, m.RunUnit | m.SaveVersion):
+                    backend.send(message, known[message.trial])
+        events = backend.receive(0.0)
+    return end / max(*workers, *loads)
+
+
+@pytest.mark.parametrize("policy", ["auto", "exact", "match-reserve", "portfolio"])
+@pytest.mark.parametrize("times", [homogeneous(6, 4), homogeneous(6, 6), cnns(8, 4, random.Random(1))])
+def test_exact_estimates_give_the_bound(policy, times):
+    assert run(POLICIES[policy](), times) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", LOOKING_AHEAD)
+def test_near_the_bound(policy):
+    assert run(POLICIES[policy](), cnns(8, 4, random.Random(2)), epochs=2, noise=0.1) < 1.25
+
+
+def test_the_solver_is_asked_where_the_portfolio_is_not_at_the_bound():
+    """Both workers are ready at 5, but the only configuration cannot be at both: 7 is the best, not 6."""
+    units = (ShopUnit(0, 0, 1.0), ShopUnit(0, 1, 1.0))
+    shop = Shop(1, 2, units, worker_ready=(5.0, 5.0))
+    assert exact_policy.by_solver(shop, random.Random(0)).makespan == 7.0
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_every_mode_goes_through_all_epochs(mode):
+    """More epochs than are planned at first, since the plan stops at a number of units."""
+    assert run(Portfolio(mode), homogeneous(5, 4), epochs=130, noise=0.01) < 1.1
+
+
+def test_auto_is_no_worse_than_random():
+    for noise in (0.0, 0.3):
+        settings = [(cnns(8, 6, random.Random(seed)), seed) for seed in range(3)]
+        chosen, randomly = (
+            sum(run(POLICIES[name](), times, epochs=3, noise=noise, seed=seed) for times, seed in settings)
+            for name in ("auto", "random")
+        )
+        assert chosen <= randomly
+
+
+# --------------------------------------------------------------------------------------------- match-reserve
+
+
+def test_the_most_urgent_pair_first():
+    floor = floor_of([[1.0, 1.0], [3.0, 1.0]])
+    assert set(match_and_reserve(floor)) == {(1, 0), (0, 1)}
+
+
+def test_as_many_pairs_as_possible():
+    """The heaviest pair alone would leave the other trial without a worker."""
+    floor = floor_of([[5.0, 5.0], [5.0, 5.0]])
+    floor.todo[0] = {0: [0], 1: [1]}
+    floor.todo[1] = {0: [0]}
+    floor.sum_up()
+    assert set(match_and_reserve(floor)) == {(0, 1), (1, 0)}
+
+
+def test_a_worker_is_held_for_a_critical_trial():
+    """Trial 0 has most left, and runs for one second more; worker 1 does better to wait for it than to take trial 1."""
+    floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
+    floor.start(0, 0)
+    assert list(match_and_reserve(floor)) == [(1, 2)]
+    assert list(match_alone(floor)) == [(1, 1)]
+
+
+def test_nobody_is_held_who_cannot_afford_to_wait():
+    floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
+    floor.start(0, 0)
+    floor.worker_left[1] = 19.5
+    assert list(match_and_reserve(floor)) == [(1, 1)]
+
+
+def test_a_trial_is_held_for_a_critical_worker():
+    floor = floor_of([[1.0, 1.0], [9.0, 3.0], [9.0, 1.0]])
+    floor.start(0, 0)
+    assert list(match_and_reserve(floor)) == [(2, 1)]
+    assert list(match_alone(floor)) == [(1, 1)]
+
+
+def test_nobody_is_held_while_units_end_at_any_time():
+    """Unless it is the most critical of all; here that is worker 0, which trial 1 has visited."""
+    floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
+    del floor.todo[1][0]
+    floor.sum_up()
+    floor.start(0, 0)
+    floor.worker_left[0] = 19.0
+    assert list(match_and_reserve(floor)) == [(1, 2)]
+    floor.noise = 0.5
+    assert list(match_and_reserve(floor)) == [(1, 1)]
+
+
+def test_nothing_to_match():
+    floor = floor_of([[1.0]])
+    floor.start(0, 0)
+    assert match_and_reserve(floor) == longest_on_floor(floor) == ()
+
+
+def test_a_given_order_counts():
+    floor = floor_of([[1.0, 1.0], [9.0, 9.0]])
+    floor.forced = {1: 1}
+    assert (1, 1) in match_and_reserve(floor)
+    assert (1, 0) not in match_and_reserve(floor)
+
+
+# ------------------------------------------------------------------------------------------ when it is live
+
+
+def decide(policy, desk):
+    return policy(desk.schedule, random.Random(0))
+
+
+def test_a_model_that_is_being_saved_is_worth_an_instant():
+    """t1 just ended on w1 and is the most urgent for w2, which does not grab t2 before it can be loaded."""
+    desk = Desk((0,), (1,), trials=2, epochs=1)
+    desk.train("w1", "t2", 0)
+    desk.schedule.saved("t2", 1, durable=False)
+    desk.start("w2", "t2", 1)
+    desk.train("w1", "t1", 0)
+    desk.schedule.now = 0.5
+    desk.schedule.abandon("w2")
+    desk["t1"].trial = replace(desk["t1"].trial, epochs=9)
+    policy = MatchReserve()
+    assert decide(policy, desk) is None
+    desk.schedule.saved("t1", 1, durable=False)
+    assert decide(policy, desk) == Assignment("w2", Unit("t1", 1, 1))
+
+
+def test_units_that_should_end_now_are_awaited():
+    desk = Desk((0,), (1,), trials=3, epochs=1)
+    desk.start("w1", "t1", 0)
+    desk.schedule.now = 1.0
+    policy = MatchReserve()
+    assert decide(policy, desk) is None
+    desk.schedule.now = 1.5
+    assert decide(policy, desk).worker == "w2"
+
+
+@pytest.mark.parametrize("policy", [MatchReserve, Auto, Portfolio])
+def test_everything_readable_everywhere(policy):
+    desk = Desk(None, None, trials=2)
+    desk.train("w1", "t1", 0)
+    assert decide(policy(), desk).unit.trial == "t2"
+
+
+@pytest.mark.parametrize("name", LOOKING_AHEAD)
+def test_a_partition_that_is_nowhere(name):
+    desk = Desk((0,), (1,), partitions=3, trials=2, valid=0)
+    policy = POLICIES[name]()
+    for _ in range(4):
+        choice = decide(policy, desk)
+        desk.train(choice.worker, choice.unit.trial, choice.unit.partition)
+        desk.schedule.saved(choice.unit.trial, desk[choice.unit.trial].version, durable=False)
+    assert decide(policy, desk) is None
+    desk.schedule.join("w3", (2,))
+    assert decide(policy, desk).worker == "w3"
+
+
+# ---------------------------------------------------------------------------------------------- replicas
+
+
+def test_replicas_are_shared_out_by_speed():
+    """Two workers hold both partitions; the slow one gets less."""
+    estimates = Estimates([1, 1], prior=lambda number, worker, partition: 1.0 if worker == "w1" else 9.0)
+    desk = Desk((0, 1), (0, 1), (), trials=4, epochs=1, valid=0)
+    desk.schedule.estimates = estimates
+    policy = Balanced()
+    first = decide(policy, desk)
+    assert first.worker == "w1"
+    desk.start("w1", first.unit.trial, first.unit.partition)
+    # It would end after all the others: better to leave everything to w1.
+    assert decide(policy, desk) is None
+
+
+def test_replicas_of_some_and_none_of_others():
+    desk = Desk((0,), (0,), partitions=2, trials=1, valid=0)
+    policy = Balanced()
+    choice = decide(policy, desk)
+    assert choice.unit.partition == 0
+    desk.train(choice.worker, "t1", 0)
+    assert decide(policy, desk) is None
+
+
+def test_a_few_new_trials_need_no_new_balance(monkeypatch):
+    made = []
+    original = balanced.balance
+    monkeypatch.setattr(balanced, "balance", lambda cells: made.append(1) or original(cells))
+    desk = Desk((0, 1), (0, 1), (), trials=20, epochs=1, valid=0)
+    policy = Balanced()
+    assert decide(policy, desk) is not None
+    desk.schedule.add(trial(21, 1))
+    assert decide(policy, desk) is not None
+    assert len(made) == 1
+    desk.schedule.add(trial(22, 1))
+    desk.schedule.add(trial(23, 1))
+    assert decide(policy, desk) is not None
+    assert len(made) == 2
+
+
+# -------------------------------------------------------------------------------------------------- auto
+
+
+class Spy(Auto):
+    """Notes what was chosen, each time that it was."""
+
+    def __init__(self):
+        super().__init__()
+        self.choices = []
+
+    def _renew(self, floor, rng, candidates):
+        super()._renew(floor, rng, candidates)
+        self.choices.append(self.chosen.name)
+
+
+def test_a_square_with_known_times_is_planned_and_kept():
+    policy = Spy()
+    assert run(policy, homogeneous(8, 8), epochs=3) == pytest.approx(1.0)
+    assert len(policy.choices) == 1
+    assert policy.choices[0].endswith("strictly")
+
+
+def test_the_plan_is_carried_on():
+    """More epochs than are planned at first, since the plan stops at a number of units."""
+    policy = Spy()
+    assert run(policy, homogeneous(5, 5), epochs=90) == pytest.approx(1.0)
+    assert len(policy.choices) == 1
+
+
+def test_noise_makes_it_choose_again():
+    policy = Spy()
+    run(policy, homogeneous(8, 8), epochs=4, noise=0.5)
+    assert len(policy.choices) > 1
+    assert not policy.choices[-1].endswith("strictly")
+
+
+def test_many_trials_need_no_plan():
+    policy = Spy()
+    assert run(policy, homogeneous(150, 2)) == pytest.approx(1.0)
+    assert policy.choices  # for the last few
+
+
+def test_lost_workers_and_new_trials_make_it_plan_again():
+    desk = Desk((0,), (1,), trials=2, epochs=2, valid=0)
+    policy = Spy()
+    decide(policy, desk)
+    assert len(policy.choices) == 1
+    decide(policy, desk)
+    assert len(policy.choices) == 1
+    desk.schedule.leave("w2")
+    decide(policy, desk)
+    assert len(policy.choices) == 1  # partition 1 is nowhere
+    desk.schedule.join("w3", (1,))
+    decide(policy, desk)
+    assert len(policy.choices) == 2
+    desk.schedule.add(trial(3, 2))
+    decide(policy, desk)
+    assert len(policy.choices) == 3
+    desk.schedule.remove("t3", desk["t3"].state.FAILED)
+    decide(policy, desk)
+    assert len(policy.choices) == 4

@@ -1,0 +1,110 @@
+"""Simulated experiments: the real controller in virtual time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopfleet.backends.simulated import Failure
+from hopfleet.errors import UsageError, WorkersLost
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.simulation import Workload, simulate
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("costs", ["homogeneous", "cnn", "lognormal"])
+def test_every_policy_finishes_and_keeps_the_bound(policy: str, costs: str) -> None:
+    run = simulate(trials=6, partitions=4, costs=costs, policy=policy, epochs=2)
+    assert run.ratio >= 1 - 1e-9
+    assert run.makespan == max(span.ended for span in run.history.spans)
+    assert len(run.history.spans) == 6 * 4 * 2
+    assert all(0 < busy <= 1 for busy in run.utilisation.values())
+    assert set(run.as_json()) >= {"makespan", "lower_bound", "ratio", "schedule_seconds"}
+
+
+@pytest.mark.parametrize("costs", ["homogeneous", "cnn"])
+@pytest.mark.parametrize("partitions", [8, 16])
+def test_auto_is_at_the_bound_on_the_papers_settings(costs: str, partitions: int) -> None:
+    for seed in range(3):
+        assert simulate(trials=16, partitions=partitions, costs=costs, seed=seed).ratio < 1.0005
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = (simulate(costs="cnn", noise=0.3, policy="random", seed=4) for _ in range(2))
+    assert first.history.spans == second.history.spans
+    assert simulate(costs="cnn", noise=0.3, policy="random", seed=5).makespan != first.makespan
+
+
+def test_fixed_orders_cost_little() -> None:
+    for partitions in (4, 8):
+        fixed = simulate(trials=2 * partitions, partitions=partitions, epochs=3, order="fixed")
+        assert fixed.ratio <= 1.05
+
+
+def test_replicas_lower_the_bound() -> None:
+    alone = simulate(trials=8, partitions=4, costs="cnn")
+    twice = simulate(trials=8, partitions=4, costs="cnn", replicas=2)
+    assert twice.lower_bound < alone.lower_bound
+    everywhere = simulate(Workload([[1.0] * 3] * 6, {j: [0, 1, 2] for j in range(4)}))
+    assert everywhere.lower_bound == 8.0
+    assert everywhere.ratio == 1.0
+
+
+def test_a_lost_worker_comes_back() -> None:
+    calm = simulate(trials=8, partitions=4, policy="longest-remaining")
+    hit = simulate(trials=8, partitions=4, policy="longest-remaining", failures=[Failure(2.5, "w2", back=4.0)])
+    assert hit.makespan > calm.makespan
+    with pytest.raises(WorkersLost, match="a partition is on no worker any more"):
+        simulate(trials=8, partitions=4, failures=[Failure(2.5, "w2")])
+
+
+def test_a_workload_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "work.json"
+    path.write_text(json.dumps({"times": [[1, 2], [2, 1]], "epochs": 2}))
+    run = simulate(Workload.read(path))
+    assert (run.trials, run.workers, run.lower_bound) == (2, 2, 6)
+    path.write_text(json.dumps({"times": [[1, 2], [2, 1]], "replicas": {"0": [0, 1], "1": [1]}}))
+    assert simulate(Workload.read(path)).history.partitions == 2
+    for text, words in {
+        "{": "must be JSON like",
+        '{"replicas": {}}': "must be JSON like",
+        '{"times": [[1, -2]]}': "-2",
+        '{"times": [[1, 2], [1]]}': "row|worker|unit",
+        '{"times": [[1]], "replicas": {"0": []}}': "partition 0: is on no worker",
+        '{"times": [[1]], "replicas": {"0": [3]}}': "worker 3 must be from 0 to 0",
+        '{"times": [[1]], "replicas": {"1": [0]}}': "numbered from 0",
+        '{"times": [[1]], "epochs": 0}': "epochs=0",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(UsageError, match=words):
+            Workload.read(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        Workload.read(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"policy": "best"}, "policy='best': unknown; there are auto"),
+        ({"costs": "dear"}, "costs='dear': unknown"),
+        ({"noise": -1}, "noise=-1"),
+        ({"order": "any"}, "order='any'"),
+        ({"trials": 0}, "trials=0"),
+        ({"partitions": 0}, "partitions=0"),
+        ({"replicas": 9}, "replicas=9: must be from 1 to the number of partitions"),
+        ({"failures": [Failure(1.0, "w99")]}, "failure of 'w99'"),
+    ],
+)
+def test_wrong_values_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        simulate(**changes)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "html"])
+def test_pictures(tmp_path: Path, suffix: str) -> None:
+    path = simulate(trials=4, partitions=2).gantt(tmp_path / f"gantt.{suffix}")
+    assert path.stat().st_size > 1000
+    assert [entry.name for entry in tmp_path.iterdir()] == [f"gantt.{suffix}"]
