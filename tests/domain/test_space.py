@@ -303,3 +303,8 @@ def test_describe_can_be_compared():
     }
     assert json.loads(json.dumps(described)) == described
     assert spaces.describe({"x": choice([np.float64(1.5)])}) == spaces.describe({"x": choice([1.5])})
+
+
+def test_a_sample_from_that_raises_is_named():
+    with pytest.raises(SpaceError, match=r"a\.b: sample_from raised ZeroDivisionError: division by zero for"):
+        configure({"a": {"b": sample_from(lambda config: 1 / 0)}}, seed=0, number=0)
