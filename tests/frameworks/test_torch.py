@@ -162,7 +162,8 @@ def test_damaged_and_foreign_files(tmp_path: Path) -> None:
     one = session()
     one.save(tmp_path / "v")
     content = (tmp_path / "v").read_bytes()
-    for name, damage in {"cut": content[:-10], "empty": b"", "text": b"hello" * 100}.items():
+    large = content + bytes(safetensors.SMALL)
+    for name, damage in {"cut": content[:-10], "empty": b"", "text": b"hello" * 100, "long": large}.items():
         (tmp_path / name).write_bytes(damage)
         with pytest.raises(CheckpointError, match=name):
             one.load(tmp_path / name)

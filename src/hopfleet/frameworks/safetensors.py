@@ -1,8 +1,8 @@
-"""Writes torch tensors as a safetensors file, into a file that may exist already.
+"""Torch tensors in safetensors files, written and read as fast as a hop wants it.
 
 The library's own writer always starts a new file. Pages of shared memory that are written for the first time cost
-twice as much as those of an old file, and a hop is little else; so this writes over what is there and cuts off the
-rest. Reading stays with the library, which checks what it reads.
+twice as much as those of an old file, and a hop is little else; so ``write`` writes over what is there and cuts off
+the rest. Reading is the library's business, which checks what it reads; small files it reads faster from bytes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
 
 from hopfleet.errors import CheckpointError
+
+SMALL = 1 << 18
+"""Bytes up to which a file is read in one piece; larger ones are mapped."""
 
 CODES: Mapping[Any, str] = {
     torch.bool: "BOOL",
@@ -60,3 +65,17 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
         os.ftruncate(descriptor, 8 + len(text) + offset)
     finally:
         os.close(descriptor)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tensors, which may be mappings of the file, and the metadata. Raises CheckpointError for a damaged file."""
+    try:
+        if path.stat().st_size > SMALL:
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+        content = path.read_bytes()
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return tensors, header.get("__metadata__", {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: is damaged ({error})") from error

@@ -21,7 +21,6 @@ from hopfleet.frameworks.tree import Arrays, flatten, unflatten
 
 try:
     import torch
-    from safetensors import SafetensorError, safe_open
 
     from hopfleet.frameworks import safetensors
 except ImportError as error:
@@ -212,15 +211,10 @@ class TorchSession(Session):
         safetensors.write(path, tensors, {FORMAT: json.dumps(tree)})
 
     def load(self, path: Path) -> None:
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if FORMAT not in metadata:
-                    raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                tree = json.loads(metadata[FORMAT])
-        except (SafetensorError, OSError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{path}: is damaged ({error})") from error
+        tensors, metadata = safetensors.read(path)
+        if FORMAT not in metadata:
+            raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
+        tree = json.loads(metadata[FORMAT])
         host = set(tree["host"])
 
         # What is read is a mapping of the file, which may be written over as soon as the model has gone on.
