@@ -51,6 +51,10 @@ class Estimates:
             self._workers[worker] = _with((worker_mean, worker_count), residual - trial_mean)
         self._trials[trial] = _with((trial_mean, trial_count), residual - worker_mean)
 
+    def forget(self, trial: str) -> None:
+        """The trial has ended; what it taught about workers and noise stays."""
+        self._trials.pop(trial, None)
+
     @property
     def noise(self) -> float:
         """The standard deviation of log(measured / expected); 0 until something surprised us."""

@@ -165,6 +165,7 @@ class Schedule:
         for partition in progress.visits:
             self.owed[partition] += 1
         del self.trials[trial]
+        self.estimates.forget(trial)
         self.ready.pop(trial, None)
         self.awaiting.pop(trial, None)
         return progress
