@@ -10,7 +10,7 @@ import pytest
 
 from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, WorkerLost
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
-from hopfleet.store.files import digest, write_atomically
+from hopfleet.files import digest, write_atomically
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import SPARE_BYTES, SPARES, Versions

@@ -6,9 +6,7 @@ torch wants, and no write can ever reach the file.
 
 from __future__ import annotations
 
-import hashlib
 import mmap
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hopfleet import files
 from hopfleet.data.cells import Cells, from_arrow, to_arrow
 from hopfleet.data.columns import Array, Column, arrow_schema
 from hopfleet.errors import DataError
@@ -29,16 +28,7 @@ def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, C
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
     if sync:
-        sync_path(path)
-
-
-def sync_path(path: Path) -> None:
-    """Brings a file or the entries of a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        files.sync(path)
 
 
 def map_cells(path: Path, columns: Mapping[str, Column], rows: int) -> dict[str, Cells]:
@@ -82,9 +72,3 @@ def map_cells(path: Path, columns: Mapping[str, Column], rows: int) -> dict[str,
 
 def _one_line(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hopfleet.data import manifest
-from hopfleet.data.files import digest
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError, MissingExtra
+from hopfleet.files import digest
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:

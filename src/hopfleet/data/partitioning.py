@@ -18,13 +18,14 @@ from typing import Any
 
 from hopfleet.data import manifest
 from hopfleet.data.dataset import Dataset
-from hopfleet.data.files import digest, sync_path, write_cells
+from hopfleet.data.files import write_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
 from hopfleet.data.schema import Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Spill
 from hopfleet.errors import DataError
+from hopfleet.files import digest, sync
 
 
 def partition(
@@ -120,8 +121,8 @@ def _write(built: Path, spill: Spill, schema: Schema, seed: int) -> Manifest:
         files.append(PartitionFile(path.name, rows, path.stat().st_size, digest(path)))
     made = Manifest(schema.columns, tuple(files), seed)
     (built / manifest.FILE).write_text(made.to_json())
-    sync_path(built / manifest.FILE)
-    sync_path(built)
+    sync(built / manifest.FILE)
+    sync(built)
     return made
 
 
@@ -136,7 +137,7 @@ def _move(built: Path, target: Path, workspace: Path) -> None:
         with contextlib.suppress(OSError):
             replaced.rename(target)
         raise DataError(f"{target}: was filled by somebody else meanwhile ({error}); give another folder") from error
-    sync_path(target.parent)
+    sync(target.parent)
 
 
 def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopfleet.errors import CheckpointError
-from hopfleet.store.files import digest, write_atomically
+from hopfleet.files import digest, write_atomically
 
 TMPFS = Path("/dev/shm")
 

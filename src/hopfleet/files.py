@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, for data sets and run folders alike."""
 
 from __future__ import annotations
 
