@@ -16,7 +16,7 @@ from hopfleet.domain.unit import Work
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
-from hopfleet.search.base import Goal, Verdict
+from hopfleet.search.base import Goal, Stop
 
 
 class Desk:
@@ -83,7 +83,7 @@ def test_trials_are_added_at_once_and_named_in_order():
     added = of(desk.started, m.TrialAdded)
     assert [(x.trial, x.number, x.epochs) for x in added] == [("t0001", 0, 2), ("t0002", 1, 2), ("t0003", 2, 2)]
     assert [x.seed for x in added] == [derive(5, "trial", number) for number in range(3)]
-    assert [x.config for x in added] == [desk.search.suggest(number) for number in range(3)]
+    assert [x.config for x in added] == [desk.search.suggest(number).config for number in range(3)]
 
 
 def test_no_more_than_max_live_trials_at_once():
@@ -196,14 +196,14 @@ def test_a_failed_trial_leaves_nothing_that_is_not_durable():
 
 class StopFirst(Random):
     def observe(self, trial, epoch, metrics):
-        return Verdict.STOP
+        return [Stop(trial.id, "enough")]
 
 
 def test_the_search_stops_a_trial():
     desk = Desk("w1", search=StopFirst(1, 3))
     desk.epoch(loss=1.0)
     end = of(desk.saved(2), m.TrialEnded)[0]
-    assert (end.state, end.reason) == (TrialState.STOPPED, "stopped by the search after epoch 1")
+    assert (end.state, end.reason) == (TrialState.STOPPED, "enough")
 
 
 def test_a_failing_evaluation_waits_for_the_others():

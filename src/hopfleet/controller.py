@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import singledispatchmethod
 
 from hopfleet.domain import messages as m
+from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import add, means
 from hopfleet.domain.seeds import derive
-from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import Policy, next_assignment
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.orders import fixed_order
 from hopfleet.scheduler.progress import Outcome, Progress
 from hopfleet.scheduler.schedule import Schedule
-from hopfleet.search.base import Search, Verdict
-
-MAX_LIVE = 256
-"""How many trials are under way at once. Enough for any schedule to be dense, few enough to bound disk and memory."""
+from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
+from hopfleet.wishes import Add, Office, Refused, Step, answer
 
 MAX_LOSSES = 3
 """After so many lost workers in a row a unit is taken for poison and its trial fails."""
@@ -45,19 +45,32 @@ class Controller:
         max_live: int = MAX_LIVE,
         estimates: Estimates | None = None,
         fixed_order: bool = False,
+        points: Sequence[Config] = (),
     ) -> None:
         self.search = search
         self.policy = policy
         self.seed = seed
         self.max_live = max_live
         self.fixed_order = fixed_order
+        #: Configurations to try before those of the search.
+        self.points = points
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.finished = False
         self.draining = False
+        self.held = False
+        #: Seconds in which a run was going on.
+        self.elapsed = 0.0
+        self._last_time: float | None = None
         self._rng = random.Random(derive(seed, "policy"))
         self._next_number = 0
         self._next_attempt = 1
-        self._exhausted = False
+        #: Trials that were added as points, and as the search suggested.
+        self._pointed = self._suggested = 0
+        #: The search had nothing to suggest, and has heard nothing since.
+        self._dry = False
+        #: What the search wants and nobody has done yet; wishes that nobody has answered yet.
+        self._wanted: list[Decision] = []
+        self._wishes: list[m.OperatorAsked] = []
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
 
@@ -80,11 +93,15 @@ class Controller:
         for message in messages:
             self._tell_time(message)
             self._apply(message)
+        self._wanted.clear()  # what came of them is in the journal too
 
     def _tell_time(self, message: m.Message) -> None:
-        ended = getattr(message, "ended", None)
+        ended: float | None = getattr(message, "ended", None)
         if ended is not None:
             self.schedule.now = max(self.schedule.now, ended)
+            before: float = self._last_time if self._last_time is not None else message.started  # type: ignore[union-attr]
+            self._last_time = max(before, ended)
+            self.elapsed += self._last_time - before
 
     def refuses(self, event: m.Event) -> bool:
         """Whether an event comes too late to count."""
@@ -121,7 +138,8 @@ class Controller:
         for progress in self.schedule.trials.values():
             progress.saving = (0, False)
             self._touch(progress)
-        self.finished = self.draining = False
+        self.finished = self.draining = self._dry = False
+        self._last_time = None
 
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
@@ -132,8 +150,8 @@ class Controller:
         unit = self._forget_worker(message.worker)
         if unit is not None:
             progress = self.schedule.trials[unit.trial]
-            progress.losses += 1
-            if progress.losses >= MAX_LOSSES:
+            progress.losses += progress.outcome is None  # else it may be that a person wanted it to stop
+            if progress.losses >= MAX_LOSSES and progress.outcome is None:
                 reason = f"{progress.losses} workers in a row were lost while {unit}; the last one: {message.reason}"
                 self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason))
 
@@ -165,7 +183,10 @@ class Controller:
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
         self.schedule.saved(message.trial, message.version, message.durable)
-        self._touch(self.schedule.trials[message.trial])
+        progress = self.schedule.trials[message.trial]
+        if progress.saving[0] == message.version == progress.base:
+            self._return_loan(progress)
+        self._touch(progress)
 
     @_apply.register
     def _(self, message: m.VersionLost) -> None:
@@ -176,6 +197,9 @@ class Controller:
         if slot is not None and running and message.version == progress.version:
             self.schedule.abandon(slot.worker)
         self.schedule.lost(message.trial, message.version, message.worker)
+        if progress.trial.parent is not None and message.version == progress.base and progress.version == progress.base:
+            reason = f"the model of {progress.trial.parent.trial} that it should have started with is lost"
+            self.schedule.settle(message.trial, Outcome(TrialState.FAILED, f"{reason}: {message.reason}"))
         self._touch(progress)
 
     @_apply.register
@@ -185,18 +209,87 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.OperatorAsked) -> None:
+        if message.wish != "drain":
+            self._wishes.append(message)
+            return
         self.draining = True
         for progress in self.schedule.trials.values():
             self._touch(progress)
 
     @_apply.register
+    def _(self, message: m.WishAnswered) -> None:
+        self._wishes.pop(0)
+
+    @_apply.register
     def _(self, message: m.TrialAdded) -> None:
-        trial = Trial(message.trial, message.number, message.config, message.seed, message.epochs)
+        parent = None
+        if message.visits:
+            lender = self._find(message.parent)
+            lender.lends[message.trial] = len(message.visits)
+            parent = Parent(message.parent, len(message.visits), lender.trial.config)
+        trial = Trial(message.trial, message.number, message.config, message.seed, message.epochs, parent)
         self._next_number = message.number + 1
-        self.schedule.add(trial, self._order(trial) if self.fixed_order else ())
+        self._pointed += message.origin == "point"
+        self._suggested += message.origin == "search"
+        order = self._order(trial)[len(message.visits) :] if self.fixed_order else ()
+        self._touch(self.schedule.add(trial, order, message.visits))
+        self.search.added(trial)
 
     def _order(self, trial: Trial) -> list[int]:
         return fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
+
+    def _find(self, trial: str) -> Progress:
+        progress = self.schedule.find(trial)
+        assert progress is not None, f"nobody knows {trial}"
+        return progress
+
+    @_apply.register
+    def _(self, message: m.TrialStopped) -> None:
+        outcome = Outcome(TrialState.STOPPED, message.reason, delete=message.delete)
+        self.schedule.settle(message.trial, outcome)
+        self._touch(self.schedule.trials[message.trial])
+
+    @_apply.register
+    def _(self, message: m.TrialPaused) -> None:
+        self.schedule.park(message.trial, TrialState.PAUSED)
+        self._dry = False
+
+    @_apply.register
+    def _(self, message: m.TrialResumed) -> None:
+        progress = self._find(message.trial)
+        longer = replace(progress.trial, epochs=message.epochs)
+        order = self._order(longer)[progress.trial.epochs * self.schedule.partitions :] if self.fixed_order else ()
+        self.schedule.resume(message.trial, message.epochs, order)
+        self._touch(progress)
+
+    @_apply.register
+    def _(self, message: m.TrialDeleted) -> None:
+        del self.schedule.parked[message.trial]
+
+    @_apply.register
+    def _(self, message: m.TrialPrioritised) -> None:
+        self.schedule.prioritise(message.trial, message.level)
+
+    @_apply.register
+    def _(self, message: m.SearchExtended) -> None:
+        self.search.extend(trials=message.trials, epochs=message.epochs, space=spaces.parse(message.space))
+        self._dry = False
+
+    @_apply.register
+    def _(self, message: m.RunHeld) -> None:
+        self.held = message.held
+
+    @_apply.register
+    def _(self, message: m.CopyVersion) -> None:
+        self.schedule.trials[message.trial].saving = (message.version, True)
+
+    @_apply.register
+    def _(self, message: m.WorkerRetired) -> None:
+        self.schedule.retire(message.worker)
+
+    @_apply.register
+    def _(self, message: m.ReleaseWorker) -> None:
+        self.schedule.slots[message.worker].released = True
 
     @_apply.register
     def _(self, message: m.TrialRolledBack) -> None:
@@ -208,19 +301,27 @@ class Controller:
         value = message.metrics.get(self.search.goal.metric, math.nan)
         if message.best:
             progress.best = (message.version, value)
-        verdict = self.search.observe(progress.trial, message.epoch, message.metrics)
+        self._wanted += self.search.observe(progress.trial, message.epoch, message.metrics)
+        self._dry = False
         self.schedule.end_epoch(message.trial)
-        if message.epoch == progress.trial.epochs:
-            self.schedule.settle(message.trial, Outcome(TrialState.COMPLETED))
-        elif verdict is Verdict.STOP:
-            reason = f"stopped by the search after epoch {message.epoch}"
-            self.schedule.settle(message.trial, Outcome(TrialState.STOPPED, reason))
         self._touch(progress)
 
     @_apply.register
     def _(self, message: m.TrialEnded) -> None:
-        self.schedule.remove(message.trial, message.state)
+        progress = self._find(message.trial)
+        self._return_loan(progress)
+        self.schedule.park(message.trial, message.state)
         self._touched.pop(message.trial, None)
+        self._wanted += self.search.ended(progress.trial, message.state)
+        self._dry = False
+
+    def _return_loan(self, clone: Progress) -> None:
+        """The clone has its model, or will never need it."""
+        parent = clone.trial.parent
+        lender = None if parent is None else self.schedule.find(parent.trial)
+        if lender is not None and clone.trial.id in lender.lends:
+            del lender.lends[clone.trial.id]
+            self._touch(lender)
 
     @_apply.register
     def _(self, message: m.RunUnit) -> None:
@@ -239,7 +340,7 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
-        self.schedule.trials[message.trial].saved.pop(message.version, None)
+        self._find(message.trial).saved.pop(message.version, None)
 
     @_apply.register
     def _(self, message: m.Finish) -> None:
@@ -252,14 +353,25 @@ class Controller:
 
     def _decide(self) -> Iterator[m.Message]:
         """Decide until nothing is left to decide. Each message is applied before the next one is thought of."""
-        touched = self._touched
-        self._touched = {}
-        yield from self._each(touched, self._roll_back_or_end)
-        yield from self._add_trials()
+        yield from self._answer_wishes()
+        touched: dict[str, None] = {}
+        while True:
+            yield from self._stop_all_if_over()
+            wanted, self._wanted = self._wanted, []
+            for decision in wanted:
+                yield from self._carry_out(decision)
+            changed, self._touched = self._touched, {}
+            touched |= changed
+            yield from self._each(changed, self._settle)
+            if not self._touched and not self._wanted:
+                yield from self._add_trials()
+            if not self._touched and not self._wanted:
+                break
         starts = list(self._dispatch())
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, self._keep_versions)
         yield from starts
+        yield from self._release_workers()
         yield from self._finish()
 
     def _each(self, trials: Iterable[str], decide: Callable[[Progress], Iterator[m.Message]]) -> Iterator[m.Message]:
@@ -272,19 +384,136 @@ class Controller:
         self._apply(message)
         return message
 
-    def _roll_back_or_end(self, progress: Progress) -> Iterator[m.Message]:
-        trial = progress.trial.id
+    # ------------------------------------------------------------------------------- what others want of trials
+
+    def _answer_wishes(self) -> Iterator[m.Message]:
+        while self._wishes:
+            asked = self._wishes[0]
+            office = Office(self.schedule, self.search, self.held, _name(self._next_number))
+            try:
+                steps, text = answer(asked, office)
+            except Refused as refusal:
+                yield self._decided(m.WishAnswered(asked.number, False, str(refusal)))
+            else:
+                yield self._decided(m.WishAnswered(asked.number, True, text))
+                for step in steps:
+                    yield from self._carry_out(step)
+
+    def _carry_out(self, step: Decision | Step) -> Iterator[m.Message]:
+        match step:
+            case Train():
+                yield from self._train(step)
+            case Stop():
+                yield from self._stop(step)
+            case Clone():
+                yield from self._clone(step)
+            case Add():
+                yield self._added(step.config, self.search.max_epochs, "person")
+            case _:
+                yield self._decided(step)
+
+    def _train(self, wanted: Train) -> Iterator[m.Message]:
+        # A person may have stopped or deleted it meanwhile, and is right.
+        progress = self.schedule.find(wanted.trial)
+        if progress is None or progress.outcome is not None or progress.trial.epochs >= wanted.epochs:
+            return
+        if not progress.state.ended:
+            yield self._decided(m.TrialResumed(wanted.trial, wanted.epochs))
+
+    def _stop(self, wanted: Stop) -> Iterator[m.Message]:
+        progress = self.schedule.find(wanted.trial)
+        if progress is None or progress.outcome is not None:
+            return
+        if progress.state is TrialState.PAUSED:
+            yield self._decided(m.TrialEnded(wanted.trial, TrialState.STOPPED, wanted.reason))
+        elif not progress.state.ended:
+            yield self._decided(m.TrialStopped(wanted.trial, wanted.reason))
+
+    def _clone(self, wanted: Clone) -> Iterator[m.Message]:
+        parent = self.schedule.find(wanted.parent)
+        if parent is None:
+            return
+        durable = max((version for version, durable in parent.saved.items() if durable), default=0)
+        epochs = wanted.epochs or self.search.max_epochs
+        if wanted.warm and not 0 < durable < epochs * self.schedule.partitions:
+            return
+        visits = tuple(parent.visits[:durable]) if wanted.warm else ()
+        yield self._added(wanted.config, epochs, "clone", wanted.parent, visits)
+        yield from self._stop(Stop(wanted.replaces, f"replaced by {_name(self._next_number - 1)}"))
+
+    def _added(
+        self, config: Config, epochs: int, origin: str, parent: str = "", visits: tuple[int, ...] = ()
+    ) -> m.Message:
+        number = self._next_number
+        seed = derive(self.seed, "trial", number)
+        return self._decided(m.TrialAdded(_name(number), number, config, seed, epochs, origin, parent, visits))
+
+    def _stop_all_if_over(self) -> Iterator[m.Message]:
+        reason = self.search.over(self.elapsed)
+        if reason:
+            for trial in list(self.schedule.trials):
+                yield from self._stop(Stop(trial, reason))
+
+    def _add_trials(self) -> Iterator[m.Message]:
+        if self.draining or self.held:
+            return
+        room = min(self.max_live, self.search.concurrency(len(self.schedule.slots)))
+        while len(self.schedule.trials) < room:
+            suggestion = self._suggestion()
+            if suggestion is None:
+                return
+            origin = "point" if self._pointed < len(self.points) else "search"
+            yield self._added(suggestion.config, suggestion.epochs, origin)
+
+    def _suggestion(self) -> Suggestion | None:
+        """The next trial to add, or None if there is none as far as anybody knows now."""
+        if self._dry or self.search.over(self.elapsed):
+            return None
+        if self._pointed < len(self.points):
+            return Suggestion(self.points[self._pointed], self.search.max_epochs)
+        suggestion = self.search.suggest(self._suggested)
+        self._dry = suggestion is None
+        return suggestion
+
+    # ----------------------------------------------------------------------------------------- what trials need
+
+    def _settle(self, progress: Progress) -> Iterator[m.Message]:
+        """Find a model for a trial that lost its own, end its epoch, pause it or end it."""
         if progress.trains_on is not None or progress.evaluates_on:
             return
-        if progress.outcome is not None and progress.outcome.state is TrialState.FAILED:
-            yield from self._end(progress, progress.outcome)
+        outcome = progress.outcome
+        if outcome is not None and (outcome.state is TrialState.FAILED or outcome.delete):
+            if not progress.lends:
+                yield from self._end(progress, outcome)
             return
         if progress.holder is None and progress.version and progress.version not in progress.saved:
-            yield self._decided(m.TrialRolledBack(trial, max(progress.saved, default=0)))
-        if progress.awaits_evaluation and len(progress.evaluated) == self.schedule.valid_partitions:
+            yield from self._recover(progress)
+        if outcome is None and progress.awaits_evaluation and len(progress.evaluated) == self.schedule.valid_partitions:
             yield from self._end_epoch(progress)
-        if progress.outcome is not None and not progress.can_train and progress.saved.get(progress.version, False):
-            yield from self._end(progress, progress.outcome)
+            return  # the search has a say before it ends
+        outcome = progress.outcome or self._reached(progress)
+        if (
+            outcome is not None
+            and not progress.can_train
+            and progress.saved.get(progress.version, not progress.version)
+        ):
+            yield from self._end(progress, outcome)
+
+    def _recover(self, progress: Progress) -> Iterator[m.Message]:
+        """Go back to the newest version that is saved; a clone may have to get its first one from its parent."""
+        trial, parent = progress.trial.id, progress.trial.parent
+        version = max(progress.saved, default=progress.base)
+        if version < progress.version:
+            yield self._decided(m.TrialRolledBack(trial, version))
+        if parent is not None and version not in progress.saved and progress.saving[0] != version:
+            yield self._decided(m.CopyVersion(parent.trial, version, trial))
+
+    def _reached(self, progress: Progress) -> Outcome | None:
+        """How a trial ends that has trained as long as it should."""
+        epochs = progress.trial.epochs
+        if progress.epochs_ended < epochs:
+            return None
+        return Outcome(TrialState.COMPLETED if epochs >= self.search.max_epochs else TrialState.PAUSED)
 
     def _end_epoch(self, progress: Progress) -> Iterator[m.Message]:
         goal = self.search.goal
@@ -300,24 +529,18 @@ class Controller:
 
     def _end(self, progress: Progress, outcome: Outcome) -> Iterator[m.Message]:
         trial = progress.trial.id
-        needed = _needed(progress)
+        needed = set() if outcome.delete else _needed(progress)
         for version in [version for version, durable in progress.saved.items() if not durable or version not in needed]:
             yield self._decided(m.DropVersion(trial, version))
+        if outcome.state is TrialState.PAUSED:
+            yield self._decided(m.TrialPaused(trial))
+            return
         yield self._decided(m.TrialEnded(trial, outcome.state, outcome.reason, outcome.traceback))
-
-    def _add_trials(self) -> Iterator[m.Message]:
-        while len(self.schedule.trials) < self.max_live and not self.draining and not self._exhausted:
-            number = self._next_number
-            config = self.search.suggest(number)
-            if config is None:
-                self._exhausted = True
-                return
-            name = f"t{number + 1:04d}"
-            seed = derive(self.seed, "trial", number)
-            yield self._decided(m.TrialAdded(name, number, config, seed, self.search.max_epochs))
+        if outcome.delete:
+            yield self._decided(m.TrialDeleted(trial))
 
     def _dispatch(self) -> Iterator[m.Message]:
-        while not self.draining:
+        while not (self.draining or self.held):
             assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
@@ -335,7 +558,7 @@ class Controller:
         version, trial = progress.version, progress.trial.id
         boundary = version > 0 and version % self.schedule.partitions == 0
         goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
-        durable = boundary or self.draining
+        durable = boundary or self.draining or progress.outcome is not None
         enough = version in progress.saved and (progress.saved[version] or not durable)
         told = progress.saving[0] == version and (progress.saving[1] or not durable)
         if version and progress.holder is not None and not enough and not told and (boundary or not goes_on):
@@ -344,20 +567,29 @@ class Controller:
         for number in [number for number in progress.saved if number not in needed]:
             yield self._decided(m.DropVersion(trial, number))
 
+    def _release_workers(self) -> Iterator[m.Message]:
+        for slot in self.schedule.slots.values():
+            if slot.retired and slot.unit is None and not slot.released:
+                yield self._decided(m.ReleaseWorker(slot.worker))
+
     def _finish(self) -> Iterator[m.Message]:
         if self.finished:
             return
         live = self.schedule.trials.values()
-        if not live and self._exhausted:
+        if not live and self._suggestion() is None:
             yield self._decided(m.Finish(complete=True))
-        elif self.draining and len(self.schedule.idle) == len(self.schedule.slots):
+        elif self.draining and all(slot.unit is None for slot in self.schedule.slots.values()):
             saved = all(p.holder is None or not p.version or p.saved.get(p.version, False) for p in live)
             if saved:
                 yield self._decided(m.Finish(complete=False))
 
 
 def _needed(progress: Progress) -> set[int]:
-    """The saved versions that must stay: the newest, the newest durable one and the best."""
+    """The saved versions that must stay: the newest, the newest durable one, the best, and what clones wait for."""
     durable = (version for version, is_durable in progress.saved.items() if is_durable)
     best = 0 if progress.best is None else progress.best[0]
-    return {max(progress.saved, default=0), max(durable, default=0), best}
+    return {max(progress.saved, default=0), max(durable, default=0), best, *progress.lends.values()}
+
+
+def _name(number: int) -> str:
+    return f"t{number + 1:04d}"

@@ -229,12 +229,7 @@ class Experiment:
     def _check_configs(self, train: Dataset) -> None:
         """Make every configuration that is known beforehand, so that none goes wrong in the middle of a run."""
         smallest = min(train.partition_rows)
-        sizes = set()
-        for number in range(min(self.search.trials, CHECKED)):
-            config = self.search.suggest(number)
-            if config is not None:
-                sizes.add(config.get("batch_size", self.batch_size))
-        for size in sizes:
+        for size in {config.get("batch_size", self.batch_size) for config in self.search.examples(CHECKED)}:
             at_least_one("batch_size", size)
             if size > smallest:
                 raise UsageError(
@@ -340,9 +335,7 @@ class Experiment:
                     f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'"
                 )
             return
-        for number in range(min(PROBES, self.search.trials)):
-            config = self.search.suggest(number)
-            assert config is not None
+        for number, config in enumerate(self.search.examples(PROBES)):
             finding = backend.probe(Trial(f"t{number + 1:04d}", number, config, 0, 1))
             if not finding.error:
                 if metric not in finding.metrics and not metric.startswith("train_"):

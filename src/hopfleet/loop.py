@@ -15,18 +15,22 @@ from typing import Protocol, Self
 from hopfleet.backends.base import Backend
 from hopfleet.controller import Controller
 from hopfleet.domain.messages import (
+    AddWorkers,
+    CopyVersion,
     DropVersion,
     Evaluate,
     Event,
     Finish,
     Message,
     OperatorAsked,
+    ReleaseWorker,
     RunUnit,
     SaveVersion,
-    TrialAdded,
-    TrialEnded,
+    StopUnit,
+    VersionLost,
+    VersionSaved,
 )
-from hopfleet.domain.trial import Trial
+from hopfleet.errors import CheckpointError
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
 
@@ -55,8 +59,9 @@ class Loop:
         self._journal = journal
         self._versions = versions
         self._observer = observer
-        self._trials = {name: progress.trial for name, progress in controller.schedule.trials.items()}
         self._wish = threading.Event()
+        #: What happened while acting on messages, to be taken in next.
+        self._own: list[Event] = []
         self._complete = False
 
     def run(self, first: list[Event]) -> bool:
@@ -68,7 +73,8 @@ class Loop:
                 asked = True
                 self._take([OperatorAsked("drain")])
                 continue
-            self._take(self._backend.receive(WAIT_SECONDS))
+            own, self._own = self._own, []
+            self._take([*own, *self._journal.wishes()] or self._backend.receive(WAIT_SECONDS))
             self._observer.refresh()
         return self._complete
 
@@ -95,21 +101,32 @@ class Loop:
 
     def _act(self, message: Message) -> None:
         match message:
-            case TrialAdded():
-                self._trials[message.trial] = Trial(
-                    message.trial, message.number, message.config, message.seed, message.epochs
-                )
             case RunUnit() | Evaluate() | SaveVersion():
-                self._backend.send(message, self._trials[message.trial])
+                progress = self._controller.schedule.find(message.trial)
+                assert progress is not None, f"nobody knows {message.trial}"
+                self._backend.send(message, progress.trial)
             case DropVersion():
                 self._versions.drop(message.trial, message.version)
-            case TrialEnded():
-                del self._trials[message.trial]
+            case CopyVersion():
+                self._own.append(self._copied(message))
+            case StopUnit(worker=worker):
+                self._backend.stop(worker)
+            case AddWorkers(count=count):
+                self._backend.add(count)
+            case ReleaseWorker(worker=worker):
+                self._backend.release(worker)
             case Finish():
                 self._complete = message.complete
                 self._versions.release()
             case _:
                 pass
+
+    def _copied(self, copy: CopyVersion) -> Event:
+        try:
+            digest, size = self._versions.copy(copy.parent, copy.version, copy.trial)
+        except (CheckpointError, OSError) as error:
+            return VersionLost(copy.trial, copy.version, str(error))
+        return VersionSaved(copy.trial, copy.version, True, digest, size)
 
 
 class Interrupts:

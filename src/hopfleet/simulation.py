@@ -20,7 +20,7 @@ from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller import Controller
 from hopfleet.domain.messages import Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
 from hopfleet.domain.seeds import derive
-from hopfleet.domain.trial import Config, Trial
+from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.monitor.history import History
 from hopfleet.planner.balance import relax
@@ -28,7 +28,7 @@ from hopfleet.planner.costs import Times, cnns, homogeneous, lognormal
 from hopfleet.planner.shop import Shop
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
-from hopfleet.search.base import Goal, Search, at_least_one
+from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
 from hopfleet.version import __version__
 
 Replicas = Mapping[int, Sequence[int]]
@@ -239,8 +239,8 @@ class _Listed(Search):
     def trials(self) -> int:
         return self._count
 
-    def suggest(self, number: int) -> Config | None:
-        return {} if number < self._count else None
+    def suggest(self, number: int) -> Suggestion | None:
+        return Suggestion({}, self.max_epochs) if number < self._count else None
 
 
 def _run(

@@ -24,7 +24,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_is_something_to_choose_from() -> None:
     experiment = demo.experiment(name="demo", folder=None, workers=2)
-    configs = [experiment.search.suggest(number) for number in range(experiment.search.trials)]
+    configs = experiment.search.examples(experiment.search.trials)
     assert len(configs) == 16
     assert {config["network"] for config in configs if config} == set(demo.NETWORKS)
 

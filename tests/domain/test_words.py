@@ -33,10 +33,12 @@ def test_seeds_are_pinned():
     assert (derive(0), derive(7, "trial", 3)) == (872845860, 1834661181)
 
 
-def test_ended_states_have_no_way_out():
+def test_what_has_ended_or_paused_can_only_go_on_and_what_failed_cannot():
     assert set(TRANSITIONS) == set(TrialState)
-    for state in TrialState:
-        assert state.ended == (not TRANSITIONS[state])
+    assert not TRANSITIONS[TrialState.FAILED]
+    for state in (TrialState.COMPLETED, TrialState.STOPPED):
+        assert state.ended and TRANSITIONS[state] == {TrialState.RUNNING}
+    assert not TrialState.PAUSED.ended
 
 
 def test_every_state_can_be_reached():

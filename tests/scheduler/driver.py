@@ -22,7 +22,7 @@ from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search import Random
-from hopfleet.search.base import Goal, Verdict
+from hopfleet.search.base import Goal, Stop
 
 Model = tuple[tuple[int, int], ...]
 """The units that a model has seen, as (epoch, partition)."""
@@ -72,7 +72,7 @@ class Stopping(Random):
         self.setup({"x": 1}, seed=setting.seed, goal=Goal(setting.metric, "min"))
 
     def observe(self, trial, epoch, metrics):
-        return Verdict.STOP if self.stops.get(trial.number) == epoch else Verdict.CONTINUE
+        return [Stop(trial.id, "early")] if self.stops.get(trial.number) == epoch < self.max_epochs else []
 
 
 def controller_of(setting: Setting) -> Controller:

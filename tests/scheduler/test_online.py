@@ -367,6 +367,6 @@ def test_lost_workers_and_new_trials_make_it_plan_again():
     desk.schedule.add(trial(3, 2))
     decide(policy, desk)
     assert len(policy.choices) == 3
-    desk.schedule.remove("t3", desk["t3"].state.FAILED)
+    desk.schedule.park("t3", desk["t3"].state.FAILED)
     decide(policy, desk)
     assert len(policy.choices) == 4

@@ -145,7 +145,7 @@ def test_training_comes_before_evaluation_away_from_home():
     desk.schedule.saved("t1", 2, durable=True)
     desk.start("w1", "t2", 0)
     assert following(desk).unit == Unit("t3", 1, 0)
-    desk.schedule.remove("t3", desk["t3"].state.FAILED)
+    desk.schedule.park("t3", desk["t3"].state.FAILED)
     assert following(desk) == Assignment("w2", Unit("t1", 1, 0, Work.EVALUATE))
 
 

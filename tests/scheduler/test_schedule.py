@@ -107,13 +107,13 @@ def test_non_preemption():
     desk = Desk(None)
     desk.start("w1", "t1", 0)
     with pytest.raises(InvariantBroken, match="non-preemption: t1 cannot end while it runs"):
-        desk.schedule.remove("t1", TrialState.FAILED)
+        desk.schedule.park("t1", TrialState.FAILED)
 
 
 def test_states_follow_the_table():
     desk = Desk(None)
     with pytest.raises(InvariantBroken, match="t1 cannot go from pending to completed: partitions=2, state="):
-        desk.schedule.remove("t1", TrialState.COMPLETED)
+        desk.schedule.park("t1", TrialState.COMPLETED)
 
 
 def test_workers_join_once():
@@ -157,7 +157,7 @@ def test_loads_share_out_replicas():
     assert desk.schedule.load(slots["w3"]) == 6 / 3 + 6 / 2
     desk.train("w1", "t1", 0)
     assert desk.schedule.owed == [5, 6]
-    desk.schedule.remove("t1", TrialState.FAILED)
+    desk.schedule.park("t1", TrialState.FAILED)
     assert desk.schedule.owed == [3, 3]
 
 

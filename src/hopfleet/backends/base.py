@@ -4,6 +4,8 @@ A backend starts workers, carries commands to them and brings their events back.
 it from one thread: ``start`` once, then ``send`` and ``receive`` in any order, then ``close`` once, also after an
 error. Per worker, commands are obeyed in the order sent. A worker that dies is reported as WorkerLost, exactly once;
 whether another one takes its place is up to the backend, and shows as WorkerJoined.
+
+``add``, ``release`` and ``stop`` change who works; what comes of them shows in events as well.
 """
 
 from __future__ import annotations
@@ -26,6 +28,15 @@ class Backend(Protocol):
 
     def send(self, command: Command, trial: Trial) -> None:
         """Hand a command to its worker and return at once. ``trial`` is the one that the command is about."""
+
+    def add(self, count: int) -> None:
+        """Begin to start so many more workers."""
+
+    def release(self, worker: str) -> None:
+        """Let a worker go that has nothing to do, when it has saved what it was told to. It shows as WorkerLost."""
+
+    def stop(self, worker: str) -> None:
+        """Give up what a worker is doing, if that is possible; then it is lost, and replaced. Else it just ends."""
 
     def receive(self, timeout: float) -> list[Event]:
         """Events that have happened, waiting up to ``timeout`` seconds for the first."""

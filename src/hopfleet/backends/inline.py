@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
 from pathlib import Path
 
-from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined
+from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import copied
@@ -23,16 +24,33 @@ class Inline:
         self._events: deque[Event] = deque()
         self._commands: deque[tuple[Command, Trial]] = deque()
         self._workers: dict[str, Worker] = {}
+        self._numbers = itertools.count(1)
 
     def start(self, job: Job, workers: int) -> None:
+        self._job = job
+        self.add(workers)
+
+    def add(self, count: int) -> None:
         def capture(path: Path) -> contextlib.AbstractContextManager[None]:
             return copied(path)
 
-        for number in range(workers):
-            name = f"w{number + 1}"
+        job = self._job
+        for _ in range(count):
+            name = f"w{next(self._numbers)}"
             device = job.device
             self._workers[name] = Worker(name, job, device, self._events.append, _raise, capture=capture, guest=True)
             self._events.append(WorkerJoined(name, device))
+
+    def release(self, worker: str) -> None:
+        # What it was told to save comes first.
+        for command, trial in [told for told in self._commands if told[0].worker == worker]:  # type: ignore[union-attr]
+            self._workers[worker].obey(command, trial)
+        self._commands = deque(told for told in self._commands if told[0].worker != worker)  # type: ignore[union-attr]
+        del self._workers[worker]
+        self._events.append(WorkerLost(worker, "no longer wanted"))
+
+    def stop(self, worker: str) -> None:
+        """What runs here runs in the caller's own thread: it is over before anybody can ask."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         return next(iter(self._workers.values())).probe(trial, batches)

@@ -55,6 +55,8 @@ class Member:
     pid: int
     heard: float
     ready: bool = False
+    #: It may go, and nobody takes its place.
+    released: bool = False
 
 
 class Local:
@@ -76,8 +78,22 @@ class Local:
         self._job = job
         self._payload = _pickle(job)
         self._start_zygote()
-        for number in range(workers):
-            self._spawn(_device(job, number))
+        self.add(workers)
+
+    def add(self, count: int) -> None:
+        for number in range(len(self._members), len(self._members) + count):
+            self._spawn(_device(self._job, number))
+
+    def release(self, worker: str) -> None:
+        member = self._members.get(worker)
+        if member is not None:
+            member.released = True
+            self._tell(member, ["Stop", None, None])
+
+    def stop(self, worker: str) -> None:
+        member = self._members.get(worker)
+        if member is not None:
+            _kill(member.pid)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         deadline = time.monotonic() + START_SECONDS
@@ -232,8 +248,8 @@ class Local:
         if not member.ready:
             log = self._job.logs / "workers.log"
             raise WorkersLost(f"worker {member.name} ended before it was ready; {log} may say why")
-        self._events.append(WorkerLost(member.name, reason))
-        if not self._closing:
+        self._events.append(WorkerLost(member.name, "no longer wanted" if member.released else reason))
+        if not self._closing and not member.released:
             self._spawn(member.device)
 
 
@@ -261,6 +277,7 @@ def _spec(trial: Trial) -> dict[str, Any]:
         "config": trial.config,
         "seed": trial.seed,
         "epochs": trial.epochs,
+        "parent": None if trial.parent is None else [trial.parent.trial, trial.parent.version, trial.parent.config],
     }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hopfleet.domain.messages import (
     Command,
+    CopyVersion,
     Evaluate,
     Evaluated,
     Event,
@@ -91,8 +92,20 @@ class Simulated:
             case SaveVersion(worker=worker):
                 if worker in self._alive:
                     self._later(self._clock, VersionSaved(command.trial, command.version, command.durable, "", 0))
+            case CopyVersion():
+                self._later(self._clock, VersionSaved(command.trial, command.version, True, "", 0))
             case _:
                 raise AssertionError(f"not for a worker: {command}")
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self._join(None)
+
+    def release(self, worker: str) -> None:
+        self._later(self._clock, Failure(self._clock, worker))
+
+    def stop(self, worker: str) -> None:
+        self._later(self._clock, Failure(self._clock, worker, self._clock))
 
     def receive(self, timeout: float) -> list[Event]:
         while self._queue:

@@ -120,9 +120,12 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAsked:
-    """A person's wish. ``drain``: finish running units, save all models, leave a run that can be resumed."""
+    """A person's wish, by name, with what it needs. ``hopfleet.wishes`` says what there is."""
 
     wish: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    who: str = ""
+    number: int = 0  #: under which it was put into the queue; 0 if it came from the run's own process
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,17 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialAdded:
+    """A trial that will train until ``epochs``. A clone that is warm starts with the model that its parent had after
+    ``visits``; one that is cold has a parent and no visits."""
+
     trial: str
     number: int
     config: Config
     seed: int
     epochs: int
+    origin: str = "search"  #: or "point", to try first; "clone"; "person"
+    parent: str = ""
+    visits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +173,82 @@ class EpochEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialStopped:
+    """It trains no further; it ends when nothing of it runs and its model is saved."""
+
+    trial: str
+    reason: str
+    delete: bool = False  #: then it and its models are to go, and nothing is saved
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPaused:
+    """It has trained as far as its search wants for now, and its model is saved."""
+
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResumed:
+    """It may train until ``epochs``; if it was paused, stopped or completed, it goes on."""
+
+    trial: str
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrialEnded:
     trial: str
     state: TrialState
     reason: str = ""
     traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDeleted:
+    """It and its models are gone; only the journal remembers it."""
+
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPrioritised:
+    """Among trials that could train, those of a higher level come first. The level of all others is 0."""
+
+    trial: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchExtended:
+    """More trials, more epochs or other dimensions, as a person wished."""
+
+    trials: int = 0
+    epochs: int = 0
+    space: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeld:
+    """While ``held``, running units end and no other starts."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRetired:
+    """It gets nothing more to do, and may go when it is done."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WishAnswered:
+    """What came of a wish: what it did, or why it was refused."""
+
+    number: int
+    granted: bool
+    text: str
 
 
 # --------------------------------------------------------------------------------------------- commands
@@ -218,6 +298,36 @@ class DropVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyVersion:
+    """Give ``trial`` a saved version of ``parent`` as its own."""
+
+    parent: str
+    version: int
+    trial: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopUnit:
+    """Do not finish this attempt; its worker is lost or says that it was too late."""
+
+    worker: str
+    trial: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddWorkers:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorker:
+    """It may go, when it has saved what it was told to save."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Nothing is left to do; ``complete`` is False when a person drained the run."""
 
@@ -236,8 +346,22 @@ Event = (
     | OperatorAsked
     | RunStarted
 )
-Decision = TrialAdded | TrialRolledBack | EpochEnded | TrialEnded
-Command = RunUnit | Evaluate | SaveVersion | DropVersion | Finish
+Decision = (
+    TrialAdded
+    | TrialRolledBack
+    | EpochEnded
+    | TrialStopped
+    | TrialPaused
+    | TrialResumed
+    | TrialEnded
+    | TrialDeleted
+    | TrialPrioritised
+    | SearchExtended
+    | RunHeld
+    | WorkerRetired
+    | WishAnswered
+)
+Command = RunUnit | Evaluate | SaveVersion | DropVersion | CopyVersion | StopUnit | AddWorkers | ReleaseWorker | Finish
 Message = Event | Decision | Command
 
 KINDS: Mapping[str, type[Any]] = {
@@ -245,8 +369,9 @@ KINDS: Mapping[str, type[Any]] = {
     for kind in (
         *(WorkerJoined, WorkerLost, UnitFinished, UnitFailed, Evaluated, VersionSaved, VersionLost),
         *(SaveFailed, OperatorAsked, RunStarted),
-        *(TrialAdded, TrialRolledBack, EpochEnded, TrialEnded),
-        *(RunUnit, Evaluate, SaveVersion, DropVersion, Finish),
+        *(TrialAdded, TrialRolledBack, EpochEnded, TrialStopped, TrialPaused, TrialResumed, TrialEnded),
+        *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, WishAnswered),
+        *(RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, AddWorkers, ReleaseWorker, Finish),
     )
 }
 
@@ -264,6 +389,7 @@ _CODECS: Mapping[str, tuple[Any, Any]] = {
     "sums": (_encode_sums, _decode_sums),
     "partitions": (lambda value: value and list(value), lambda value: value if value is None else tuple(value)),
     "unused": (list, tuple),
+    "visits": (list, tuple),
     "state": (lambda state: state.value, TrialState),
     "work": (lambda work: work.value, Work),
 }

@@ -7,10 +7,12 @@ follow Ray Tune: upper bounds of integers are exclusive, those of floats inclusi
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -221,6 +223,44 @@ def plain(value: Any, path: Sequence[str] = ()) -> Any:
         f"{'.'.join(path) or 'value'}={value!r}: a configuration holds numbers, strings, booleans, None, lists and "
         "dicts only; use a name here and look the object up in build()"
     )
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with other values at some dotted paths that it has."""
+    known = flatten(config)
+    result: dict[str, Any] = json.loads(json.dumps(config))
+    for name, value in changes.items():
+        if name not in known:
+            raise SpaceError(f"{name}={value!r}: the configuration has no {name!r}; it has {', '.join(known)}")
+        _put(result, name.split(".") if name not in config else [name], plain(value, [name]))
+    return result
+
+
+def parse(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A space from what ``describe`` makes of it: text like ``loguniform(1e-4, 0.1)`` becomes a dimension."""
+    return {name: _parsed(name, value) for name, value in described.items()}
+
+
+def _parsed(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return parse(value)
+    call = re.fullmatch(r"(\w+)\((.*)\)", value, re.DOTALL) if isinstance(value, str) else None
+    if call is None or call[1] not in WORDS:
+        return value
+    try:
+        arguments = ast.literal_eval(f"({call[2]},)")
+    except (SyntaxError, ValueError):
+        raise SpaceError(f"{name}={value}: write plain numbers and lists, e.g. {name}=loguniform(1e-4, 0.1)") from None
+    try:
+        return WORDS[call[1]](*arguments)
+    except TypeError as error:
+        raise SpaceError(f"{name}={value}: {error}") from None
+
+
+WORDS: Mapping[str, Callable[..., Dimension]] = {
+    function.__name__: function
+    for function in (choice, grid_search, uniform, loguniform, quniform, qloguniform, randint, lograndint, normal)
+}
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:

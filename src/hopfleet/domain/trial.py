@@ -16,8 +16,9 @@ class TrialState(Enum):
 
     PENDING = "pending"  #: added, no unit finished yet
     RUNNING = "running"  #: at least one unit finished
+    PAUSED = "paused"  #: trained as far as its search wants for now
     COMPLETED = "completed"  #: trained for all its epochs
-    STOPPED = "stopped"  #: ended early by the search or a person
+    STOPPED = "stopped"  #: ended early by the search, a budget or a person
     FAILED = "failed"  #: its own code raised, or its units kept killing workers
 
     @property
@@ -27,19 +28,31 @@ class TrialState(Enum):
 
 TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     TrialState.PENDING: frozenset({TrialState.RUNNING, TrialState.STOPPED, TrialState.FAILED}),
-    TrialState.RUNNING: frozenset({TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED}),
-    TrialState.COMPLETED: frozenset(),
-    TrialState.STOPPED: frozenset(),
+    TrialState.RUNNING: frozenset({TrialState.PAUSED, TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED}),
+    TrialState.PAUSED: frozenset({TrialState.RUNNING, TrialState.STOPPED}),
+    TrialState.COMPLETED: frozenset({TrialState.RUNNING}),
+    TrialState.STOPPED: frozenset({TrialState.RUNNING}),
     TrialState.FAILED: frozenset(),
 }
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """The trial that another one goes on from, the version that it goes on from, and the configuration that made it."""
+
+    trial: str
+    version: int
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration to be trained. ``seed`` starts every random stream of its training."""
+    """One configuration to be trained until ``epochs``. ``seed`` starts every random stream of its training."""
 
     id: str
     number: int
     config: Config
     seed: int
     epochs: int
+    #: Only where it starts with somebody else's model.
+    parent: Parent | None = None

@@ -59,6 +59,14 @@ class Session(ABC):
     def load(self, path: Path) -> None:
         """Become what was saved. Raises CheckpointError for a file that is damaged or of another kind."""
 
+    def inherit(self, path: Path, parent: Session) -> None:
+        """Go on from another trial's version, as far as this configuration lets it.
+
+        ``parent`` is a new session of the other configuration: where the two differ, e.g. in the learning rate, this
+        one's own way counts. Raises TaskError if the model does not fit.
+        """
+        self.load(path)
+
     @abstractmethod
     def unused(self) -> tuple[str, ...]:
         """Configuration keys that the task has not read so far."""

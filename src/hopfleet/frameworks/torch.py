@@ -211,6 +211,39 @@ class TorchSession(Session):
         safetensors.write(path, tensors, {FORMAT: json.dumps(tree)})
 
     def load(self, path: Path) -> None:
+        self._load(path, [True] * len(self.optimizers))
+
+    def inherit(self, path: Path, parent: Session) -> None:
+        assert isinstance(parent, TorchSession)
+        mine, theirs = self._settings(), parent._settings()
+        # Momenta of another kind of optimizer mean nothing to this one: it starts afresh.
+        alike = [type(own) is type(other) for own, other in zip(self.optimizers, parent.optimizers, strict=False)]
+        try:
+            self._load(path, alike)
+        except TaskError as error:
+            raise TaskError(f"the parent's model does not fit this configuration; clone it cold ({error})") from None
+        now = self._settings()
+        for part, own, other in zip(now, mine, theirs, strict=False):
+            for name, value in own.items():
+                if name in part and not _same(value, other.get(name)):
+                    part[name] = _carried(part[name], value, other.get(name))
+        self._set(now)
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """What optimizers and schedulers were built with, and what became of it since."""
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        return copy.deepcopy([*settings, *(scheduler.state_dict() for scheduler in self.schedulers)])
+
+    def _set(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        parts = iter(settings)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group.update(next(parts))
+        for scheduler in self.schedulers:
+            scheduler.load_state_dict(dict(next(parts)))
+
+    def _load(self, path: Path, optimizers: Sequence[bool]) -> None:
         tensors, metadata = safetensors.read(path)
         if FORMAT not in metadata:
             raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
@@ -224,8 +257,9 @@ class TorchSession(Session):
         _load_model(self.model, unflatten(tree["model"], lambda name: tensors[name]))
         self._check_count("optimizer", tree, self.optimizers)
         self._check_count("scheduler", tree, self.schedulers)
-        for optimizer, state in zip(self.optimizers, tree["optimizer"], strict=True):
-            _load_optimizer(optimizer, unflatten(state, array))
+        for optimizer, state, wanted in zip(self.optimizers, tree["optimizer"], optimizers, strict=True):
+            if wanted:
+                _load_optimizer(optimizer, unflatten(state, array))
         for scheduler, state in zip(self.schedulers, tree["scheduler"], strict=True):
             scheduler.load_state_dict(unflatten(state, array))
         if self.scaler is not None:
@@ -407,6 +441,22 @@ def _load_optimizer(optimizer: Any, saved: Any) -> None:
     optimizer.state.clear()
     for index, state in saved["state"].items():
         optimizer.state[parameters[index]] = state
+
+
+def _same(one: Any, other: Any) -> bool:
+    if torch.is_tensor(one) or torch.is_tensor(other):
+        return torch.is_tensor(one) and torch.is_tensor(other) and torch.equal(one, other)
+    return bool(one == other)
+
+
+def _carried(now: Any, mine: Any, theirs: Any) -> Any:
+    """A setting that a clone has another value of. What training made of it, e.g. a decay, it makes of the new one."""
+    if isinstance(mine, list | tuple) and all(isinstance(part, list | tuple) for part in (now, theirs)):
+        return type(mine)(_carried(*parts) for parts in zip(now, mine, theirs, strict=True))
+    numbers = [part for part in (now, mine, theirs) if torch.is_tensor(part) or type(part) in (int, float)]
+    if len(numbers) < 3 or _same(now, theirs) or not theirs:
+        return mine
+    return mine * (now / theirs)
 
 
 def _seeded(seed: int) -> dict[str, Any]:

@@ -23,7 +23,10 @@ from hopfleet.domain.messages import (
     RunStarted,
     RunUnit,
     TrialAdded,
+    TrialDeleted,
     TrialEnded,
+    TrialPaused,
+    TrialResumed,
     TrialRolledBack,
     UnitFailed,
     UnitFinished,
@@ -73,12 +76,15 @@ class TrialHistory:
     config: Config
     seed: int
     epochs: int  #: planned
+    origin: str = "search"  #: or "point", "clone", "person"
+    parent: str = ""  #: the trial that it was cloned from
+    inherited: tuple[int, ...] = ()  #: the partitions that its parent's model had visited
     state: TrialState = TrialState.PENDING
     epochs_done: list[EpochRow] = field(default_factory=list)
     best: EpochRow | None = None
     reason: str = ""  #: why it ended, when it did not simply complete
     traceback: str = ""
-    units: list[Span] = field(default_factory=list)  #: units that count, the unit that made version v at index v - 1
+    units: list[Span] = field(default_factory=list)  #: units that count, in order, without those inherited
     saved: dict[int, VersionSaved] = field(default_factory=dict)  #: durable versions that still exist
 
     @property
@@ -87,7 +93,7 @@ class TrialHistory:
 
     @property
     def visits(self) -> list[list[int]]:
-        """The partitions in the order of the visits, one list per epoch; the last may be unfinished."""
+        """The partitions in the order of its own visits, one list per epoch; the last may be unfinished."""
         return [[unit.partition for unit in units] for _, units in groupby(self.units, key=lambda unit: unit.epoch)]
 
     @property
@@ -184,22 +190,29 @@ class History:
                 self._record(message, message.work).failed = True
             case TrialAdded():
                 self.trials[message.trial] = TrialHistory(
-                    message.trial, message.number, message.config, message.seed, message.epochs
+                    *(message.trial, message.number, message.config, message.seed, message.epochs),
+                    *(message.origin, message.parent, message.visits),
                 )
             case TrialRolledBack(trial=trial, version=version):
-                self._roll_back(self.trials[trial], version)
+                self._roll_back(self._trial(trial), version)
             case EpochEnded():
                 self._end_epoch(time, message)
             case TrialEnded():
-                trial_history = self.trials[message.trial]
+                trial_history = self._trial(message.trial)
                 trial_history.state = message.state
                 trial_history.reason = message.reason
                 trial_history.traceback = message.traceback
                 self._tidy(trial_history)
+            case TrialPaused(trial=trial):
+                self._trial(trial).state = TrialState.PAUSED
+            case TrialResumed():
+                self._resume(message)
+            case TrialDeleted(trial=trial):
+                self.trials.pop(trial, None)
             case VersionSaved(durable=True):
-                self.trials[message.trial].saved[message.version] = message
+                self._trial(message.trial).saved[message.version] = message
             case VersionLost() | DropVersion():
-                self.trials[message.trial].saved.pop(message.version, None)
+                self._trial(message.trial).saved.pop(message.version, None)
             case Finish(complete=complete):
                 self.finished = complete
         self.started = time if self.started is None else self.started
@@ -216,6 +229,17 @@ class History:
             self._let_go[trial.state] += 1
             self._epochs_let_go += trial.epochs
             del self.trials[trial.id]
+
+    def _trial(self, name: str) -> TrialHistory:
+        """A trial; one that was let go and is resumed after all is not remembered again."""
+        return self.trials.get(name) or TrialHistory(name, 0, {}, 0, 0)
+
+    def _resume(self, message: TrialResumed) -> None:
+        trial = self._trial(message.trial)
+        trial.epochs = message.epochs
+        trial.reason = trial.traceback = ""
+        if trial.state is not TrialState.PENDING:
+            trial.state = TrialState.RUNNING
 
     def _start_run(self, time: float) -> None:
         if self.updated is not None:
@@ -257,7 +281,7 @@ class History:
         span.hopped = message.hopped
         self.hops += message.hopped
         self._trained += 1
-        trial = self.trials[message.trial]
+        trial = self._trial(message.trial)
         trial.units.append(span)
         if trial.state is TrialState.PENDING:
             trial.state = TrialState.RUNNING
@@ -277,12 +301,13 @@ class History:
         worker.busy_until = max(worker.busy_until, span.ended)
 
     def _roll_back(self, trial: TrialHistory, version: int) -> None:
-        for span in trial.units[version:]:
+        own = version - len(trial.inherited)
+        for span in trial.units[own:]:
             span.undone = True
-        del trial.units[version:]
+        del trial.units[own:]
 
     def _end_epoch(self, time: float, message: EpochEnded) -> None:
-        trial = self.trials[message.trial]
+        trial = self._trial(message.trial)
         row = EpochRow(message.epoch, message.version, dict(message.metrics), time)
         # An epoch that was rolled back ends again, with the same metrics.
         trial.epochs_done = [*(earlier for earlier in trial.epochs_done if earlier.epoch != row.epoch), row]
@@ -341,11 +366,12 @@ class History:
         The estimate is a lower bound made of what was measured: the workers share the remaining units evenly,
         but the units of one trial run one after another. Evaluations are part of what a unit costs.
         """
-        planned = (self._epochs_let_go + sum(trial.epochs for trial in self.trials.values())) * self.partitions
-        ahead = [
-            trial.epochs * self.partitions - trial.units_done for trial in self.trials.values() if not trial.state.ended
-        ]
+        planned = self._epochs_let_go * self.partitions + sum(self._planned(trial) for trial in self.trials.values())
+        ahead = [self._planned(trial) - trial.units_done for trial in self.trials.values() if not trial.state.ended]
         return Progress(planned - sum(ahead), planned, self._seconds_for(ahead))
+
+    def _planned(self, trial: TrialHistory) -> int:
+        return trial.epochs * self.partitions - len(trial.inherited)
 
     def _seconds_for(self, ahead: list[int]) -> float | None:
         if not any(ahead):

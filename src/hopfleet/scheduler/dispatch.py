@@ -33,9 +33,23 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> A
         return None
     return (
         _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
+        or _urgent(schedule)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, lambda progress, slot: True)
     )
+
+
+def _urgent(schedule: Schedule) -> Assignment | None:
+    """A unit of the trial with the highest level above 0 that an idle worker can train."""
+    urgent = [schedule.ready[trial] for trial in schedule.urgent if trial in schedule.ready]
+    for progress in sorted(urgent, key=lambda progress: -progress.level):
+        for slot in sorted(schedule.idle.values(), key=lambda slot: slot.worker != progress.holder):
+            options = schedule.options(progress, slot)
+            if options:
+                partition = slot.warm if slot.warm in options else min(options)
+                assert partition is not None
+                return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
+    return None
 
 
 def _evaluation(schedule: Schedule, wanted: Callable[[Progress, Slot], bool]) -> Assignment | None:

@@ -37,7 +37,8 @@ def validate(schedule: Schedule) -> None:
         done = progress.visits[progress.version - progress.version % schedule.partitions :]
         _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", progress)
     for worker, slot in schedule.slots.items():
-        _check((slot.unit is None) == (worker in schedule.idle), "exclusive access: idle is out of date", slot)
+        free = slot.unit is None and not slot.retired
+        _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)
     _check(set(schedule.idle) <= set(schedule.slots), "a lost worker is idle", schedule.idle)
     _check(owed == schedule.owed, "owed is out of date", f"{owed} {schedule.owed}")
 
@@ -50,7 +51,7 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
     for message in messages:
         match message:
             case TrialAdded(trial=trial):
-                visits[trial] = []
+                visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
                 del visits[trial][version:]
             case UnitFinished():

@@ -20,6 +20,8 @@ class Outcome:
     state: TrialState
     reason: str = ""
     traceback: str = ""
+    #: Nothing of it is to stay.
+    delete: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +57,10 @@ class Progress:
     best: tuple[int, float] | None = None
     #: How the trial will end, once nothing of it runs and, unless it failed, its last version is durable.
     outcome: Outcome | None = None
+    #: Saved versions that clones of this trial are still to get, by clone.
+    lends: dict[str, int] = field(default_factory=dict)
+    #: Trials of a higher level go first.
+    level: int = 0
     #: Workers lost in a row while they ran a unit of this trial.
     losses: int = 0
     #: Time and number of measured units, for estimates.
@@ -67,6 +73,11 @@ class Progress:
     @property
     def version(self) -> int:
         return len(self.visits)
+
+    @property
+    def base(self) -> int:
+        """The version that it started with: 0, which is built from the seed, or one of its parent's."""
+        return 0 if self.trial.parent is None else self.trial.parent.version
 
     @property
     def epoch(self) -> int:

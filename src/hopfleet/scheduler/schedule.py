@@ -10,8 +10,8 @@ InvariantBroken with the trial's story if it would. Policies read this class and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
@@ -35,6 +35,10 @@ class Slot:
     started: float = 0.0
     #: The training partition that it read last.
     warm: int | None = None
+    #: It gets nothing more to do.
+    retired: bool = False
+    #: It was told that it may go.
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,17 @@ class Schedule:
         self.now = 0.0
         self.estimates = estimates or Estimates([1] * partitions)
         self.valid_partitions = valid_partitions
+        #: Trials that train, or will as soon as they can.
         self.trials: dict[str, Progress] = {}
+        #: Trials that are paused or have ended.
+        self.parked: dict[str, Progress] = {}
         self.slots: dict[str, Slot] = {}
         #: Trials whose next unit may start now. Always {t: can_train}.
         self.ready: dict[str, Progress] = {}
         #: Trials with validation partitions that nobody evaluates yet.
         self.awaiting: dict[str, Progress] = {}
+        #: Trials with a level above 0; some may have ended.
+        self.urgent: set[str] = set()
         #: Workers that run nothing.
         self.idle: dict[str, Slot] = {}
         #: Training units that all live trials still owe to each partition.
@@ -71,7 +80,11 @@ class Schedule:
 
     # -------------------------------------------------------------------------------------------- questions
 
-    def options(self, progress: Progress, slot: Slot) -> Iterable[int]:
+    def find(self, trial: str) -> Progress | None:
+        """A trial, whatever its state."""
+        return self.trials.get(trial) or self.parked.get(trial)
+
+    def options(self, progress: Progress, slot: Slot) -> Collection[int]:
         """The partitions that ``progress`` may train on next at ``slot``; none if it cannot get the model there."""
         if not progress.loadable_by(slot.worker):
             return ()
@@ -139,36 +152,66 @@ class Schedule:
                 progress.saving = (0, False)
         return unit
 
+    def retire(self, worker: str) -> None:
+        """Give a worker nothing more to do."""
+        self.slots[worker].retired = True
+        self.idle.pop(worker, None)
+
     def _count_replicas(self, slot: Slot, by: int) -> None:
         for partition in range(self.partitions) if slot.partitions is None else slot.partitions:
             self._replicas[partition] += by
 
     # ----------------------------------------------------------------------------------------------- trials
 
-    def add(self, trial: Trial, order: Iterable[int] = ()) -> Progress:
-        """Take in a trial; ``order`` fixes the partitions to visit beforehand."""
+    def add(self, trial: Trial, order: Iterable[int] = (), visits: Iterable[int] = ()) -> Progress:
+        """Take in a trial; ``order`` fixes the partitions to visit beforehand, ``visits`` are those of its parent."""
         progress = self.trials[trial.id] = Progress(trial, self.partitions)
+        for partition in visits:
+            progress.visit(partition)
+        progress.epochs_ended = progress.version // self.partitions
         progress.forced.extend(order)
-        for partition in range(self.partitions):
-            self.owed[partition] += trial.epochs
+        self._owe(progress, 1)
         self._refresh(progress)
         return progress
 
-    def remove(self, trial: str, state: TrialState) -> Progress:
-        """End a trial that runs nothing."""
+    def park(self, trial: str, state: TrialState) -> None:
+        """Pause or end a trial that runs nothing."""
+        if trial in self.parked:
+            self.parked[trial].become(state)
+            return
         progress = self.trials[trial]
         if progress.trains_on or progress.evaluates_on:
             raise InvariantBroken(f"non-preemption: {trial} cannot end while it runs: {progress.story()}")
         progress.become(state)
-        for partition in range(self.partitions):
-            self.owed[partition] -= progress.trial.epochs
-        for partition in progress.visits:
-            self.owed[partition] += 1
+        self._owe(progress, -1)
         del self.trials[trial]
-        self.estimates.forget(trial)
+        progress.holder = None
+        if state.ended:
+            self.estimates.forget(trial)
         self.ready.pop(trial, None)
         self.awaiting.pop(trial, None)
-        return progress
+        self.parked[trial] = progress
+
+    def resume(self, trial: str, epochs: int, order: Iterable[int] = ()) -> None:
+        """Let a trial train until ``epochs``; ``order`` continues its fixed order."""
+        if trial in self.parked:
+            progress = self.trials[trial] = self.parked.pop(trial)
+            progress.become(TrialState.RUNNING)
+        else:
+            progress = self.trials[trial]
+            self._owe(progress, -1)
+        progress.trial = replace(progress.trial, epochs=epochs)
+        progress.outcome = None
+        progress.forced.extend(order)
+        self._owe(progress, 1)
+        self._refresh(progress)
+
+    def _owe(self, progress: Progress, sign: int) -> None:
+        """Count the units that a trial has left as owed, or no more."""
+        for partition in range(self.partitions):
+            self.owed[partition] += sign * progress.trial.epochs
+        for partition in progress.visits:
+            self.owed[partition] -= sign
 
     def roll_back(self, trial: str, version: int) -> None:
         progress = self.trials[trial]
@@ -190,6 +233,12 @@ class Schedule:
         progress = self.trials[trial]
         progress.outcome = outcome
         self._refresh(progress)
+
+    def prioritise(self, trial: str, level: int) -> None:
+        self.trials[trial].level = level
+        self.urgent.discard(trial)
+        if level > 0:
+            self.urgent.add(trial)
 
     def saved(self, trial: str, version: int, durable: bool) -> None:
         progress = self.trials[trial]
@@ -269,7 +318,7 @@ class Schedule:
         else:
             del progress.evaluates_on[unit.partition]
         slot.unit = None
-        if slot.worker in self.slots:
+        if slot.worker in self.slots and not slot.retired:
             self.idle[slot.worker] = slot
         self._refresh(progress)
         return progress

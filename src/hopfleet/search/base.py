@@ -1,36 +1,86 @@
 """What every search procedure promises.
 
-The controller owns one search. It calls ``setup`` once, then ``suggest`` whenever it has room for another trial,
-and ``observe`` after every epoch of every trial. A search keeps its own state and touches nothing else, so an
-experiment can be resumed by showing it the same calls again.
+The controller owns one search. It calls ``setup`` once; then ``suggest`` whenever it has room for another trial and
+``added`` when there is one; ``observe`` after every epoch of every trial; ``ended`` when a trial has ended. A search
+answers with decisions. It keeps its own state and touches nothing else: no clock, no files, no random numbers but those
+that follow from its seed. So the same calls lead to the same state, which is how an experiment is resumed: ``setup``,
+``added``, ``observe`` and ``ended`` are called again as the journal tells, and their decisions are not asked for twice.
+
+Trials that the search did not suggest may turn up as well: points to try first, a person's, clones.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from hopfleet.domain import space as spaces
-from hopfleet.domain.trial import Config, Trial
+from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
 
+MAX_LIVE = 256
+"""How many trials are under way at once. Enough for any schedule to be dense, few enough to bound disk and memory."""
 
-class Verdict(Enum):
-    """What a search wants of a trial whose epoch has ended."""
+UNLIMITED = 1 << 62
+"""More trials than there will ever be: a budget ends the experiment, not the search."""
 
-    CONTINUE = "continue"
-    STOP = "stop"
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A configuration, and until which epoch to train it. There it pauses, unless that is the last one of all."""
+
+    config: Config
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train a trial until so many epochs; a paused one goes on."""
+
+    trial: str
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Train a trial no further. Its model stays."""
+
+    trial: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """Add a trial with another configuration that starts with the newest saved model of ``parent``, where ``warm``.
+
+    The trial that it ``replaces`` is stopped. While the parent has no saved model, nothing of this happens.
+    """
+
+    parent: str
+    config: Config
+    warm: bool = True
+    replaces: str = ""
+    #: Train until then; 0 stands for the search's ``max_epochs``.
+    epochs: int = 0
+
+
+Decision = Train | Stop | Clone
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be optimised."""
+    """What is to be optimised: a metric, and others beside it where there are several objectives."""
 
     metric: str
     mode: str
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def objectives(self) -> tuple[tuple[str, str], ...]:
+        """All metrics with their modes, the first one first."""
+        return ((self.metric, self.mode), *self.others)
 
     def better(self, value: float, than: float) -> bool:
         """Whether ``value`` beats ``than``. NaN beats nothing, and is beaten by every number."""
@@ -40,11 +90,20 @@ class Goal:
             return True
         return value > than if self.mode == "max" else value < than
 
+    def cost(self, metrics: Mapping[str, float]) -> float:
+        """The metric as something to be made small; NaN, and what is missing, is the worst of all."""
+        value = metrics.get(self.metric, float("nan"))
+        if value != value:
+            return float("inf")
+        return -value if self.mode == "max" else value
+
 
 class Search(ABC):
     """A search procedure. ``max_epochs`` is the longest that any trial may train."""
 
     max_epochs: int
+    #: Whether what it suggests depends on what it has seen; then trials are added as others end, not all at once.
+    adaptive = False
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         """Check the space and start afresh. Raises SpaceError for a space that this search cannot walk."""
@@ -52,17 +111,47 @@ class Search(ABC):
         self.space, self.seed, self.goal = space, seed, goal
 
     @abstractmethod
-    def suggest(self, number: int) -> Config | None:
-        """The configuration of trial ``number`` (0, 1, 2, ...), or None when there is none."""
+    def suggest(self, number: int) -> Suggestion | None:
+        """Another trial, the one with this number (0, 1, 2, ...) among those suggested; None if there is none now.
 
-    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Verdict:
+        It may be asked again with the same number, if nothing came of its answer. If there is none and nothing is under
+        way, all is done.
+        """
+
+    def added(self, trial: Trial) -> None:  # noqa: B027 (most have nothing to do)
+        """Hear of a trial that was added, suggested by this search or not."""
+
+    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
         """Hear the metrics of a trial after an epoch."""
-        return Verdict.CONTINUE
+        return ()
+
+    def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
+        """Hear that a trial has ended: it completed, was stopped, or failed. A paused one has not ended."""
+        return ()
+
+    def over(self, elapsed: float) -> str:
+        """Why the whole experiment should end now, after so many seconds of running; nothing if it should not."""
+        return ""
+
+    def concurrency(self, workers: int) -> int:
+        """How many trials should be under way with so many workers."""
+        return 2 * workers if self.adaptive else MAX_LIVE
+
+    def examples(self, count: int) -> list[Config]:
+        """Up to ``count`` configurations like those that it will suggest, to be looked at before work starts."""
+        return [spaces.configure(self.space, seed=self.seed, number=number) for number in range(count)]
 
     @property
     @abstractmethod
     def trials(self) -> int:
         """How many trials there will be at most; known after ``setup``."""
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        """Take in a person's wish for so many more trials, more epochs, and other dimensions.
+
+        Raises UsageError, and changes nothing, if this search cannot.
+        """
+        raise UsageError(f"search {type(self).__name__}: cannot be extended; add configurations, or clone trials")
 
     def describe(self) -> dict[str, Any]:
         """The search as JSON, for the record and for comparing two definitions."""
@@ -71,6 +160,11 @@ class Search(ABC):
 
 def at_least_one(name: str, value: Any) -> int:
     """``value`` if it is a positive integer, else UsageError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name}={value!r}: must be an integer of at least 1")
+    return at_least(1, name, value)
+
+
+def at_least(least: int, name: str, value: Any) -> int:
+    """``value`` if it is an integer of at least ``least``, else UsageError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name}={value!r}: must be an integer of at least {least}")
     return value

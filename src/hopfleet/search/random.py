@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config
-from hopfleet.search.base import Goal, Search, at_least_one
+from hopfleet.search.base import UNLIMITED, Goal, Search, Suggestion, at_least_one
 
 
 class Random(Search):
-    """``trials`` draws from the space; ``grid_search`` dimensions are taken in turn."""
+    """``trials`` draws from the space (None: until a budget is spent); ``grid_search`` options are taken in turn."""
 
-    def __init__(self, trials: int = 16, max_epochs: int = 10) -> None:
-        self._trials = at_least_one("trials", trials)
+    def __init__(self, trials: int | None = 16, max_epochs: int = 10) -> None:
+        self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
@@ -22,8 +22,19 @@ class Random(Search):
     def trials(self) -> int:
         return self._trials
 
-    def suggest(self, number: int) -> Config | None:
-        if number >= self._trials:
-            return None
+    def suggest(self, number: int) -> Suggestion | None:
+        return Suggestion(self._config(number), self.max_epochs) if number < self._trials else None
+
+    def examples(self, count: int) -> list[Config]:
+        return [self._config(number) for number in range(min(count, self._trials))]
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        wider = {**self.space, **space}
+        self._points = spaces.exhaustive_points(wider)
+        self.space = wider
+        self._trials += trials
+        self.max_epochs += epochs
+
+    def _config(self, number: int) -> Config:
         fixed = self._points[number % len(self._points)]
         return spaces.configure(self.space, seed=self.seed, number=number, fixed=fixed)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hopfleet.errors import CheckpointError
-from hopfleet.files import digest, write_atomically
+from hopfleet.files import digest, sync, write_atomically
 
 TMPFS = Path("/dev/shm")
 
@@ -64,6 +64,19 @@ class Versions:
             if path.is_file():
                 return path
         raise CheckpointError(f"version {version} of {trial} is not saved anywhere; looked for {candidates[1]}")
+
+    def copy(self, parent: str, version: int, trial: str) -> tuple[str, int]:
+        """Give ``trial`` a durable version of ``parent``: a second name of one file, that lives as long as either."""
+        source, target = (self.path(name, version, durable=True) for name in (parent, trial))
+        if not source.is_file():
+            raise CheckpointError(f"version {version} of {parent} is not saved; looked for {source}")
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = target.with_suffix(".tmp")
+        beside.unlink(missing_ok=True)
+        os.link(source, beside)
+        beside.replace(target)
+        sync(target.parent)
+        return digest(target), target.stat().st_size
 
     def drop(self, trial: str, version: int) -> None:
         """Forget a version. Dropping what is not there does nothing."""

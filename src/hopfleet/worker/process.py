@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from hopfleet.domain.messages import Event, decode, encode
-from hopfleet.domain.trial import Trial
+from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
 from hopfleet.worker.job import Job
 from hopfleet.worker.logs import captured
@@ -63,10 +63,15 @@ def serve(connection: Connection) -> None:
             worker.close()
             return
         if kind == "Probe":
-            finding = worker.probe(Trial(**trial), body)
+            finding = worker.probe(_trial(trial), body)
             say("Finding", list(dataclasses.astuple(finding)))
         else:
-            worker.obey(decode(kind, body), Trial(**trial))  # type: ignore[arg-type]
+            worker.obey(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
+
+
+def _trial(spec: dict[str, Any]) -> Trial:
+    parent = spec.pop("parent")
+    return Trial(**spec, parent=None if parent is None else Parent(*parent))
 
 
 def _beat(say: Any) -> None:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopfleet.data import Dataset
@@ -157,8 +157,12 @@ class Worker:
         if version == 0:
             return self._open(trial), False
         path = self._versions.find(trial.id, version)
-        session = held.session if held is not None else self._open(trial)
-        session.load(path)
+        if trial.parent is not None and trial.parent.version == version:
+            session = self._open(trial)
+            session.inherit(path, self._open(replace(trial, config=trial.parent.config)))
+        else:
+            session = held.session if held is not None else self._open(trial)
+            session.load(path)
         return session, True
 
     def _open(self, trial: Trial) -> Session:

@@ -1,0 +1,217 @@
+"""What a person may ask of a running experiment, and what is to be done about it.
+
+Pure: from the state of things to a list of things to do, or a reason why not. A wish that is refused changes nothing.
+Wishes come through the queue of the journal, from the API, the command line or a dashboard; all are answered alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.domain import messages as m
+from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Config, TrialState
+from hopfleet.errors import UsageError
+from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.search.base import Clone, Search, at_least, at_least_one
+
+
+class Refused(Exception):
+    """A wish makes no sense; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add a trial with a configuration that nobody suggested."""
+
+    config: Config
+
+
+Step = m.Decision | m.Command | Clone | Add
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """What one needs to know to answer."""
+
+    schedule: Schedule
+    search: Search
+    held: bool
+    #: The name that the next trial will have.
+    next_trial: str
+
+    def known(self, trial: Any) -> Progress:
+        progress = self.schedule.find(trial) if isinstance(trial, str) else None
+        if progress is None:
+            raise Refused(f"trial {trial!r}: there is none of that name; hopfleet show lists them")
+        return progress
+
+    def live(self, trial: Any) -> Progress:
+        progress = self.known(trial)
+        if trial not in self.schedule.trials or progress.outcome is not None:
+            raise Refused(f"{trial} does not train: it is {progress.state.value}")
+        return progress
+
+
+def answer(asked: m.OperatorAsked, office: Office) -> tuple[list[Step], str]:
+    """What to do about a wish, in order, and how to tell the person. Raises Refused."""
+    if asked.wish not in WISHES:
+        raise Refused(f"wish {asked.wish!r}: unknown; there are {', '.join(sorted(WISHES))}")
+    try:
+        return WISHES[asked.wish](office, **asked.arguments)
+    except UsageError as error:
+        raise Refused(str(error)) from error
+    except TypeError as error:
+        raise Refused(f"wish {asked.wish!r}: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------- one trial
+
+
+def _stop(office: Office, trial: str, now: bool = False) -> tuple[list[Step], str]:
+    progress = office.known(trial)
+    if progress.state is TrialState.PAUSED:
+        return [
+            m.TrialEnded(trial, TrialState.STOPPED, "stopped by a person")
+        ], f"{trial}, which was paused, is stopped"
+    office.live(trial)
+    steps: list[Step] = [m.TrialStopped(trial, "stopped by a person")]
+    return [*steps, *_running(office, progress, now)], f"{trial} stops {'now' if now else 'after what it is doing'}"
+
+
+def _running(office: Office, progress: Progress, now: bool) -> list[Step]:
+    """Commands to give up what a trial is doing, if that is to be ``now``."""
+    busy = {progress.trains_on, *progress.evaluates_on.values()} - {None} if now else set()
+    slots = [slot for slot in office.schedule.slots.values() if slot.worker in busy]
+    return [m.StopUnit(slot.worker, progress.trial.id, slot.attempt) for slot in slots]
+
+
+def _resume(office: Office, trial: str, epochs: int | None = None) -> tuple[list[Step], str]:
+    progress = office.known(trial)
+    if progress.state is TrialState.FAILED:
+        raise Refused(f"{trial} has failed and would fail again; clone it with another configuration")
+    if trial in office.schedule.trials and progress.outcome is None and epochs is None:
+        raise Refused(f"{trial} is {progress.state.value} already; to train it longer, say until which epoch")
+    done = progress.epochs_ended
+    until = max(office.search.max_epochs, progress.trial.epochs) if epochs is None else at_least_one("epochs", epochs)
+    if until <= done:
+        raise Refused(f"epochs={until}: {trial} has trained for {done} epochs already; ask for more")
+    return [m.TrialResumed(trial, until)], f"{trial} goes on from epoch {done} until epoch {until}"
+
+
+def _delete(office: Office, trial: str, now: bool = False) -> tuple[list[Step], str]:
+    progress = office.known(trial)
+    if trial in office.schedule.parked:
+        if progress.lends:
+            raise Refused(f"{trial}: a clone is about to take its model; ask again in a moment")
+        drops: list[Step] = [m.DropVersion(trial, version) for version in progress.saved]
+        return [*drops, m.TrialDeleted(trial)], f"{trial} and its models are deleted"
+    steps: list[Step] = [m.TrialStopped(trial, "deleted by a person", delete=True)]
+    return [*steps, *_running(office, progress, now)], f"{trial} will be deleted when it runs nothing"
+
+
+def _clone(
+    office: Office,
+    trial: str,
+    changes: Mapping[str, Any] | None = None,
+    warm: bool = False,
+    epochs: int | None = None,
+) -> tuple[list[Step], str]:
+    parent = office.known(trial)
+    config = spaces.changed(parent.trial.config, changes or {})
+    done = max((version for version, durable in parent.saved.items() if durable), default=0)
+    if warm and not done:
+        raise Refused(f"{trial} has no saved model yet; wait for the end of its first epoch, or clone it cold")
+    until = None if epochs is None else at_least_one("epochs", epochs)
+    begins = done // office.schedule.partitions if warm else 0
+    if until is None:
+        until = office.search.max_epochs + (begins if begins >= office.search.max_epochs else 0)
+    if until <= begins:
+        raise Refused(f"epochs={until}: {trial} has trained for {begins} epochs already; ask for more")
+    how = f"goes on from epoch {begins} of {trial}" if warm else f"starts afresh with what {trial} had"
+    return [Clone(trial, config, warm, epochs=until)], f"{office.next_trial} {how}, until epoch {until}"
+
+
+def _add(office: Office, config: Mapping[str, Any]) -> tuple[list[Step], str]:
+    if not isinstance(config, Mapping) or not config:
+        raise Refused(f"config={config!r}: must be a dict of names to values")
+    given, wanted = set(spaces.flatten(config)), set(spaces.flatten(office.search.examples(1)[0]))
+    if given != wanted:
+        wrong = [f"{name} is unknown" for name in sorted(given - wanted)]
+        wrong += [f"{name} is missing" for name in sorted(wanted - given)]
+        raise Refused(f"config: {', '.join(wrong)}")
+    return [Add(spaces.plain(config))], f"{office.next_trial} is added"
+
+
+def _prioritise(office: Office, trial: str, level: int = 1) -> tuple[list[Step], str]:
+    office.live(trial)
+    at_least(0, "level", level)
+    return [m.TrialPrioritised(trial, level)], f"{trial} has level {level}"
+
+
+# ------------------------------------------------------------------------------------------ the whole experiment
+
+
+def _extend(
+    office: Office, trials: int = 0, epochs: int = 0, space: Mapping[str, Any] | None = None
+) -> tuple[list[Step], str]:
+    at_least(0, "trials", trials)
+    at_least(0, "epochs", epochs)
+    if not (trials or epochs or space):
+        raise Refused("extend by what? Give trials, epochs or dimensions")
+    search = office.search
+    copy.deepcopy(search).extend(trials=trials, epochs=epochs, space=spaces.parse(space or {}))
+    until = search.max_epochs + epochs
+    longer = [
+        name
+        for name, progress in (*office.schedule.parked.items(), *office.schedule.trials.items())
+        if epochs and progress.trial.epochs == search.max_epochs
+        if progress.state is TrialState.COMPLETED or (name in office.schedule.trials and progress.outcome is None)
+    ]
+    steps: list[Step] = [m.SearchExtended(trials, epochs, dict(space or {}))]
+    more = [f"{trials} more trials"] * bool(trials) + [f"all train until epoch {until}"] * bool(epochs)
+    more += [f"{', '.join(space)} changed"] if space else []
+    return [*steps, *(m.TrialResumed(name, until) for name in longer)], "; ".join(more)
+
+
+def _pause(office: Office) -> tuple[list[Step], str]:
+    if office.held:
+        raise Refused("the experiment is paused already")
+    return [m.RunHeld(True)], "running units end, no other starts"
+
+
+def _proceed(office: Office) -> tuple[list[Step], str]:
+    if not office.held:
+        raise Refused("the experiment is not paused")
+    return [m.RunHeld(False)], "the experiment goes on"
+
+
+def _workers(office: Office, count: int) -> tuple[list[Step], str]:
+    at_least_one("workers", count)
+    here = [slot for slot in office.schedule.slots.values() if not slot.retired]
+    if count == len(here):
+        raise Refused(f"there are {count} workers already")
+    if count > len(here):
+        return [m.AddWorkers(count - len(here))], f"from {len(here)} to {count} workers"
+    # Those that do nothing go first, then the newest.
+    order = sorted(enumerate(here), key=lambda entry: (entry[1].unit is not None, -entry[0]))
+    leaving = [slot for _, slot in order[: len(here) - count]]
+    return [m.WorkerRetired(slot.worker) for slot in leaving], f"from {len(here)} to {count} workers"
+
+
+WISHES: Mapping[str, Callable[..., tuple[list[Step], str]]] = {
+    "add": _add,
+    "clone": _clone,
+    "delete": _delete,
+    "extend": _extend,
+    "pause": _pause,
+    "prioritise": _prioritise,
+    "proceed": _proceed,
+    "resume": _resume,
+    "stop": _stop,
+    "workers": _workers,
+}
