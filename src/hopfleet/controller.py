@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
-from hopfleet.domain.rowsum import add, means
+from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -144,6 +144,9 @@ class Controller:
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
         self.schedule.join(message.worker, message.partitions)
+        for progress in self.schedule.trials.values():
+            if progress.outcome is not None:
+                self._touch(progress)
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
@@ -156,7 +159,7 @@ class Controller:
                 self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason))
 
     def _forget_worker(self, worker: str) -> Unit | None:
-        held = [progress for progress in self.schedule.trials.values() if progress.holder == worker]
+        held = [p for p in self.schedule.trials.values() if worker in (p.holder, p.saver)]
         unit = self.schedule.leave(worker)
         for progress in held:
             self._touch(progress)
@@ -223,16 +226,21 @@ class Controller:
     @_apply.register
     def _(self, message: m.TrialAdded) -> None:
         parent = None
+        trained: Mapping[int, Mapping[str, RowSum]] = {}
         if message.visits:
-            lender = self._find(message.parent)
-            lender.lends[message.trial] = len(message.visits)
-            parent = Parent(message.parent, len(message.visits), lender.trial.config)
+            lender, version = self._find(message.parent), len(message.visits)
+            lender.lends[message.trial] = version
+            parent = Parent(message.parent, version, lender.trial.config)
+            before = version - version % self.schedule.partitions
+            trained = {made: sums for made, sums in lender.trained.items() if before < made <= version}
         trial = Trial(message.trial, message.number, message.config, message.seed, message.epochs, parent)
         self._next_number = message.number + 1
         self._pointed += message.origin == "point"
         self._suggested += message.origin == "search"
         order = self._order(trial)[len(message.visits) :] if self.fixed_order else ()
-        self._touch(self.schedule.add(trial, order, message.visits))
+        progress = self.schedule.add(trial, order, message.visits)
+        progress.trained |= trained
+        self._touch(progress)
         self.search.added(trial)
 
     def _order(self, trial: Trial) -> list[int]:
@@ -336,7 +344,8 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.SaveVersion) -> None:
-        self.schedule.trials[message.trial].saving = (message.version, message.durable)
+        progress = self.schedule.trials[message.trial]
+        progress.saving, progress.saver = (message.version, message.durable), message.worker
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
@@ -433,11 +442,10 @@ class Controller:
         parent = self.schedule.find(wanted.parent)
         if parent is None:
             return
-        durable = max((version for version, durable in parent.saved.items() if durable), default=0)
-        epochs = wanted.epochs or self.search.max_epochs
-        if wanted.warm and not 0 < durable < epochs * self.schedule.partitions:
+        version, epochs = parent.clonable, wanted.epochs or self.search.max_epochs
+        if wanted.warm and not 0 < version < epochs * self.schedule.partitions:
             return
-        visits = tuple(parent.visits[:durable]) if wanted.warm else ()
+        visits = tuple(parent.visits[:version]) if wanted.warm else ()
         yield self._added(wanted.config, epochs, "clone", wanted.parent, visits)
         yield from self._stop(Stop(wanted.replaces, f"replaced by {_name(self._next_number - 1)}"))
 
@@ -561,11 +569,19 @@ class Controller:
         durable = boundary or self.draining or progress.outcome is not None
         enough = version in progress.saved and (progress.saved[version] or not durable)
         told = progress.saving[0] == version and (progress.saving[1] or not durable)
-        if version and progress.holder is not None and not enough and not told and (boundary or not goes_on):
-            yield self._decided(m.SaveVersion(progress.holder, trial, version, durable))
+        if version and not enough and not told and (boundary or not goes_on):
+            worker = progress.holder or self._keeper(progress)
+            if worker is not None:
+                yield self._decided(m.SaveVersion(worker, trial, version, durable))
         needed = _needed(progress)
         for number in [number for number in progress.saved if number not in needed]:
             yield self._decided(m.DropVersion(trial, number))
+
+    def _keeper(self, progress: Progress) -> str | None:
+        """Who can make a version durable that nobody holds, for a trial that goes no further: anybody."""
+        if progress.outcome is None or progress.version not in progress.saved:
+            return None
+        return next(iter(self.schedule.slots), None)
 
     def _release_workers(self) -> Iterator[m.Message]:
         for slot in self.schedule.slots.values():

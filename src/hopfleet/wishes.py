@@ -123,7 +123,7 @@ def _clone(
 ) -> tuple[list[Step], str]:
     parent = office.known(trial)
     config = spaces.changed(parent.trial.config, changes or {})
-    done = max((version for version, durable in parent.saved.items() if durable), default=0)
+    done = parent.clonable
     if warm and not done:
         raise Refused(f"{trial} has no saved model yet; wait for the end of its first epoch, or clone it cold")
     until = None if epochs is None else at_least_one("epochs", epochs)
@@ -200,6 +200,11 @@ def _workers(office: Office, count: int) -> tuple[list[Step], str]:
     # Those that do nothing go first, then the newest.
     order = sorted(enumerate(here), key=lambda entry: (entry[1].unit is not None, -entry[0]))
     leaving = [slot for _, slot in order[: len(here) - count]]
+    for partition in range(office.schedule.partitions):
+        if all(
+            slot.partitions is not None and partition not in slot.partitions for slot in here if slot not in leaving
+        ):
+            raise Refused(f"workers={count}: then partition {partition} would be on no worker; keep more of them")
     return [m.WorkerRetired(slot.worker) for slot in leaving], f"from {len(here)} to {count} workers"
 
 

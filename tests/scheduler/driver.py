@@ -20,14 +20,16 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
+from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search import Random
-from hopfleet.search.base import Goal, Stop
+from hopfleet.search.base import Clone, Goal, Stop, Suggestion, Train
 
 Model = tuple[tuple[int, int], ...]
 """The units that a model has seen, as (epoch, partition)."""
 
 FAULTS = ("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut")
+WISHES = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
 WORK_CONSERVING = {"longest-remaining", "random"}
 """Policies under which nobody waits who could work."""
 DAMAGE = {"vanish", "rot", "repeat"}
@@ -57,6 +59,7 @@ class Setting:
     steady: bool = True  #: every unit takes one second
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
+    playful: bool = False  #: the search pauses, resumes and clones trials
 
     @property
     def metric(self) -> str:
@@ -75,9 +78,43 @@ class Stopping(Random):
         return [Stop(trial.id, "early")] if self.stops.get(trial.number) == epoch < self.max_epochs else []
 
 
+class Playful(Stopping):
+    """A search that lets trials train for an epoch at a time, and now and then has one go on with another's model."""
+
+    MOST_CLONES = 6
+
+    def setup(self, space, *, seed, goal):
+        super().setup(space, seed=seed, goal=goal)
+        self.clones = 0
+        self.paused: dict[str, int] = {}
+
+    def suggest(self, number):
+        suggestion = super().suggest(number)
+        return None if suggestion is None else Suggestion(suggestion.config, 1 + number % self.max_epochs)
+
+    def added(self, trial):
+        self.clones += trial.parent is not None
+
+    def observe(self, trial, epoch, metrics):
+        decisions = list(super().observe(trial, epoch, metrics))
+        dice = random.Random(f"{self.seed} {trial.id} {epoch}").random()
+        if dice < 0.3 and self.clones < self.MOST_CLONES and self.paused:
+            return [*decisions, Clone(min(self.paused), {"x": 2}, replaces=trial.id)]
+        if dice < 0.6:
+            decisions.append(Train(trial.id, min(epoch + 1, self.max_epochs)))
+        elif self.paused:
+            decisions.append(Train(*self.paused.popitem()))
+        self.paused[trial.id] = self.max_epochs
+        return decisions
+
+    def ended(self, trial, state):
+        self.paused.pop(trial.id, None)
+        return [Train(*self.paused.popitem())] if self.paused else []
+
+
 def controller_of(setting: Setting) -> Controller:
     return Controller(
-        Stopping(setting),
+        (Playful if setting.playful else Stopping)(setting),
         POLICIES[setting.policy](),
         partitions=setting.partitions,
         valid_partitions=setting.valid,
@@ -149,10 +186,29 @@ class Fleet:
         return None
 
     def send(self, command: m.Command) -> None:
+        match command:
+            case m.CopyVersion():
+                self.later(self.clock, lambda: self.copied(command))
+                return
+            case m.AddWorkers():
+                for _ in range(command.count):
+                    self.join(None)
+                return
+            case m.StopUnit() | m.ReleaseWorker():
+                if command.worker in self.workers:
+                    self.die(self.workers[command.worker], replaced=isinstance(command, m.StopUnit))
+                return
         worker = self.workers.get(command.worker)
         if worker is not None:
             worker.commands.append(command)
             self._go_on(worker)
+
+    def copied(self, command: m.CopyVersion) -> m.Event:
+        model, durable = self.storage.get((command.parent, command.version), ((), False))
+        if not durable:
+            return m.VersionLost(command.trial, command.version, "not found")
+        self.storage[command.trial, command.version] = model, True
+        return m.VersionSaved(command.trial, command.version, True, "", 0)
 
     def die(self, worker: FakeWorker, *, replaced: bool) -> None:
         worker.alive = False
@@ -183,6 +239,8 @@ class Fleet:
     def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
         trial, version, durable = command.trial, command.version, command.durable
         model = worker.memory.get(trial)
+        if (model is None or len(model) != version) and (trial, version) in self.storage:
+            model = self.storage[trial, version][0]
         if model is None or len(model) != version:
             self.report(m.VersionLost(trial, version, "not held any more", worker.name))
             return
@@ -252,6 +310,7 @@ class Driver:
         self.models: dict[tuple[str, int], Model] = {}
         self.blamed: set[str] = set()
         self.happened: set[str] = set()
+        self.deleted: dict[str, Progress] = {}
         self.makespan = 0.0
 
     def run(self) -> Driver:
@@ -268,6 +327,8 @@ class Driver:
                 self.resume(durable_only=True)
                 continue
             event = self.fleet.receive()
+            if event is None and self.controller.held:
+                event = m.OperatorAsked("proceed")
             assert event is not None, "deadlock: nothing runs, and the experiment is not finished"
             self.take(event)
         self.makespan = self.fleet.clock
@@ -289,23 +350,28 @@ class Driver:
         if isinstance(event, m.UnitFinished):
             worker = self.fleet.workers[event.worker]
             self.check_model(event.trial, event.version, worker.memory[event.trial])
+        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
         follow = self.controller.handle(event)
+        self.deleted |= {x.trial: known[x.trial] for x in follow if isinstance(x, m.TrialDeleted)}
         self.messages += [event, *follow]
         self.boundaries.append(len(self.messages))
         for message in follow:
-            if isinstance(message, m.RunUnit | m.Evaluate | m.SaveVersion):
+            if isinstance(message, m.Command) and not isinstance(message, m.DropVersion | m.Finish):
                 self.fleet.send(message)
             elif isinstance(message, m.EpochEnded):
                 self.check_epoch(message)
             elif isinstance(message, m.TrialEnded):
                 self.ended[message.trial] = message
-        ending = {message.trial for message in follow if isinstance(message, m.TrialEnded)}
+        gone = {message.trial for message in follow if isinstance(message, m.TrialDeleted)}
+        ending = {message.trial for message in follow if isinstance(message, m.TrialEnded | m.TrialPaused)}
         for message in follow:
-            if isinstance(message, m.DropVersion):
+            if isinstance(message, m.DropVersion) and message.trial in gone:
+                self.fleet.storage.pop((message.trial, message.version), None)
+            elif isinstance(message, m.DropVersion):
                 self.check_drop(message, before[message.trial], ending=message.trial in ending)
                 self.fleet.storage.pop((message.trial, message.version), None)
         validate(self.controller.schedule)
-        if not self.controller.draining:
+        if not self.controller.draining and not self.controller.held:
             check_nobody_waits(self.controller.schedule, self.setting.policy)
         self.check_kept()
 
@@ -336,7 +402,9 @@ class Driver:
                 fleet.die(workers[fault.pick % len(workers)], replaced=True)
             case "leave" if workers:
                 worker = workers[fault.pick % len(workers)]
-                others = [other.partitions for other in workers if other is not worker]
+                slots = self.controller.schedule.slots
+                stay = [other for other in workers if other.name in slots and not slots[other.name].retired]
+                others = [other.partitions for other in stay if other is not worker]
                 fleet.die(worker, replaced=not covered(others, self.setting.partitions))
             case "join":
                 fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
@@ -364,6 +432,8 @@ class Driver:
                     event = pick(past, fault)
                     assert isinstance(event, m.VersionSaved | m.SaveFailed) or self.controller.refuses(event)
                     self.take(event)
+            case wish if wish in WISHES and not self.controller.finished:
+                self.take(self.wish(fault))
             case "drain" if not self.controller.finished:
                 self.take(m.OperatorAsked("drain"))
             case "crash":
@@ -375,11 +445,33 @@ class Driver:
         if happens:
             self.happened.add(fault.kind)
 
+    def wish(self, fault: Fault) -> m.OperatorAsked:
+        schedule, pick = self.controller.schedule, fault.pick
+        trials = [*schedule.trials, *schedule.parked, "t9999"]
+        trial = trials[pick % len(trials)]
+        arguments: dict[str, object] = {
+            "stop": {"trial": trial, "now": pick % 3 == 0},
+            "resume": {"trial": trial, **({"epochs": 1 + pick % 5} if pick % 2 else {})},
+            "delete": {"trial": trial, "now": pick % 3 == 0},
+            "clone": {"trial": trial, "changes": {"x": pick}, "warm": pick % 4 > 0},
+            "add": {"config": {"x": pick}},
+            "prioritise": {"trial": trial, "level": pick % 3},
+            "workers": {"count": 1 + pick % 4},
+            "extend": {"trials": pick % 2, "epochs": 1 - pick % 2},
+        }.get(fault.kind, {})
+        return m.OperatorAsked(fault.kind, arguments, "somebody", len(self.messages))
+
     # -------------------------------------------------------------------------------------------- checks
 
     def check_model(self, trial: str, version: int, model: Model) -> None:
         """A version is the same whenever it is made, and a partition comes once in an epoch."""
         assert len(model) == version
+        progress = self.controller.schedule.trials[trial]
+        if progress.trial.parent is not None:
+            parent, base = progress.trial.parent.trial, progress.trial.parent.version
+            assert model[:base] == self.models[parent, base], "not its parent's model"
+        for made in range(1, version):
+            self.models.setdefault((trial, made), model[:made])
         assert self.models.setdefault((trial, version), model) == model, "re-run in another order"
         assert len(set(model)) == len(model)
         assert [epoch for epoch, _ in model] == [index // self.setting.partitions + 1 for index in range(version)]
@@ -387,7 +479,10 @@ class Driver:
     def check_epoch(self, message: m.EpochEnded) -> None:
         """Metrics do not depend on who worked, in which order, and how often it went wrong."""
         trial, epoch = message.trial, message.epoch
-        pieces = [train_sums(trial, epoch, partition) for partition in range(self.setting.partitions)]
+        progress = self.controller.schedule.find(trial)
+        first = (epoch - 1) * self.setting.partitions
+        visits = enumerate(progress.visits[first : message.version], first + 1)
+        pieces = [train_sums(self.owner(progress, version), epoch, partition) for version, partition in visits]
         pieces += [valid_sums(trial, epoch, partition) for partition in range(self.setting.valid)]
         assert message.metrics == means(add(pieces))
         assert message.version == epoch * self.setting.partitions
@@ -395,6 +490,13 @@ class Driver:
         assert message.best == (trial not in self.best or value < self.best[trial][1])
         if message.best:
             self.best[trial] = message.version, value
+
+    def owner(self, progress: Progress, version: int) -> str:
+        """The trial whose unit made a version."""
+        while version <= progress.base:
+            message = next(x for x in self.messages if isinstance(x, m.TrialAdded) and x.trial == progress.trial.id)
+            progress = self.controller.schedule.find(message.parent) or self.deleted[message.parent]
+        return progress.trial.id
 
     def check_drop(self, drop: m.DropVersion, saved: dict[int, bool], *, ending: bool) -> None:
         durable = [version for version, is_durable in saved.items() if is_durable]
@@ -410,16 +512,35 @@ class Driver:
             saved = progress.saved
             durable = [version for version, is_durable in saved.items() if is_durable]
             best = progress.best[0] if progress.best else None
-            assert set(saved) <= {max(saved, default=None), max(durable, default=None), best}, "never freed"
+            needed = {max(saved, default=None), max(durable, default=None), best, *progress.lends.values()}
+            assert set(saved) <= needed, "never freed"
 
     def check_end(self) -> None:
         setting = self.setting
         validate_history(self.messages, setting.partitions)
         assert not self.controller.schedule.trials
+        if setting.playful or self.happened & set(WISHES):
+            for progress in self.controller.schedule.parked.values():
+                self.check_parked(progress)
+            return
         added = [message for message in self.messages if isinstance(message, m.TrialAdded)]
         assert [message.number for message in added] == list(range(setting.trials))
         for number, message in enumerate(added):
             self.check_trial(message.trial, number)
+
+    def check_parked(self, progress: Progress) -> None:
+        trial = progress.trial.id
+        assert not progress.lends
+        ended = [x.epoch for x in self.messages if isinstance(x, m.EpochEnded) if x.trial == trial]
+        if progress.state is TrialState.FAILED:
+            return
+        assert ended == list(range(progress.base // self.setting.partitions + 1, progress.epochs_ended + 1))
+        if progress.state in (TrialState.COMPLETED, TrialState.PAUSED):
+            assert progress.epochs_ended == progress.trial.epochs
+        if progress.version and not self.happened & DAMAGE:
+            model, durable = self.fleet.storage[trial, progress.version]
+            assert durable and model == self.models.get((trial, progress.version), model)
+            assert [partition for _, partition in model] == progress.visits
 
     def check_trial(self, trial: str, number: int) -> None:
         setting, end = self.setting, self.ended[trial]
@@ -456,7 +577,7 @@ def covered(workers: Sequence[tuple[int, ...] | None], partitions: int) -> bool:
 def check_nobody_waits(schedule: Schedule, policy: str) -> None:
     """No worker is idle while there is something that it could do, unless its policy means it to wait for an event."""
     coming = len(schedule.idle) < len(schedule.slots) or any(
-        progress.holder is not None and progress.version not in progress.saved for progress in schedule.ready.values()
+        progress.version > 0 and progress.version not in progress.saved for progress in schedule.ready.values()
     )
     may_wait = policy not in WORK_CONSERVING and coming
     for slot in schedule.idle.values():
@@ -477,6 +598,8 @@ def state_of(controller: Controller) -> dict[str, object]:
     schedule = controller.schedule
     return {
         "trials": schedule.trials,
+        "parked": schedule.parked,
+        "urgent": schedule.urgent,
         "slots": schedule.slots,
         "ready": list(schedule.ready),
         "awaiting": list(schedule.awaiting),
@@ -484,6 +607,7 @@ def state_of(controller: Controller) -> dict[str, object]:
         "owed": schedule.owed,
         "replicas": [schedule.replicas(partition) for partition in range(schedule.partitions)],
         "measured": (schedule.seconds, schedule.measured),
-        "flags": (controller.finished, controller.draining),
-        "next": (controller._next_number, controller._next_attempt),
+        "flags": (controller.finished, controller.draining, controller.held, controller.elapsed),
+        "next": (controller._next_number, controller._next_attempt, controller._suggested, controller._pointed),
+        "open": (controller._wanted, controller._wishes),
     }

@@ -5,7 +5,18 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from driver import FAULTS, Driver, Fault, Setting, check_nobody_waits, controller_of, covered, state_of, through_json
+from driver import (
+    FAULTS,
+    WISHES,
+    Driver,
+    Fault,
+    Setting,
+    check_nobody_waits,
+    controller_of,
+    covered,
+    state_of,
+    through_json,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +42,7 @@ def fleets(draw: st.DrawFn, partitions: int) -> tuple[tuple[int, ...] | None, ..
 
 
 @st.composite
-def experiments(draw: st.DrawFn, kinds: tuple[str, ...] = (), max_trials: int = 12) -> Setting:
+def experiments(draw: st.DrawFn, kinds: tuple[str, ...] = (), max_trials: int = 12, playful: bool = False) -> Setting:
     partitions = draw(st.integers(1, 8))
     trials, epochs = draw(st.integers(1, max_trials)), draw(st.integers(1, 4))
     faults = st.lists(st.builds(Fault, steps, st.sampled_from(kinds), st.integers(0, 999)), max_size=12)
@@ -48,6 +59,7 @@ def experiments(draw: st.DrawFn, kinds: tuple[str, ...] = (), max_trials: int = 
         steady=draw(st.booleans()),
         save_seconds=draw(st.sampled_from([0.0, 0.5, 5.0])),
         faults=tuple(draw(faults)) if kinds else (),
+        playful=draw(st.booleans()) if playful else False,
     )
 
 
@@ -73,6 +85,24 @@ def test_resumed(setting):
 @settings(deadline=None, max_examples=100)
 @given(experiments(FAULTS))
 def test_everything_goes_wrong(setting):
+    Driver(setting).run()
+
+
+@settings(deadline=None, max_examples=100)
+@given(experiments(playful=True))
+def test_trials_pause_resume_and_clone(setting):
+    Driver(setting).run()
+
+
+@settings(deadline=None, max_examples=100)
+@given(experiments(WISHES, playful=True))
+def test_a_person_at_the_wheel(setting):
+    Driver(setting).run()
+
+
+@settings(deadline=None, max_examples=200)
+@given(experiments((*WISHES, *FAULTS), playful=True))
+def test_a_person_at_the_wheel_while_everything_goes_wrong(setting):
     Driver(setting).run()
 
 
@@ -112,7 +142,7 @@ def test_three_losses_in_a_row_fail_the_trial():
 
 
 @settings(deadline=None, max_examples=60)
-@given(experiments(FAULTS, max_trials=6), st.data())
+@given(experiments((*WISHES, *FAULTS), max_trials=6, playful=True), st.data())
 def test_restored_controller_equals_the_original(setting, data):
     driver = Driver(setting)
     compared = set()

@@ -49,8 +49,9 @@ class Progress:
     trained: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
     #: Saved versions, and whether each is durable. Version 0 is built from the seed and needs no saving.
     saved: dict[int, bool] = field(default_factory=dict)
-    #: The newest version that a worker was told to save, and whether durably.
+    #: The newest version that a worker was told to save, and whether durably; and who was told.
     saving: tuple[int, bool] = (0, False)
+    saver: str | None = None
     #: The worker whose memory holds the newest version.
     holder: str | None = None
     #: Version and metric of the best epoch so far.
@@ -78,6 +79,14 @@ class Progress:
     def base(self) -> int:
         """The version that it started with: 0, which is built from the seed, or one of its parent's."""
         return 0 if self.trial.parent is None else self.trial.parent.version
+
+    @property
+    def clonable(self) -> int:
+        """The newest durable version that is complete with all that is known of its epoch; 0 if there is none."""
+        complete = (
+            v for v, durable in self.saved.items() if durable and (v % self.partitions == 0 or v == self.version)
+        )
+        return max(complete, default=0)
 
     @property
     def epoch(self) -> int:

@@ -149,6 +149,7 @@ class Schedule:
         for progress in self.trials.values():
             if progress.holder == worker:
                 progress.holder = None
+            if progress.saver == worker:
                 progress.saving = (0, False)
         return unit
 

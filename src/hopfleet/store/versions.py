@@ -65,6 +65,14 @@ class Versions:
                 return path
         raise CheckpointError(f"version {version} of {trial} is not saved anywhere; looked for {candidates[1]}")
 
+    def keep(self, trial: str, version: int) -> tuple[str, int]:
+        """Make a version durable that is saved for others; returns its SHA-256 and its size."""
+        source, target = self.find(trial, version), self.path(trial, version, durable=True)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if source != target:
+            write_atomically(target, lambda path: _copied(source, path), durable=True)
+        return digest(target), target.stat().st_size
+
     def copy(self, parent: str, version: int, trial: str) -> tuple[str, int]:
         """Give ``trial`` a durable version of ``parent``: a second name of one file, that lives as long as either."""
         source, target = (self.path(name, version, durable=True) for name in (parent, trial))
@@ -128,3 +136,10 @@ class Versions:
                 (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
             return shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
         return False
+
+
+def _copied(source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{source}: is gone") from error

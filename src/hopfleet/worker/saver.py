@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from hopfleet.domain.messages import Event, SaveFailed, SaveVersion, VersionSaved
+from hopfleet.domain.messages import Event, SaveFailed, SaveVersion, VersionLost, VersionSaved
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Session
 from hopfleet.store.versions import Versions
@@ -50,6 +50,18 @@ class Saver:
             self._pending[command.trial] = self._pending.get(command.trial, 0) + 1
         self._queue.put((command, session))
 
+    def keep(self, command: SaveVersion, worker: str) -> None:
+        """Save again what somebody else has saved for others; tells of a loss if nobody has."""
+        try:
+            digest, size = self._versions.keep(command.trial, command.version)
+        except CheckpointError as error:
+            reason = f"{worker} does not hold it any more: {error}"
+            self._emit(VersionLost(command.trial, command.version, reason, worker))
+        except OSError as error:
+            self._full(command, error)
+        else:
+            self._emit(VersionSaved(command.trial, command.version, True, digest, size))
+
     def wait(self, trial: str) -> None:
         """Return when nothing of this trial is being saved."""
         with self._changed:
@@ -80,9 +92,12 @@ class Saver:
         try:
             digest, size = self._versions.write(trial, version, session.save, durable=durable, size=session.size)
         except OSError as error:
-            path = self._versions.path(trial, version, durable=durable)
-            self._fatal(CheckpointError(f"{path}: cannot be written ({error}); make room, then resume"))
+            self._full(command, error)
         except Exception as error:
             self._emit(SaveFailed(trial, version, describe(error), traceback.format_exc()))
         else:
             self._emit(VersionSaved(trial, version, durable, digest, size))
+
+    def _full(self, command: SaveVersion, error: OSError) -> None:
+        path = self._versions.path(command.trial, command.version, durable=command.durable)
+        self._fatal(CheckpointError(f"{path}: cannot be written ({error}); make room, then resume"))

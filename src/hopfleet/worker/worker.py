@@ -86,11 +86,10 @@ class Worker:
                 self._evaluate(command, trial)
             case SaveVersion():
                 held = self._held.get(command.trial)
-                if held is None or held.version != command.version:
-                    reason = f"{self.name} does not hold it any more"
-                    self._emit(VersionLost(command.trial, command.version, reason, self.name))
-                else:
+                if held is not None and held.version == command.version:
                     self._saver.save(command, held.session)
+                else:
+                    self._saver.keep(command, self.name)
             case _:
                 raise AssertionError(f"not for a worker: {command}")
 
