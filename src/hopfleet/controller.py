@@ -239,7 +239,7 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
-        self.schedule.trials[message.trial].saved.pop(message.version, None)
+        self.schedule.dropped(message.trial, message.version)
 
     @_apply.register
     def _(self, message: m.Finish) -> None:

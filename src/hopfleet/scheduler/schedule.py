@@ -10,7 +10,7 @@ InvariantBroken with the trial's story if it would. Policies read this class and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hopfleet.domain.rowsum import RowSum
@@ -18,7 +18,11 @@ from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.progress import Outcome, Progress
+from hopfleet.scheduler.progress import Outcome, Progress, Readable
+from hopfleet.scheduler.ready import Ready
+
+TINY = 1e-6
+"""No unit counts as having taken less, whatever a clock that was set back may say."""
 
 
 @dataclass(slots=True)
@@ -26,8 +30,7 @@ class Slot:
     """One worker, as the scheduler sees it."""
 
     worker: str
-    #: Training partitions that it can read; None stands for all.
-    partitions: frozenset[int] | None
+    partitions: Readable
     #: What it runs now, and under which attempt number.
     unit: Unit | None = None
     attempt: int = 0
@@ -58,6 +61,8 @@ class Schedule:
         self.slots: dict[str, Slot] = {}
         #: Trials whose next unit may start now. Always {t: can_train}.
         self.ready: dict[str, Progress] = {}
+        #: The same, by who can take them and by what they have left.
+        self._ready = Ready()
         #: Trials with validation partitions that nobody evaluates yet.
         self.awaiting: dict[str, Progress] = {}
         #: Workers that run nothing.
@@ -73,12 +78,21 @@ class Schedule:
 
     def options(self, progress: Progress, slot: Slot) -> Iterable[int]:
         """The partitions that ``progress`` may train on next at ``slot``; none if it cannot get the model there."""
-        if not progress.loadable_by(slot.worker):
-            return ()
-        if progress.forced:
-            first = progress.forced[0]
-            return (first,) if slot.partitions is None or first in slot.partitions else ()
-        return progress.todo if slot.partitions is None else progress.todo & slot.partitions
+        return progress.owed_to(slot.partitions) if progress.loadable_by(slot.worker) else ()
+
+    def able(self, slot: Slot) -> tuple[Sequence[Progress], Sequence[Progress]]:
+        """The ready trials with options at ``slot``: those that any worker could load, and those that it alone can."""
+        return self._ready.able(slot.worker)
+
+    def longest(self, slot: Slot) -> Progress | None:
+        """The ready trial with options at ``slot`` that has the most left.
+
+        Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
+        """
+        candidates = list(self._ready.longest(slot.worker))
+        if not candidates:
+            return None
+        return max(candidates, key=lambda it: (self.remaining(it.progress), it.held, -it.since)).progress
 
     def unevaluated(self, progress: Progress) -> Iterator[int]:
         """Validation partitions that still need somebody to evaluate them."""
@@ -90,9 +104,9 @@ class Schedule:
 
     def unit_seconds(self, progress: Progress) -> float:
         """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
-        if progress.measured:
-            return progress.seconds / progress.measured
-        return self.seconds / self.measured if self.measured else 1.0
+        if progress.measured or not self.measured:
+            return progress.unit_seconds
+        return self.seconds / self.measured
 
     def remaining(self, progress: Progress) -> float:
         """The expected time of all units that this trial still has to train."""
@@ -123,20 +137,22 @@ class Schedule:
             raise InvariantBroken(f"worker {worker} joined twice")
         slot = Slot(worker, None if partitions is None else frozenset(partitions))
         self.slots[worker] = self.idle[worker] = slot
+        self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
 
     def leave(self, worker: str) -> Unit | None:
         """Forget a worker and what its memory held. Returns the unit that it was running."""
         slot = self.slots.pop(worker)
         self.idle.pop(worker, None)
+        self._ready.leave(worker)
         self._count_replicas(slot, -1)
-        unit = slot.unit
-        if unit is not None:
-            self._release(slot, unit)
         for progress in self.trials.values():
             if progress.holder == worker:
                 progress.holder = None
                 progress.saving = (0, False)
+        unit = slot.unit
+        if unit is not None:
+            self._refresh(self._release(slot, unit))
         return unit
 
     def _count_replicas(self, slot: Slot, by: int) -> None:
@@ -167,6 +183,7 @@ class Schedule:
         del self.trials[trial]
         self.estimates.forget(trial)
         self.ready.pop(trial, None)
+        self._ready.remove(trial)
         self.awaiting.pop(trial, None)
         return progress
 
@@ -194,6 +211,13 @@ class Schedule:
     def saved(self, trial: str, version: int, durable: bool) -> None:
         progress = self.trials[trial]
         progress.saved[version] = progress.saved.get(version, False) or durable
+        self._refresh(progress)
+
+    def dropped(self, trial: str, version: int) -> None:
+        """A saved version that nobody needs is deleted."""
+        progress = self.trials[trial]
+        progress.saved.pop(version, None)
+        self._refresh(progress)
 
     def lost(self, trial: str, version: int, worker: str | None) -> None:
         """A version cannot be loaded after all, and ``worker`` does not hold it."""
@@ -203,6 +227,7 @@ class Schedule:
         progress.saved.pop(version, None)
         if progress.saving[0] == version:
             progress.saving = (0, False)
+        self._refresh(progress)
 
     # ------------------------------------------------------------------------------------------------ units
 
@@ -232,6 +257,7 @@ class Schedule:
         unit = slot.unit
         assert unit is not None and unit.work is Work.TRAIN
         progress = self._release(slot, unit)
+        seconds = max(seconds, TINY)
         if progress.state is TrialState.PENDING:
             progress.become(TrialState.RUNNING)
         progress.visit(unit.partition)
@@ -271,7 +297,6 @@ class Schedule:
         slot.unit = None
         if slot.worker in self.slots:
             self.idle[slot.worker] = slot
-        self._refresh(progress)
         return progress
 
     def _refresh(self, progress: Progress) -> None:
@@ -279,8 +304,9 @@ class Schedule:
         name = progress.trial.id
         if progress.can_train:
             self.ready[name] = progress
-        else:
-            self.ready.pop(name, None)
+            self._ready.put(progress)
+        elif self.ready.pop(name, None) is not None:
+            self._ready.remove(name)
         wanted = progress.awaits_evaluation and progress.outcome is None and progress.trains_on is None
         if wanted and any(True for _ in self.unevaluated(progress)):
             self.awaiting[name] = progress
