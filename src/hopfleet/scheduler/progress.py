@@ -7,7 +7,7 @@ after n units), and everything else follows: with p partitions, version v belong
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from hopfleet.domain.rowsum import RowSum
@@ -109,7 +109,7 @@ class Progress:
         """Whether ``worker`` can get hold of the newest version."""
         return self.holder == worker or self.loadable
 
-    def owed_to(self, readable: Readable) -> Set[int]:
+    def owed_to(self, readable: Readable) -> Collection[int]:
         """The partitions that may come next where only ``readable`` ones are at hand."""
         owed = {self.forced[0]} if self.forced else self.todo
         return owed if readable is None else owed & readable

@@ -1,104 +1,83 @@
 """Trials that may train now, by who can take them and by what they have left.
 
 A policy asks for the longest trial, or for any, that a certain worker can take. With thousands of trials it must not
-look at all of them to find out, so they stand in lines: one for each set of partitions that workers can read, and one
-for each worker, of the trials whose models it holds. ``Schedule`` puts a trial anew whenever something about it changes.
+look at all of them to find out, so they stand in lines: for each set of partitions that workers can read, and for each
+worker, if it holds their models. ``Schedule`` puts a trial anew whenever something about it changes.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from hopfleet.scheduler.progress import Progress, Readable
 
+DRAWS = 16
+"""So many draws in a row that miss are a sign that most places are given up."""
+
 
 class Place(NamedTuple):
-    """Where a trial stands; the least comes first. A trial that is put anew gets another place."""
+    """Where a trial stands; the least comes first. A trial that is put anew has another place."""
 
     #: What it has left, negative: in seconds, or in units before any was measured.
     left: float
-    #: Counts the trials as they become ready.
+    #: The number of the place that it got when it became ready.
     since: int
-    #: Counts the places, so that no two are equal.
+    #: Counts all places, so that no two are equal.
     number: int
     progress: Progress
-    #: The worker that held its model.
-    holder: str | None
-
-
-class Candidate(NamedTuple):
-    progress: Progress
-    held: bool
-    since: int
-
-
-class Heap:
-    """The first place, in logarithmic time. Places given up go when they come first or are the most of them."""
-
-    def __init__(self, current: Mapping[str, Place]) -> None:
-        self._current = current
-        self._places: list[Place] = []
-
-    def push(self, place: Place) -> None:
-        heapq.heappush(self._places, place)
-        if len(self._places) > 2 * len(self._current) + 16:
-            self._places = [place for place in self._places if self._holds(place)]
-            heapq.heapify(self._places)
-
-    def first(self) -> Place | None:
-        while self._places and not self._holds(self._places[0]):
-            heapq.heappop(self._places)
-        return self._places[0] if self._places else None
-
-    def _holds(self, place: Place) -> bool:
-        return self._current.get(place.progress.trial.id) is place
-
-
-class Pool:
-    """A set of trials to draw from: each has an index, in no order that means anything."""
-
-    def __init__(self) -> None:
-        self.members: list[Progress] = []
-        self._index: dict[str, int] = {}
-
-    def add(self, progress: Progress) -> None:
-        self._index[progress.trial.id] = len(self.members)
-        self.members.append(progress)
-
-    def discard(self, trial: str) -> None:
-        index = self._index.pop(trial, None)
-        if index is not None:
-            last = self.members.pop()
-            if index < len(self.members):
-                self.members[index] = last
-                self._index[last.trial.id] = index
 
 
 class Line:
-    """The trials that every worker that reads certain partitions can take."""
+    """A heap of places. Those given up stay until they come first, or until they are the most of them."""
 
     def __init__(self, current: Mapping[str, Place]) -> None:
-        self.pool = Pool()
-        #: All trials without a measured unit expect the same time for each; it changes, their order does not.
-        self.measured, self.unmeasured = Heap(current), Heap(current)
+        self._current = current
+        self.places: list[Place] = []
 
     def add(self, place: Place) -> None:
-        self.pool.add(place.progress)
-        (self.measured if place.progress.measured else self.unmeasured).push(place)
+        heapq.heappush(self.places, place)
+        if len(self.places) > 2 * len(self._current) + DRAWS:
+            self.tidy()
+
+    def first(self) -> Place | None:
+        while self.places and not self.keeps(self.places[0]):
+            heapq.heappop(self.places)
+        return self.places[0] if self.places else None
+
+    def keeps(self, place: Place) -> bool:
+        return self._current.get(place.progress.trial.id) is place
+
+    def tidy(self) -> None:
+        self.places = [place for place in self.places if self.keeps(place)]
+        heapq.heapify(self.places)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Hall:
+    """The trials that every worker that reads the same partitions can take."""
+
+    measured: Line
+    #: These expect the same time for each unit. It changes with every unit that ends; their order does not.
+    unmeasured: Line
+
+    def add(self, place: Place) -> None:
+        (self.measured if place.progress.measured else self.unmeasured).add(place)
+
+
+@dataclass(frozen=True, slots=True)
 class Desk:
-    """One worker."""
+    """One worker, and the trials that it can take and whose models it holds."""
 
     readable: Readable
-    #: Trials that it can take and whose models it holds.
-    held: Heap
-    #: Those of them that no other worker can load.
-    own: Pool = field(default_factory=Pool)
+    #: Trials that any worker could load.
+    held: Line
+    #: Trials that no other worker can load.
+    own: Line
 
 
 class Ready:
@@ -106,64 +85,78 @@ class Ready:
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
-        self._lines: dict[Readable, Line] = {}
+        self._halls: dict[Readable, Hall] = {}
         self._desks: dict[str, Desk] = {}
-        self._since = 0
         self._number = 0
 
     def join(self, worker: str, readable: Readable) -> None:
-        self._desks[worker] = Desk(readable, Heap(self._places))
-        if readable not in self._lines:
-            line = self._lines[readable] = Line(self._places)
+        self._desks[worker] = Desk(readable, Line(self._places), Line(self._places))
+        if readable not in self._halls:
+            hall = self._halls[readable] = Hall(Line(self._places), Line(self._places))
             for place in self._places.values():
                 if place.progress.loadable and place.progress.owed_to(readable):
-                    line.add(place)
+                    hall.add(place)
 
     def leave(self, worker: str) -> None:
         readable = self._desks.pop(worker).readable
         if all(desk.readable != readable for desk in self._desks.values()):
-            del self._lines[readable]
+            del self._halls[readable]
 
     def put(self, progress: Progress) -> None:
         """A trial is ready, or something about one that is ready has changed."""
-        before = self._places.get(progress.trial.id)
-        self.remove(progress.trial.id)
-        if before is None:
-            self._since += 1
+        trial = progress.trial.id
+        before = self._places.get(trial)
         self._number += 1
-        left = progress.unit_seconds * progress.units_left
-        since = self._since if before is None else before.since
-        place = self._places[progress.trial.id] = Place(-left, since, self._number, progress, progress.holder)
+        since = self._number if before is None else before.since
+        place = Place(-progress.unit_seconds * progress.units_left, since, self._number, progress)
+        self._places[trial] = place
         if progress.loadable:
-            for readable, line in self._lines.items():
+            for readable, hall in self._halls.items():
                 if progress.owed_to(readable):
-                    line.add(place)
+                    hall.add(place)
         if progress.holder is not None:
             desk = self._desks[progress.holder]
             if progress.owed_to(desk.readable):
-                desk.held.push(place)
-                if not progress.loadable:
-                    desk.own.add(progress)
+                (desk.held if progress.loadable else desk.own).add(place)
 
     def remove(self, trial: str) -> None:
         """A trial is not ready, if it ever was."""
-        place = self._places.pop(trial, None)
-        if place is not None:
-            for line in self._lines.values():
-                line.pool.discard(trial)
-            if place.holder in self._desks:
-                self._desks[place.holder].own.discard(trial)
+        self._places.pop(trial, None)
 
-    def able(self, worker: str) -> tuple[Sequence[Progress], Sequence[Progress]]:
-        """The trials that a worker can take: those that others could load too, and its own."""
-        desk = self._desks[worker]
-        return self._lines[desk.readable].pool.members, desk.own.members
+    def longest(self, worker: str, unit_seconds: float) -> Progress | None:
+        """The trial with the most left that a worker can take, if a unit of an unmeasured one takes ``unit_seconds``.
 
-    def longest(self, worker: str) -> Iterator[Candidate]:
-        """Up to three trials that a worker can take; one of them has the most left of all."""
+        Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
+        """
         desk = self._desks[worker]
-        line = self._lines[desk.readable]
-        for heap in (line.measured, line.unmeasured, desk.held):
-            place = heap.first()
-            if place is not None:
-                yield Candidate(place.progress, heap is desk.held, place.since)
+        hall = self._halls[desk.readable]
+        lines = ((hall.measured, 1.0, 0), (hall.unmeasured, unit_seconds, 0), (desk.held, 1.0, 1), (desk.own, 1.0, 1))
+        candidates = [
+            (-place.left * seconds, held, -place.since, place.progress)
+            for line, seconds, held in lines
+            if (place := line.first()) is not None
+        ]
+        return max(candidates, key=itemgetter(0, 1, 2))[3] if candidates else None
+
+    def draw(self, worker: str, rng: random.Random) -> Progress | None:
+        """Each trial that a worker can take with the same chance."""
+        lines = [line for line in self._lines(worker) if line.first() is not None]
+        sizes = [len(line.places) for line in lines]
+        for _ in range(DRAWS if lines else 0):
+            line = rng.choices(lines, sizes)[0]
+            place = rng.choice(line.places)
+            if line.keeps(place):
+                return place.progress
+        for line in lines:
+            line.tidy()
+        return rng.choice(self.able(worker)) if lines else None
+
+    def able(self, worker: str) -> list[Progress]:
+        """All trials that a worker can take."""
+        return [place.progress for line in self._lines(worker) for place in line.places if line.keeps(place)]
+
+    def _lines(self, worker: str) -> tuple[Line, ...]:
+        """Where those stand that a worker can take, each of them once."""
+        desk = self._desks[worker]
+        hall = self._halls[desk.readable]
+        return hall.measured, hall.unmeasured, desk.own

@@ -10,7 +10,8 @@ InvariantBroken with the trial's story if it would. Policies read this class and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hopfleet.domain.rowsum import RowSum
@@ -76,23 +77,24 @@ class Schedule:
 
     # -------------------------------------------------------------------------------------------- questions
 
-    def options(self, progress: Progress, slot: Slot) -> Iterable[int]:
+    def options(self, progress: Progress, slot: Slot) -> Collection[int]:
         """The partitions that ``progress`` may train on next at ``slot``; none if it cannot get the model there."""
         return progress.owed_to(slot.partitions) if progress.loadable_by(slot.worker) else ()
-
-    def able(self, slot: Slot) -> tuple[Sequence[Progress], Sequence[Progress]]:
-        """The ready trials with options at ``slot``: those that any worker could load, and those that it alone can."""
-        return self._ready.able(slot.worker)
 
     def longest(self, slot: Slot) -> Progress | None:
         """The ready trial with options at ``slot`` that has the most left.
 
         Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
         """
-        candidates = list(self._ready.longest(slot.worker))
-        if not candidates:
-            return None
-        return max(candidates, key=lambda it: (self.remaining(it.progress), it.held, -it.since)).progress
+        return self._ready.longest(slot.worker, self._mean_seconds)
+
+    def draw(self, slot: Slot, rng: random.Random) -> Progress | None:
+        """Each ready trial with options at ``slot`` with the same chance."""
+        return self._ready.draw(slot.worker, rng)
+
+    def able(self, slot: Slot) -> list[Progress]:
+        """All ready trials with options at ``slot``, in no order that means anything."""
+        return self._ready.able(slot.worker)
 
     def unevaluated(self, progress: Progress) -> Iterator[int]:
         """Validation partitions that still need somebody to evaluate them."""
@@ -104,9 +106,11 @@ class Schedule:
 
     def unit_seconds(self, progress: Progress) -> float:
         """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
-        if progress.measured or not self.measured:
-            return progress.unit_seconds
-        return self.seconds / self.measured
+        return progress.unit_seconds if progress.measured else self._mean_seconds
+
+    @property
+    def _mean_seconds(self) -> float:
+        return self.seconds / self.measured if self.measured else 1.0
 
     def remaining(self, progress: Progress) -> float:
         """The expected time of all units that this trial still has to train."""
@@ -211,13 +215,15 @@ class Schedule:
     def saved(self, trial: str, version: int, durable: bool) -> None:
         progress = self.trials[trial]
         progress.saved[version] = progress.saved.get(version, False) or durable
-        self._refresh(progress)
+        if version == progress.version:
+            self._refresh(progress)
 
     def dropped(self, trial: str, version: int) -> None:
         """A saved version that nobody needs is deleted."""
         progress = self.trials[trial]
         progress.saved.pop(version, None)
-        self._refresh(progress)
+        if version == progress.version:
+            self._refresh(progress)
 
     def lost(self, trial: str, version: int, worker: str | None) -> None:
         """A version cannot be loaded after all, and ``worker`` does not hold it."""

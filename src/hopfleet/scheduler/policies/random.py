@@ -7,15 +7,14 @@ import random
 from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.schedule import Assignment, Schedule
 
+
 def random_choice(schedule: Schedule, rng: random.Random) -> Assignment | None:
     """Any idle worker, any trial that it can train, any partition that this trial owes."""
     slots = list(schedule.idle.values())
     rng.shuffle(slots)
     for slot in slots:
-        shared, own = schedule.able(slot)
-        if shared or own:
-            index = rng.randrange(len(shared) + len(own))
-            progress = shared[index] if index < len(shared) else own[index - len(shared)]
+        progress = schedule.draw(slot, rng)
+        if progress is not None:
             partition = rng.choice(sorted(schedule.options(progress, slot)))
             return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
     return None
