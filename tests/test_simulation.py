@@ -10,6 +10,7 @@ import pytest
 
 from hopfleet.backends.simulated import Failure
 from hopfleet.errors import UsageError, WorkersLost
+from hopfleet.planner.balance import relax
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.simulation import Workload, simulate
 
@@ -51,6 +52,22 @@ def test_replicas_lower_the_bound() -> None:
     everywhere = simulate(Workload([[1.0] * 3] * 6, {j: [0, 1, 2] for j in range(4)}))
     assert everywhere.lower_bound == 8.0
     assert everywhere.ratio == 1.0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_the_bound_is_that_of_all_units_one_by_one(replicas: int, noise: float) -> None:
+    """It is made of fewer, larger pieces: here every second partition lies on the same workers."""
+    times = [[1.0, 2.0, 1.5], [3.0, 1.0, 2.5], [2.0, 2.0, 0.5], [1.0, 4.0, 1.0]]
+    holders = {j: sorted((j % 2 + copy) % 3 for copy in range(replicas)) for j in range(5)}
+    run = simulate(Workload(times, holders, epochs=2), noise=noise, policy="random", seed=3)
+    actual = {(span.trial, span.epoch, span.partition): span for span in run.history.spans}
+    cells = {}
+    for (trial, epoch, partition), span in actual.items():
+        row = times[int(trial[1:]) - 1]
+        error = (span.ended - span.started) / row[int(span.worker[1:]) - 1]
+        cells[trial, 5 * epoch + partition] = {f"w{worker}": row[worker] * error for worker in holders[partition]}
+    assert run.lower_bound == pytest.approx(relax(cells)[0])
 
 
 def test_a_lost_worker_comes_back() -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hopfleet.results import load as load
     from hopfleet.search.grid import Grid as Grid
     from hopfleet.search.random import Random as Random
+    from hopfleet.simulation import simulate as simulate
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -57,6 +58,7 @@ _HOMES = {
     "Random": "hopfleet.search.random",
     "Results": "hopfleet.results",
     "sample_from": "hopfleet.domain.space",
+    "simulate": "hopfleet.simulation",
     "Simulated": "hopfleet.backends.simulated",
     "TorchTask": "hopfleet.frameworks.torch",
     "TrialResult": "hopfleet.results",

@@ -207,14 +207,15 @@ class _Actual:
             ]
             return max(sum(by_trial) / work.workers, *by_trial)
         if any(len(holders) > 1 for holders in work.replicas.values()):
-            cells = {
-                (f"t{trial}", partition + len(partitions) * epoch): {
-                    f"w{worker}": self.seconds(trial, worker, epoch, partition) for worker in work.replicas[partition]
-                }
-                for trial in range(len(work.times))
-                for epoch in epochs
-                for partition in partitions
-            }
+            # What a trial owes to partitions on the same workers is one cell: its shares are those of all of them.
+            alike_held: dict[frozenset[int], list[int]] = {}
+            for partition in partitions:
+                alike_held.setdefault(frozenset(work.replicas[partition]), []).append(partition)
+            cells = {}
+            for trial, row in enumerate(work.times):
+                for number, (holders, held) in enumerate(alike_held.items()):
+                    amount = sum(self._error(trial, epoch, partition) for epoch in epochs for partition in held)
+                    cells[f"t{trial}", number] = {f"w{worker}": row[worker] * amount for worker in sorted(holders)}
             return relax(cells)[0]
         by_trial = [0.0] * len(work.times)
         by_worker = [0.0] * work.workers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_schedule import Desk
+from test_schedule import Desk, trial
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit, Work
@@ -45,6 +45,15 @@ def keep_lost_idle(desk):
     desk.schedule.idle["w9"] = desk.schedule.slots["w1"]
 
 
+def forget_a_place(desk):
+    desk.schedule._ready.remove("t1")
+
+
+def speed_up_unnoticed(desk):
+    desk.schedule.add(trial(2, epochs=1))
+    desk["t1"].seconds = 0.1
+
+
 def miscount(desk):
     desk.schedule.owed[0] += 1
 
@@ -60,6 +69,8 @@ def miscount(desk):
         (forget_todo, "todo is out of date"),
         (forget_idle, "exclusive access: idle is out of date"),
         (keep_lost_idle, "a lost worker is idle"),
+        (forget_a_place, "able is out of date"),
+        (speed_up_unnoticed, "longest is out of date"),
         (miscount, "owed is out of date"),
     ],
 )

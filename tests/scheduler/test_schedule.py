@@ -184,7 +184,7 @@ def test_reports_must_be_of_the_running_attempt():
 def test_a_lost_worker_takes_its_unit_and_its_models():
     desk = Desk(None, None, trials=2)
     desk.train("w1", "t1", 0)
-    desk["t1"].saving = (1, False)
+    desk["t1"].saving, desk["t1"].saver = (1, False), "w1"
     desk.start("w1", "t2", 1)
     assert desk.schedule.leave("w1") == Unit("t2", 1, 1)
     assert desk["t1"].holder is None

@@ -39,6 +39,12 @@ def validate(schedule: Schedule) -> None:
     for worker, slot in schedule.slots.items():
         free = slot.unit is None and not slot.retired
         _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)
+        able = [progress for progress in schedule.ready.values() if schedule.options(progress, slot)]
+        told = [progress.trial.id for progress in schedule.able(slot)]
+        _check(sorted(told) == sorted(progress.trial.id for progress in able), "able is out of date", slot)
+        most = max(map(schedule.remaining, able), default=None)
+        longest = schedule.longest(slot)
+        _check(most == (longest and schedule.remaining(longest)), "longest is out of date", slot)
     _check(set(schedule.idle) <= set(schedule.slots), "a lost worker is idle", schedule.idle)
     _check(owed == schedule.owed, "owed is out of date", f"{owed} {schedule.owed}")
 

@@ -7,12 +7,15 @@ after n units), and everything else follows: with p partitions, version v belong
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TRANSITIONS, Trial, TrialState
 from hopfleet.errors import InvariantBroken
+
+Readable = frozenset[int] | None
+"""The training partitions that a worker can read; None stands for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +115,24 @@ class Progress:
     def units_left(self) -> int:
         return self.trial.epochs * self.partitions - len(self.visits)
 
+    @property
+    def unit_seconds(self) -> float:
+        """The mean time of its measured units, or 1."""
+        return self.seconds / self.measured if self.measured else 1.0
+
+    @property
+    def loadable(self) -> bool:
+        """Whether every worker can get hold of the newest version."""
+        return not self.visits or len(self.visits) in self.saved
+
     def loadable_by(self, worker: str) -> bool:
         """Whether ``worker`` can get hold of the newest version."""
-        return self.holder == worker or not self.visits or len(self.visits) in self.saved
+        return self.holder == worker or self.loadable
+
+    def owed_to(self, readable: Readable) -> Collection[int]:
+        """The partitions that may come next where only ``readable`` ones are at hand."""
+        owed = {self.forced[0]} if self.forced else self.todo
+        return owed if readable is None else owed & readable
 
     def visit(self, partition: int) -> None:
         self.visits.append(partition)

@@ -10,6 +10,7 @@ InvariantBroken with the trial's story if it would. Policies read this class and
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,11 @@ from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.progress import Outcome, Progress
+from hopfleet.scheduler.progress import Outcome, Progress, Readable
+from hopfleet.scheduler.ready import Ready
+
+TINY = 1e-6
+"""No unit counts as having taken less, whatever a clock that was set back may say."""
 
 
 @dataclass(slots=True)
@@ -26,8 +31,7 @@ class Slot:
     """One worker, as the scheduler sees it."""
 
     worker: str
-    #: Training partitions that it can read; None stands for all.
-    partitions: frozenset[int] | None
+    partitions: Readable
     #: What it runs now, and under which attempt number.
     unit: Unit | None = None
     attempt: int = 0
@@ -65,6 +69,8 @@ class Schedule:
         self.slots: dict[str, Slot] = {}
         #: Trials whose next unit may start now. Always {t: can_train}.
         self.ready: dict[str, Progress] = {}
+        #: The same, by who can take them and by what they have left.
+        self._ready = Ready()
         #: Trials with validation partitions that nobody evaluates yet.
         self.awaiting: dict[str, Progress] = {}
         #: Trials with a level above 0; some may have ended.
@@ -86,12 +92,22 @@ class Schedule:
 
     def options(self, progress: Progress, slot: Slot) -> Collection[int]:
         """The partitions that ``progress`` may train on next at ``slot``; none if it cannot get the model there."""
-        if not progress.loadable_by(slot.worker):
-            return ()
-        if progress.forced:
-            first = progress.forced[0]
-            return (first,) if slot.partitions is None or first in slot.partitions else ()
-        return progress.todo if slot.partitions is None else progress.todo & slot.partitions
+        return progress.owed_to(slot.partitions) if progress.loadable_by(slot.worker) else ()
+
+    def longest(self, slot: Slot) -> Progress | None:
+        """The ready trial with options at ``slot`` that has the most left.
+
+        Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
+        """
+        return self._ready.longest(slot.worker, self._mean_seconds)
+
+    def draw(self, slot: Slot, rng: random.Random) -> Progress | None:
+        """Each ready trial with options at ``slot`` with the same chance."""
+        return self._ready.draw(slot.worker, rng)
+
+    def able(self, slot: Slot) -> list[Progress]:
+        """All ready trials with options at ``slot``, in no order that means anything."""
+        return self._ready.able(slot.worker)
 
     def unevaluated(self, progress: Progress) -> Iterator[int]:
         """Validation partitions that still need somebody to evaluate them."""
@@ -103,8 +119,10 @@ class Schedule:
 
     def unit_seconds(self, progress: Progress) -> float:
         """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
-        if progress.measured:
-            return progress.seconds / progress.measured
+        return progress.unit_seconds if progress.measured else self._mean_seconds
+
+    @property
+    def _mean_seconds(self) -> float:
         return self.seconds / self.measured if self.measured else 1.0
 
     def remaining(self, progress: Progress) -> float:
@@ -136,21 +154,23 @@ class Schedule:
             raise InvariantBroken(f"worker {worker} joined twice")
         slot = Slot(worker, None if partitions is None else frozenset(partitions))
         self.slots[worker] = self.idle[worker] = slot
+        self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
 
     def leave(self, worker: str) -> Unit | None:
         """Forget a worker and what its memory held. Returns the unit that it was running."""
         slot = self.slots.pop(worker)
         self.idle.pop(worker, None)
+        self._ready.leave(worker)
         self._count_replicas(slot, -1)
-        unit = slot.unit
-        if unit is not None:
-            self._release(slot, unit)
         for progress in self.trials.values():
             if progress.holder == worker:
                 progress.holder = None
             if progress.saver == worker:
                 progress.saving = (0, False)
+        unit = slot.unit
+        if unit is not None:
+            self._refresh(self._release(slot, unit))
         return unit
 
     def retire(self, worker: str) -> None:
@@ -190,6 +210,7 @@ class Schedule:
         if state.ended:
             self.estimates.forget(trial)
         self.ready.pop(trial, None)
+        self._ready.remove(trial)
         self.awaiting.pop(trial, None)
         self.parked[trial] = progress
 
@@ -244,6 +265,15 @@ class Schedule:
     def saved(self, trial: str, version: int, durable: bool) -> None:
         progress = self.trials[trial]
         progress.saved[version] = progress.saved.get(version, False) or durable
+        if version == progress.version:
+            self._refresh(progress)
+
+    def dropped(self, trial: str, version: int) -> None:
+        """A saved version that nobody needs is deleted."""
+        progress = self.parked.get(trial) or self.trials[trial]
+        progress.saved.pop(version, None)
+        if version == progress.version and trial in self.trials:
+            self._refresh(progress)
 
     def lost(self, trial: str, version: int, worker: str | None) -> None:
         """A version cannot be loaded after all, and ``worker`` does not hold it."""
@@ -253,6 +283,7 @@ class Schedule:
         progress.saved.pop(version, None)
         if progress.saving[0] == version:
             progress.saving = (0, False)
+        self._refresh(progress)
 
     # ------------------------------------------------------------------------------------------------ units
 
@@ -282,6 +313,7 @@ class Schedule:
         unit = slot.unit
         assert unit is not None and unit.work is Work.TRAIN
         progress = self._release(slot, unit)
+        seconds = max(seconds, TINY)
         if progress.state is TrialState.PENDING:
             progress.become(TrialState.RUNNING)
         progress.visit(unit.partition)
@@ -321,7 +353,6 @@ class Schedule:
         slot.unit = None
         if slot.worker in self.slots and not slot.retired:
             self.idle[slot.worker] = slot
-        self._refresh(progress)
         return progress
 
     def _refresh(self, progress: Progress) -> None:
@@ -329,8 +360,9 @@ class Schedule:
         name = progress.trial.id
         if progress.can_train:
             self.ready[name] = progress
-        else:
-            self.ready.pop(name, None)
+            self._ready.put(progress)
+        elif self.ready.pop(name, None) is not None:
+            self._ready.remove(name)
         wanted = progress.awaits_evaluation and progress.outcome is None and progress.trains_on is None
         if wanted and any(True for _ in self.unevaluated(progress)):
             self.awaiting[name] = progress

@@ -1,12 +1,12 @@
 """Longest remaining trial first, on the most loaded idle worker first.
 
 A trial with much left to train must not be kept waiting, or it alone is left at the end; the same holds for a
-worker with much left to do. Ties go to the trial whose model the worker already holds, which saves a hop.
+worker with much left to do. Ties go to the trial whose model the worker already holds, which saves a hop,
+then to the one that has been ready for the longest time.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 
@@ -21,21 +21,12 @@ def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | No
     if len(slots) > 1 and any(slot.partitions is not None for slot in slots):
         slots.sort(key=schedule.load, reverse=True)
     for slot in slots:
-        progress = _longest(schedule, slot)
+        progress = schedule.longest(slot)
         if progress is not None:
             return Assignment(
                 slot.worker, Unit(progress.trial.id, progress.epoch, _partition(schedule, progress, slot))
             )
     return None
-
-
-def _longest(schedule: Schedule, slot: Slot) -> Progress | None:
-    best, best_key = None, (-math.inf, False)
-    for progress in schedule.ready.values():
-        key = (schedule.remaining(progress), progress.holder == slot.worker)
-        if key > best_key and any(True for _ in schedule.options(progress, slot)):
-            best, best_key = progress, key
-    return best
 
 
 def _partition(schedule: Schedule, progress: Progress, slot: Slot) -> int:
