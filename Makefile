@@ -28,8 +28,8 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
 	$(MAKE) --jobs=2 --output-sync=target pure-tests other-tests
 
-PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py
-PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py
+PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
+PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py,src/hopfleet/wishes.py
 
 pure-tests: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest $(PURE_TESTS)

@@ -22,12 +22,20 @@ from hopfleet.search.base import Goal, Stop
 class Desk:
     """A controller, and short hands for the reports of its workers."""
 
-    def __init__(self, *workers, trials=1, epochs=2, partitions=2, valid=1, search=None, max_live=256, seed=0):
+    def __init__(
+        self, *workers, trials=1, epochs=2, partitions=2, valid=1, search=None, max_live=256, seed=0, points=()
+    ):
         self.search = search or Random(trials, epochs)
         self.search.setup({"x": uniform(0, 1)}, seed=seed, goal=Goal("loss", "min"))
         policy = POLICIES["longest-remaining"]()
         self.controller = Controller(
-            self.search, policy, partitions=partitions, valid_partitions=valid, seed=seed, max_live=max_live
+            self.search,
+            policy,
+            partitions=partitions,
+            valid_partitions=valid,
+            seed=seed,
+            max_live=max_live,
+            points=points,
         )
         self.messages = []
         self.started = self.tell(m.RunStarted("test"))

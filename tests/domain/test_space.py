@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.space import (
+    changed,
     choice,
     configure,
     grid_search,
     lograndint,
     loguniform,
     normal,
+    parse,
     qloguniform,
     quniform,
     randint,
@@ -308,3 +310,26 @@ def test_describe_can_be_compared():
 def test_a_sample_from_that_raises_is_named():
     with pytest.raises(SpaceError, match=r"a\.b: sample_from raised ZeroDivisionError: division by zero for"):
         configure({"a": {"b": sample_from(lambda config: 1 / 0)}}, seed=0, number=0)
+
+
+def test_spaces_are_read_from_text():
+    text = {"lr": "loguniform(1e-4, 0.1)", "net": {"width": "choice([1, 2])"}, "name": "adam", "n": 3, "f": "f(x)"}
+    space = {"lr": loguniform(1e-4, 0.1), "net": {"width": choice([1, 2])}, "name": "adam", "n": 3, "f": "f(x)"}
+    assert parse(text) == space
+
+
+@pytest.mark.parametrize("text", ["uniform(low, 1)", "uniform(0)", "uniform(1, 0)", "uniform(0, 1"])
+def test_text_that_is_no_dimension(text):
+    if text.endswith(")"):
+        with pytest.raises(SpaceError):
+            parse({"x": text})
+    else:
+        assert parse({"x": text}) == {"x": text}
+
+
+def test_configurations_are_changed_where_they_have_a_value():
+    config = {"a": 1, "b": {"c": 2}}
+    assert changed(config, {"b.c": 3}) == {"a": 1, "b": {"c": 3}}
+    assert config == {"a": 1, "b": {"c": 2}}
+    with pytest.raises(SpaceError, match=r"d=1: the configuration has no 'd'; it has a, b\.c"):
+        changed(config, {"d": 1})

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from hopfleet.domain.space import choice, grid_search, sample_from, uniform
-from hopfleet.domain.trial import Trial
+from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search import SEARCHES, Grid, Random
-from hopfleet.search.base import Goal, at_least_one
+from hopfleet.search.base import MAX_LIVE, UNLIMITED, Goal, Search, at_least_one
 
 GOAL = Goal("loss", "min")
 
@@ -96,3 +96,63 @@ def test_better(mode, better, worse):
     assert goal.better(worse, math.nan)
     assert not goal.better(math.nan, worse)
     assert not goal.better(math.nan, math.nan)
+
+
+def test_a_grid_grows_by_new_options_and_old_points_keep_their_numbers():
+    search = Grid(max_epochs=2)
+    search.setup({"a": choice([1, 2]), "b": choice([5])}, seed=0, goal=GOAL)
+    before = search.examples(9)
+    search.extend(trials=0, epochs=3, space={"b": choice([5, 6])})
+    assert search.max_epochs == 5
+    assert search.examples(2) == before
+    assert [search.suggest(number).config for number in range(2, 4)] == [{"a": 1, "b": 6}, {"a": 2, "b": 6}]
+    assert search.suggest(4) is None
+
+
+def test_a_grid_refuses_what_it_cannot_enumerate_and_stays_as_it_was():
+    search = Grid()
+    search.setup({"a": choice([1, 2])}, seed=0, goal=GOAL)
+    with pytest.raises(SpaceError, match="a grid cannot enumerate it"):
+        search.extend(trials=0, epochs=1, space={"b": uniform(0, 1)})
+    with pytest.raises(UsageError, match="give a dimension other options"):
+        search.extend(trials=1, epochs=0, space={})
+    assert (search.trials, search.max_epochs) == (2, 10)
+
+
+def test_random_search_without_end():
+    search = Random(trials=None)
+    search.setup({"a": uniform(0, 1)}, seed=0, goal=GOAL)
+    assert search.trials == UNLIMITED
+    assert search.suggest(10**9) is not None
+    assert search.examples(2) == [search.suggest(number).config for number in range(2)]
+
+
+def test_costs_are_small_for_what_is_good():
+    assert Goal("m", "max").cost({"m": 2.0}) < Goal("m", "max").cost({"m": 1.0})
+    assert Goal("m", "min").cost({"m": 1.0}) < Goal("m", "min").cost({"m": 2.0})
+    for metrics in ({}, {"m": float("nan")}):
+        assert Goal("m", "max").cost(metrics) == float("inf")
+
+
+def test_objectives_begin_with_the_metric():
+    assert Goal("m", "max", (("n", "min"),)).objectives == (("m", "max"), ("n", "min"))
+
+
+class Least(Search):
+    """As little as a search can be."""
+
+    max_epochs = 1
+    trials = 3
+
+    def suggest(self, number):
+        return None
+
+
+def test_what_a_search_does_unless_it_knows_better():
+    search = Least()
+    search.setup({"a": uniform(0, 1)}, seed=0, goal=GOAL)
+    assert len(search.examples(2)) == 2
+    assert search.concurrency(4) == MAX_LIVE
+    assert search.ended(Trial("t", 0, {}, 0, 1), TrialState.FAILED) == ()
+    with pytest.raises(UsageError, match="search Least: cannot be extended"):
+        search.extend(trials=1, epochs=0, space={})
