@@ -1,0 +1,300 @@
+"""Searches in virtual time: ours through the controller and its hopping, others with one worker for each trial.
+
+Both train the same made-up models on as many workers, until a time. A *task-parallel* worker takes a trial, trains it
+epoch after epoch on all the data, which it has a copy of, and takes the next one when told to stop.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from hopfleet.backends.simulated import Simulated
+from hopfleet.controller import Controller
+from hopfleet.domain.messages import (
+    CopyVersion,
+    EpochEnded,
+    Evaluate,
+    Event,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+)
+from hopfleet.domain.space import Space
+from hopfleet.domain.trial import Config, Trial
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.search.base import Goal, Search
+
+
+class World(Protocol):
+    """The models to be trained."""
+
+    def start(self, trial: str, parent: str = "", epoch: int = 0) -> None: ...
+
+    def accuracy(self, trial: str, config: Config, epoch: int) -> float: ...
+
+
+@dataclass
+class Log:
+    """What was seen when: time, trial, epoch and accuracy of every epoch that ended."""
+
+    epochs: list[tuple[float, str, int, float]] = field(default_factory=list)
+
+    def explored(self) -> int:
+        """Trials that have trained for an epoch at least."""
+        return len({trial for _, trial, _, _ in self.epochs})
+
+    def first(self, target: float) -> float | None:
+        """When the target was met."""
+        return next((time for time, _, _, value in self.epochs if value >= target), None)
+
+    def best(self) -> list[tuple[float, float]]:
+        """The best accuracy so far, where it grew."""
+        steps: list[tuple[float, float]] = []
+        for time, _, _, value in self.epochs:
+            if not steps or value > steps[-1][1]:
+                steps.append((time, value))
+        return steps
+
+
+def hopping(
+    search: Search,
+    space: Space,
+    world: World,
+    seconds: Callable[[Config], float],
+    *,
+    workers: int,
+    until: float,
+    seed: int,
+    policy: str = "longest-remaining",
+    max_live: int = 256,
+) -> Log:
+    """Ours: as many partitions as workers, each on one of them; a unit takes its part of an epoch."""
+    search.setup(space, seed=seed, goal=Goal("accuracy", "max"))
+    controller = Controller(
+        search, POLICIES[policy](), partitions=workers, valid_partitions=1, seed=seed, max_live=max_live
+    )
+
+    def unit(command: RunUnit | Evaluate, trial: Trial) -> float:
+        return seconds(trial.config) / workers if isinstance(command, RunUnit) else 0.0
+
+    def metrics(trial: Trial, epoch: int) -> dict[str, float]:
+        return {"accuracy": world.accuracy(trial.id, trial.config, epoch)}
+
+    backend = Simulated(unit, metrics, partitions=[[worker] for worker in range(workers)])
+    backend.start(None, workers)
+    log = Log()
+    events: list[Event] = [RunStarted("benchmark")]
+    while events and backend.now() <= until and not controller.finished:
+        for event in events:
+            for message in [] if controller.refuses(event) else controller.handle(event):
+                match message:
+                    case TrialAdded():
+                        world.start(message.trial, message.parent, len(message.visits) // workers)
+                    case EpochEnded():
+                        log.epochs.append((backend.now(), message.trial, message.epoch, message.metrics["accuracy"]))
+                    case RunUnit() | Evaluate() | SaveVersion() | CopyVersion():
+                        progress = controller.schedule.find(message.trial)
+                        assert progress is not None
+                        backend.send(message, progress.trial)
+                    case _:
+                        pass
+        events = backend.receive(0.0)
+    return log
+
+
+# ----------------------------------------------------------------------------------------------- task-parallel
+
+
+class Tuner(Protocol):
+    """Somebody else's search, as a task-parallel worker sees it."""
+
+    def next(self) -> tuple[str, Config] | None:
+        """A trial to train from its beginning."""
+
+    def report(self, trial: str, epoch: int, value: float) -> bool:
+        """Whether to train on after an epoch."""
+
+
+def task_parallel(tuner: Tuner, world: World, seconds: Callable[[Config], float], *, workers: int, until: float) -> Log:
+    log = Log()
+    queue: list[tuple[float, int, str, Config, int]] = []
+    for worker in range(workers):
+        _take(tuner, world, seconds, queue, 0.0, worker)
+    while queue:
+        now, worker, trial, config, epoch = heapq.heappop(queue)
+        if now > until:
+            break
+        value = world.accuracy(trial, config, epoch)
+        log.epochs.append((now, trial, epoch, value))
+        if tuner.report(trial, epoch, value):
+            heapq.heappush(queue, (now + seconds(config), worker, trial, config, epoch + 1))
+        else:
+            _take(tuner, world, seconds, queue, now, worker)
+    return log
+
+
+def _take(
+    tuner: Tuner,
+    world: World,
+    seconds: Callable[[Config], float],
+    queue: list[tuple[float, int, str, Config, int]],
+    now: float,
+    worker: int,
+) -> None:
+    taken = tuner.next()
+    if taken is not None:
+        trial, config = taken
+        world.start(trial)
+        heapq.heappush(queue, (now + seconds(config), worker, trial, config, 1))
+
+
+@dataclass
+class Restarting:
+    """ASHA as a pool of tasks runs it: a promoted configuration is a new task, which trains from the beginning."""
+
+    configs: Callable[[int], Config]
+    rungs: Sequence[int]
+    eta: int = 3
+    _number: int = 0
+    _scores: dict[int, dict[str, float]] = field(default_factory=dict)
+    _promoted: set[tuple[int, str]] = field(default_factory=set)
+    _config: dict[str, Config] = field(default_factory=dict)
+    _rung: dict[str, int] = field(default_factory=dict)
+
+    def next(self) -> tuple[str, Config] | None:
+        for level in reversed(range(len(self.rungs) - 1)):
+            scores = self._scores.get(level, {})
+            best = sorted(scores, key=scores.__getitem__, reverse=True)[: len(scores) // self.eta]
+            for name in best:
+                if (level, name) not in self._promoted:
+                    self._promoted.add((level, name))
+                    return self._task(name, level + 1)
+        self._number += 1
+        name = f"c{self._number}"
+        self._config[name] = self.configs(self._number)
+        return self._task(name, 0)
+
+    def _task(self, name: str, level: int) -> tuple[str, Config]:
+        task = f"{name}/{level}"
+        self._rung[task] = level
+        return task, self._config[name]
+
+    def report(self, trial: str, epoch: int, value: float) -> bool:
+        level = self._rung[trial]
+        if epoch < self.rungs[level]:
+            return True
+        self._scores.setdefault(level, {})[trial.split("/")[0]] = value
+        return False
+
+    def explored(self) -> int:
+        return len(self._scores.get(0, {}))
+
+
+@dataclass
+class RayASHA:
+    """Ray Tune's AsyncHyperBandScheduler on random configurations. It stops trials, and resumes none."""
+
+    configs: Callable[[int], Config]
+    max_epochs: int
+    eta: int = 3
+
+    def __post_init__(self) -> None:
+        from ray.tune.schedulers import AsyncHyperBandScheduler
+
+        self._scheduler = AsyncHyperBandScheduler(
+            time_attr="epoch", metric="accuracy", mode="max", max_t=self.max_epochs, reduction_factor=self.eta
+        )
+        self._trials: dict[str, _RayTrial] = {}
+
+    def next(self) -> tuple[str, Config] | None:
+        name = f"r{len(self._trials) + 1}"
+        self._trials[name] = _RayTrial(name)
+        self._scheduler.on_trial_add(None, self._trials[name])
+        return name, self.configs(len(self._trials))
+
+    def report(self, trial: str, epoch: int, value: float) -> bool:
+        result = {"epoch": epoch, "accuracy": value, "training_iteration": epoch}
+        decision = self._scheduler.on_trial_result(None, self._trials[trial], result)
+        return bool(decision == "CONTINUE") and epoch < self.max_epochs
+
+
+@dataclass
+class _RayTrial:
+    trial_id: str
+
+
+@dataclass
+class OptunaPruner:
+    """Optuna's TPE with a pruner. It prunes trials, and resumes none."""
+
+    space: Space
+    max_epochs: int
+    pruner: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        pruners: dict[str, Any] = {
+            "median": optuna.pruners.MedianPruner,
+            "halving": partial(optuna.pruners.SuccessiveHalvingPruner, reduction_factor=3),
+        }
+        self._study = optuna.create_study(
+            direction="maximize",
+            sampler=optuna.samplers.TPESampler(seed=self.seed, constant_liar=True),
+            pruner=pruners[self.pruner](),
+        )
+        self._trials: dict[str, optuna.Trial] = {}
+        self._last: dict[str, float] = {}
+
+    def next(self) -> tuple[str, Config] | None:
+        trial = self._study.ask()
+        config = {
+            "lr": trial.suggest_float("lr", 1e-4, 1.0, log=True),
+            "momentum": trial.suggest_float("momentum", 0.0, 0.99),
+            "width": trial.suggest_int("width", 16, 1024, log=True),
+            "dropout": trial.suggest_float("dropout", 0.0, 0.7),
+        }
+        name = f"o{trial.number + 1}"
+        self._trials[name] = trial
+        return name, config
+
+    def report(self, trial: str, epoch: int, value: float) -> bool:
+        import optuna
+
+        running = self._trials[trial]
+        running.report(value, epoch)
+        if epoch >= self.max_epochs:
+            self._study.tell(running, value)
+            return False
+        if running.should_prune():
+            self._study.tell(running, state=optuna.trial.TrialState.PRUNED)
+            return False
+        return True
+
+
+@dataclass
+class Patient:
+    """Random search: every configuration to its end."""
+
+    configs: Callable[[int], Config]
+    max_epochs: int
+    _number: int = 0
+
+    def next(self) -> tuple[str, Config] | None:
+        self._number += 1
+        return f"p{self._number}", self.configs(self._number)
+
+    def report(self, trial: str, epoch: int, value: float) -> bool:
+        return epoch < self.max_epochs
+
+
+def rng_of(*parts: object) -> random.Random:
+    return random.Random(" ".join(map(str, parts)))
