@@ -18,16 +18,35 @@ from hopfleet.backends.base import Backend
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost
+from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost, WorkerJoined
 from hopfleet.domain.trial import Config, Trial
-from hopfleet.errors import CheckpointError, ExperimentExists, Interrupted, TaskError, UsageError
+from hopfleet.errors import (
+    CheckpointError,
+    ExperimentExists,
+    HopfleetError,
+    Interrupted,
+    TaskError,
+    UsageError,
+    WorkersLost,
+)
 from hopfleet.frameworks.base import Task
-from hopfleet.loop import Interrupts, Loop
+from hopfleet.loop import WAIT_SECONDS, Interrupts, Loop
 from hopfleet.machine import choose_workers, this_machine
 from hopfleet.monitor.history import History
 from hopfleet.monitor.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
-from hopfleet.preview import BATCHES, SLOW, Outline, Preview, foresee, pilot, previewed, slow, trial_for_probe
+from hopfleet.preview import (
+    BATCHES,
+    SLOW,
+    Outline,
+    Preview,
+    foresee,
+    pilot,
+    previewed,
+    slow,
+    trial_for_probe,
+    worth_a_pilot,
+)
 from hopfleet.results import Results
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
@@ -41,6 +60,9 @@ from hopfleet.worker.job import Finding, Job
 
 RESUME = "HOPFLEET_RESUME"
 """Set by ``hopfleet resume`` while it runs a script again: the name of the experiment to go on with."""
+
+PREVIEW = "HOPFLEET_PREVIEW"
+"""Set by ``hopfleet run --preview`` while it loads a file: nothing may train."""
 
 UNDER_RUN = "__hopfleet__"
 """The ``__name__`` of a file that ``hopfleet run`` loads."""
@@ -68,9 +90,20 @@ IN_TURN = ("inline",)
 PATIENCE = 20.0
 """Seconds that the pilot of a preview may take."""
 
+START_SECONDS = 300.0
+"""A backend that shows no worker for so long will show none."""
+
 
 _NAMED: set[str] = set()
 """Names that this process made up, and that may not have a folder yet."""
+
+
+class FitAvoided(HopfleetError):
+    """A file called ``fit`` while it was loaded for a preview."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(f"{experiment.name}: fit() was called, and only a preview is wanted")
+        self.experiment = experiment
 
 
 class Experiment:
@@ -170,6 +203,8 @@ class Experiment:
         ``overwrite`` replaces an experiment of the same name. Raises Interrupted after Ctrl-C, when all running
         units are finished and saved; a second Ctrl-C stops at once.
         """
+        if PREVIEW in os.environ:
+            raise FitAvoided(self)
         with contextlib.closing(self.folder.lock()):
             try:
                 train, valid, resumed = self._prepare(overwrite)
@@ -372,11 +407,12 @@ class Experiment:
 
     def _foresee(self, backend: Backend, outline: Outline, view: LiveView) -> Estimates:
         """Check the metric, time some configurations if that may pay, and keep what follows from it."""
-        choices = outline.workers > 1 and outline.trials > outline.workers and backend.name not in IN_TURN
-        known = self._probe(backend, BATCHES if choices else 0)
-        if not choices:
+        configs = self._known_configs()
+        batch_size = max(config.get("batch_size", self.batch_size) for config in configs.values())
+        if backend.name in IN_TURN or not worth_a_pilot(outline, batch_size):
+            self._probe(backend, 0)
             return Estimates(outline.rows)
-        found, rehearsal = foresee(backend.probe, self._known_configs(), outline, known)
+        found, rehearsal = foresee(backend.probe, configs, outline, self._probe(backend, BATCHES))
         if rehearsal is not None:
             self.folder.keep_prediction(rehearsal.as_json())
         if found.seconds > SLOW:
@@ -406,8 +442,9 @@ class Experiment:
         tell("starting a worker")
         try:
             backend.start(self._job(train, valid, place, device), 1)
-            known = self._probe(backend, BATCHES)
+            _wait_for_a_worker(backend)
             started = time.perf_counter() - began
+            known = self._probe(backend, BATCHES)
 
             def probe(trial: Trial, batches: int) -> Finding:
                 tell(f"timing {trial.id}")
@@ -509,6 +546,13 @@ class _Watcher:
 
     def refresh(self) -> None:
         self._view.refresh()
+
+
+def _wait_for_a_worker(backend: Backend) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not any(isinstance(event, WorkerJoined) for event in backend.receive(WAIT_SECONDS)):
+        if time.monotonic() > deadline:
+            raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
 
 
 def _shown(journal: Journal, view: LiveView) -> Iterator[Message]:

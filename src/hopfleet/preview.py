@@ -47,7 +47,7 @@ from hopfleet.search.base import Goal, Search
 from hopfleet.version import __version__
 from hopfleet.worker.job import Finding
 
-BATCHES = 6
+BATCHES = 4
 """Mini-batches of training that a pilot times, after one to warm up."""
 
 MOST = 16
@@ -56,7 +56,10 @@ MOST = 16
 UNIT_SECONDS = 0.002
 """What a unit or an evaluation takes beside its work: the decision, the journal, two messages, opening the stream."""
 
-SHARE, LONG_SHARE = 0.02, 0.005
+ENOUGH = 6
+"""Configurations that must have been timed for a prediction, if there are as many: fewer say too little of the rest."""
+
+SHARE, LONG_SHARE = 0.05, 0.005
 """The part of a run's expected time that its pilot may take; the second if that is more than SLOW."""
 
 SLOW = 2.0
@@ -70,6 +73,9 @@ SIMULATED = 20_000
 
 
 # ----------------------------------------------------------------------------------------------------------- the pilot
+
+Probe = Callable[[Trial, int], Finding]
+"""Tries a trial and times so many batches of training: ``Backend.probe``."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Pilot:
 
 
 def pilot(
-    probe: Callable[[Trial, int], Finding],
+    probe: Probe,
     configs: Mapping[int, Config],
     *,
     seed: int,
@@ -297,15 +303,18 @@ class Rehearsal:
         return {self._outline.goal.metric.removeprefix("train_"): 1.0}
 
 
+def worth_a_pilot(outline: Outline, batch_size: int) -> bool:
+    """Whether a pilot can change anything, and its first configuration is a small part of the run."""
+    batches = outline.trials * outline.epochs * sum(outline.rows) / batch_size / outline.workers
+    return outline.workers > 1 and outline.trials > outline.workers and SHARE * batches >= 1 + BATCHES
+
+
 def foresee(
-    probe: Callable[[Trial, int], Finding],
-    configs: Mapping[int, Config],
-    outline: Outline,
-    known: Mapping[int, Finding],
+    probe: Probe, configs: Mapping[int, Config], outline: Outline, known: Mapping[int, Finding]
 ) -> tuple[Pilot, Rehearsal | None]:
     """What ``fit`` wants to know before it starts, at the price of a small part of the run.
 
-    What a pilot brings is about half a unit's time at the end of a run, so it must be cheap.
+    A policy that knows which trials are long saves up to the time of a unit at the end of a run, so it must be cheap.
     """
 
     def budget(found: Mapping[int, Finding]) -> float:
@@ -313,7 +322,9 @@ def foresee(
         return min(SHARE * run, max(SLOW, LONG_SHARE * run))
 
     found = pilot(probe, configs, seed=outline.seed, known=known, budget=budget)
-    if not found.found or outline.trials * outline.per_trial > SIMULATED:
+    timed = len({id(finding) for finding in found.found.values()})
+    every = len(found.found) + len(found.failed) == outline.trials
+    if not timed or not (every or timed >= ENOUGH) or outline.trials * outline.per_trial > SIMULATED:
         return found, None
     until = time.perf_counter() + PREDICTING * outline.lower_bound(found)
     rehearsal = Rehearsal(outline, found).run(until)
