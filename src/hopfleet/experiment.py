@@ -426,7 +426,6 @@ class Experiment:
                     f"{role}={source!r}: can be read only once, and a preview would use it up; "
                     "partition it first with hop.partition(...)"
                 )
-        now = datetime.datetime.now().astimezone()
         began = time.perf_counter()
         tell("opening the data")
         train, valid = self._data(place)
@@ -469,7 +468,6 @@ class Experiment:
             data_bytes=sum(
                 each.size for each in (train, valid) if each is not None and place.path in Path(each.url).parents
             ),
-            now=now,
             tell=tell,
         )
 

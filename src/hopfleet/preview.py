@@ -310,7 +310,11 @@ def worth_a_pilot(outline: Outline, batch_size: int) -> bool:
 
 
 def foresee(
-    probe: Probe, configs: Mapping[int, Config], outline: Outline, known: Mapping[int, Finding]
+    probe: Probe,
+    configs: Mapping[int, Config],
+    outline: Outline,
+    known: Mapping[int, Finding],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Pilot, Rehearsal | None]:
     """What ``fit`` wants to know before it starts, at the price of a small part of the run.
 
@@ -321,13 +325,13 @@ def foresee(
         run = outline.lower_bound(Pilot(found))
         return min(SHARE * run, max(SLOW, LONG_SHARE * run))
 
-    found = pilot(probe, configs, seed=outline.seed, known=known, budget=budget)
+    found = pilot(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
     timed = len({id(finding) for finding in found.found.values()})
     every = len(found.found) + len(found.failed) == outline.trials
     if not timed or not (every or timed >= ENOUGH) or outline.trials * outline.per_trial > SIMULATED:
         return found, None
-    until = time.perf_counter() + PREDICTING * outline.lower_bound(found)
-    rehearsal = Rehearsal(outline, found).run(until)
+    until = clock() + PREDICTING * outline.lower_bound(found)
+    rehearsal = Rehearsal(outline, found).run(until, clock)
     return found, rehearsal if rehearsal.complete else None
 
 
@@ -441,7 +445,6 @@ def previewed(
     device: str,
     start_up: float,
     data_bytes: int,
-    now: datetime.datetime,
     tell: Callable[[str], None],
 ) -> Preview:
     """Simulate an experiment, of which ``known`` configurations are known beforehand, and sum it up."""
@@ -465,7 +468,7 @@ def previewed(
         policy=outline.policy_name,
         start_up=start_up,
         makespan=makespan,
-        finish=now + datetime.timedelta(seconds=start_up + makespan),
+        finish=datetime.datetime.now().astimezone() + datetime.timedelta(seconds=start_up + makespan),
         lower_bound=bound,
         utilisation={name: worker.busy / rehearsal.makespan for name, worker in busy.items()},
         hops=round(rehearsal.history.hops * share),
