@@ -40,7 +40,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.monitor.history import History
-from hopfleet.monitor.wording import duration, plural, size
+from hopfleet.monitor.wording import duration, makespan, plural, size
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.search.base import Goal, Search
@@ -414,9 +414,9 @@ class Preview:
             ("experiment", f"{self.name}: {plural(self.trials, 'trial')} of {plural(self.epochs, 'epoch')}"),
             ("work", f"{plural(self.units, 'unit')}{evaluations}"),
             ("workers", f"{self.workers} on {self.device} ({self.why}), policy {self.policy}"),
-            ("takes", f"{duration(whole)}: {_seconds(self.start_up)} to start up, then {_seconds(self.makespan)}"),
+            ("takes", f"{duration(whole)}: {makespan(self.start_up)} to start up, then {makespan(self.makespan)}"),
             ("done by", f"{self.finish:%Y-%m-%d %H:%M:%S} if started now"),
-            ("at best", f"{_seconds(self.lower_bound)}; this is {self.ratio:.3f} of it"),
+            ("at best", f"{makespan(self.lower_bound)}; this is {self.ratio:.3f} of it"),
             ("workers busy", f"{self.mean_utilisation:.0%}, from {busy[0]:.0%} to {busy[-1]:.0%}"),
             ("hops", f"{self.hops}, {size(self.hop_bytes)} in all"),
             ("disk", f"{size(self.checkpoint_bytes)} of checkpoints{data}"),
@@ -452,7 +452,7 @@ def previewed(
     tell(f"simulating {part.trials * part.per_trial} units and evaluations")
     rehearsal = Rehearsal(part, pilot).run()
     bound = outline.lower_bound(pilot)
-    makespan = rehearsal.makespan * bound / part.lower_bound(pilot)
+    seconds = rehearsal.makespan * bound / part.lower_bound(pilot)
     share = outline.trials * outline.per_trial / (part.trials * part.per_trial)
     busy = rehearsal.history.workers
     sizes = [pilot.of(number).size for number in range(outline.trials)]
@@ -467,8 +467,8 @@ def previewed(
         device=device,
         policy=outline.policy_name,
         start_up=start_up,
-        makespan=makespan,
-        finish=datetime.datetime.now().astimezone() + datetime.timedelta(seconds=start_up + makespan),
+        makespan=seconds,
+        finish=datetime.datetime.now().astimezone() + datetime.timedelta(seconds=start_up + seconds),
         lower_bound=bound,
         utilisation={name: worker.busy / rehearsal.makespan for name, worker in busy.items()},
         hops=round(rehearsal.history.hops * share),
@@ -510,7 +510,3 @@ def slow(quiet: bool, clock: Callable[[], float] = time.monotonic) -> Iterator[C
             sys.stderr.write(f"preview: {text}\n")
 
     yield tell
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)

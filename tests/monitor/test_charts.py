@@ -25,6 +25,7 @@ from hopfleet.monitor.colors import HIGHLIGHTS, highlighted, trial_colors
 from hopfleet.monitor.curves import draw_curves
 from hopfleet.monitor.gantt import draw_gantt
 from hopfleet.monitor.history import History
+from hopfleet.monitor.wording import makespan
 
 from .conftest import START
 
@@ -167,7 +168,7 @@ def test_what_was_predicted_is_drawn_beneath(quiet_history: History) -> None:
     end = max(span.ended for span in late)
     assert axes_of(figure).get_xlim()[1] == pytest.approx(end)
     took = max(span.ended for span in quiet_history.spans) - START
-    assert f"took {took:.1f} s, predicted {end:.1f} s" in " ".join(texts(figure))
+    assert f"took {makespan(took)}, predicted {makespan(end)}" in " ".join(texts(figure))
     assert "predicted" in legend(figure)
 
 

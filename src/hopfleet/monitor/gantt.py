@@ -17,7 +17,7 @@ from hopfleet.domain.unit import Work
 from hopfleet.monitor.canvas import dress, paper, save
 from hopfleet.monitor.colors import FAILURE, INK, MUTED, OTHERS, highlighted, trial_colors
 from hopfleet.monitor.history import History, Span
-from hopfleet.monitor.wording import duration, natural_order, plural, shorten
+from hopfleet.monitor.wording import duration, makespan, natural_order, plural, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,18 +80,14 @@ def _against(history: History, predicted: Sequence[Span]) -> list[str]:
     """How long it took and how long it should have; while it runs, the latter alone."""
     if not predicted:
         return []
-    expected = f"predicted {_makespan(_end(predicted))}"
+    expected = f"predicted {makespan(_end(predicted))}"
     if not history.finished:
         return [expected]
-    return [f"took {_makespan(_end(history.spans) - (history.started or 0.0))}, {expected}"]
+    return [f"took {makespan(_end(history.spans) - (history.started or 0.0))}, {expected}"]
 
 
 def _end(spans: Sequence[Span]) -> float:
     return max((span.ended for span in spans), default=0.0)
-
-
-def _makespan(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 class _Scale:
@@ -174,7 +170,8 @@ class _Chart:
     def _draw_predicted(self) -> None:
         start = self.scale.start
         spans = [replace(span, started=start + span.started, ended=start + span.ended) for span in self.predicted]
-        self._collect("predicted", spans, extent=_PREDICTED, edgecolors="white", linewidths=0.4 if self.roomy else 0.0)
+        wide = median(self._inches(span) for span in spans) > 3 * _ROOMY
+        self._collect("predicted", spans, extent=_PREDICTED, edgecolors="white", linewidths=0.4 if wide else 0.0)
         for worker, end in _ends(self.predicted).items():
             top, bottom = (self.rows[worker] + edge for edge in (_PREDICTED[0] - 0.04, _PREDICTED[1] + 0.04))
             self.axes.plot([end, end], [top, bottom], color=INK, linewidth=1.2, zorder=6, gid="predicted end")

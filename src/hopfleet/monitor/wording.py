@@ -85,6 +85,11 @@ def duration(seconds: float) -> str:
     return f"{total // 86400}d {total % 86400 // 3600:02d}h"
 
 
+def makespan(seconds: float) -> str:
+    """A duration that is compared with another: ``12.3 s``, from a minute on as ``duration`` says it."""
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+
+
 def size(count: float) -> str:
     """Bytes in words: ``512 B``, ``3.4 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
