@@ -408,7 +408,8 @@ class Experiment:
     def _foresee(self, backend: Backend, outline: Outline, view: LiveView) -> Estimates:
         """Check the metric, time some configurations if that may pay, and keep what follows from it."""
         configs = self._known_configs()
-        batch_size = max(config.get("batch_size", self.batch_size) for config in configs.values())
+        sizes = (config.get("batch_size", self.batch_size) for config in configs.values())
+        batch_size = max(sizes, default=self.batch_size)
         if backend.name in IN_TURN or not worth_a_pilot(outline, batch_size):
             self._probe(backend, 0)
             return Estimates(outline.rows)
