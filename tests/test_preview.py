@@ -133,6 +133,18 @@ def test_others_are_like_the_mean() -> None:
     assert found.of(7).metrics == ()
 
 
+def test_failures_cost_no_more_than_findings() -> None:
+    probing = Probing(dict.fromkeys(range(64), 0.9), failing=tuple(range(64)))
+    found, rehearsal = foresee(probing, configs(64), outline(trials=64), {}, probing.clock)
+    assert found.tried == 2
+    assert (found.found, rehearsal) == ({}, None)
+
+
+def test_a_million_trials_are_no_trouble() -> None:
+    many = outline(trials=10**9)
+    assert many.lower_bound(Pilot({3: SECOND, 10**10: SECOND})) == pytest.approx(10**9 / 2 * 6 * (1 + UNIT_SECONDS))
+
+
 def test_a_backend_that_trains_nothing_gives_no_times() -> None:
     assert pilot(lambda trial, batches: Finding(), configs(2), seed=0, known={}, budget=lambda found: 1.0).found == {}
 

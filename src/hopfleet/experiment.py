@@ -81,6 +81,9 @@ SHOWN = 64
 CHECKED = 10_000
 """Configurations that are made and checked before work starts."""
 
+DRAWN = 1_000
+"""Configurations among which a pilot draws."""
+
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
 
@@ -294,7 +297,7 @@ class Experiment:
     def _check_configs(self, train: Dataset) -> None:
         """Make every configuration that is known beforehand, so that none goes wrong in the middle of a run."""
         smallest = min(train.partition_rows)
-        for size in {config.get("batch_size", self.batch_size) for config in self._known_configs().values()}:
+        for size in {config.get("batch_size", self.batch_size) for _, config in self._known_configs(CHECKED)}:
             at_least_one("batch_size", size)
             if size > smallest:
                 raise UsageError(
@@ -302,10 +305,12 @@ class Experiment:
                     "batches or fewer partitions"
                 )
 
-    def _known_configs(self) -> dict[int, Config]:
-        """The configurations that are known before work starts, by trial number."""
-        suggested = ((number, self.search.suggest(number)) for number in range(min(self.search.trials, CHECKED)))
-        return {number: config for number, config in suggested if config is not None}
+    def _known_configs(self, most: int) -> Iterator[tuple[int, Config]]:
+        """The configurations that are known before work starts, of the first so many trials, with their numbers."""
+        for number in range(min(self.search.trials, most)):
+            config = self.search.suggest(number)
+            if config is not None:
+                yield number, config
 
     def _definition(self, train: Dataset, valid: Dataset | None) -> dict[str, Any]:
         return {
@@ -407,7 +412,7 @@ class Experiment:
 
     def _foresee(self, backend: Backend, outline: Outline, view: LiveView) -> Estimates:
         """Check the metric, time some configurations if that may pay, and keep what follows from it."""
-        configs = self._known_configs()
+        configs = dict(self._known_configs(DRAWN))
         sizes = (config.get("batch_size", self.batch_size) for config in configs.values())
         batch_size = max(sizes, default=self.batch_size)
         if backend.name in IN_TURN or not worth_a_pilot(outline, batch_size):
@@ -436,7 +441,7 @@ class Experiment:
         if backend.name in IN_TURN:
             workers, why = 1, f"{backend.name} workers take turns"
         outline = self._outline(train, valid, workers)
-        configs = self._known_configs()
+        configs = dict(self._known_configs(DRAWN))
         for folder in (place.logs, place.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         tell("starting a worker")
@@ -462,7 +467,6 @@ class Experiment:
         return previewed(
             outline,
             found,
-            known=len(configs),
             why=why,
             device=device,
             start_up=started,

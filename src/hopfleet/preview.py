@@ -88,10 +88,10 @@ class Pilot:
     seconds: float = 0.0  #: that the pilot took
 
     def of(self, number: int) -> Finding:
-        return self.found.get(number, self._mean)
+        return self.found.get(number, self.mean)
 
     @cached_property
-    def _mean(self) -> Finding:
+    def mean(self) -> Finding:
         names = [each.name for each in dataclasses.fields(Finding) if each.type in ("float", "int")]
         means: dict[str, Any] = {name: fmean(getattr(each, name) for each in self.found.values()) for name in names}
         return Finding(**{**means, "size": round(means["size"])})
@@ -124,7 +124,7 @@ def pilot(
         if finding is None:
             before = clock()
             # The next one is taken to be as slow as the slowest so far.
-            if found and before - began + longest > budget(found):
+            if tried and before - began + longest > budget(found):
                 break
             finding = probe(trial_for_probe(numbers[0], configs[numbers[0]]), BATCHES)
             longest = max(longest, clock() - before)
@@ -163,25 +163,22 @@ class Outline:
     def per_trial(self) -> int:
         return self.epochs * (len(self.rows) + len(self.valid_rows))
 
-    def seconds_of(self, finding: Finding) -> float:
-        """The work of one trial, without hops."""
-        training = finding.seconds_per_row * sum(self.rows)
-        evaluation = finding.evaluation_seconds_per_row * sum(self.valid_rows)
-        return finding.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
-
     def lower_bound(self, pilot: Pilot) -> float:
         """No schedule ends earlier: workers share all work evenly, and the longest trial is not split."""
-        by_trial = [self.seconds_of(pilot.of(number)) for number in range(self.trials)]
-        longest = max(
-            self.seconds_of(pilot.of(number))
-            - self.epochs * pilot.of(number).evaluation_seconds_per_row * (sum(self.valid_rows) - self._largest_valid)
-            for number in range(self.trials)
-        )
-        return max(sum(by_trial) / self.workers, longest)
+        found = [finding for number, finding in pilot.found.items() if number < self.trials]
+        others = self.trials - len(found)
+        every = [*found, pilot.mean] if others else found
+        # Only the evaluations of a trial can run side by side.
+        alone = [self._seconds(finding, max(self.valid_rows, default=0)) for finding in every]
+        whole = [self._seconds(finding, sum(self.valid_rows)) for finding in every]
+        total = sum(whole) + max(0, others - 1) * whole[-1]
+        return max(total / self.workers, *alone)
 
-    @property
-    def _largest_valid(self) -> int:
-        return max(self.valid_rows, default=0)
+    def _seconds(self, finding: Finding, valid_rows: int) -> float:
+        """A trial's work, without saves and hops."""
+        training = finding.seconds_per_row * sum(self.rows)
+        evaluation = finding.evaluation_seconds_per_row * valid_rows
+        return finding.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
 
     def small_enough(self) -> Outline:
         """This experiment, or one like it of fewer trials, and if need be of fewer epochs."""
@@ -322,6 +319,8 @@ def foresee(
     """
 
     def budget(found: Mapping[int, Finding]) -> float:
+        if not found:
+            return SLOW
         run = outline.lower_bound(Pilot(found))
         return min(SHARE * run, max(SLOW, LONG_SHARE * run))
 
@@ -440,14 +439,13 @@ def previewed(
     outline: Outline,
     pilot: Pilot,
     *,
-    known: int,
     why: str,
     device: str,
     start_up: float,
     data_bytes: int,
     tell: Callable[[str], None],
 ) -> Preview:
-    """Simulate an experiment, of which ``known`` configurations are known beforehand, and sum it up."""
+    """Simulate an experiment and sum it up."""
     part = outline.small_enough()
     tell(f"simulating {part.trials * part.per_trial} units and evaluations")
     rehearsal = Rehearsal(part, pilot).run()
@@ -455,7 +453,7 @@ def previewed(
     seconds = rehearsal.makespan * bound / part.lower_bound(pilot)
     share = outline.trials * outline.per_trial / (part.trials * part.per_trial)
     busy = rehearsal.history.workers
-    sizes = [pilot.of(number).size for number in range(outline.trials)]
+    sizes = [finding.size for finding in pilot.found.values()]
     return Preview(
         name=outline.name,
         trials=outline.trials,
@@ -474,22 +472,20 @@ def previewed(
         hops=round(rehearsal.history.hops * share),
         hop_bytes=round(rehearsal.hop_bytes * share),
         # The best and the last of every trial, and what each worker writes before an older one goes.
-        checkpoint_bytes=sum(sizes) * min(2, outline.epochs) + outline.workers * max(sizes),
+        checkpoint_bytes=round(fmean(sizes) * outline.trials) * min(2, outline.epochs) + outline.workers * max(sizes),
         data_bytes=data_bytes,
         shared_bytes=rehearsal.shared_bytes,
         piloted=pilot.tried,
-        assumed=tuple(_assumed(outline, part, pilot, known)),
+        assumed=tuple(_assumed(outline, part, pilot)),
         history=rehearsal.history,
     )
 
 
-def _assumed(outline: Outline, part: Outline, pilot: Pilot, known: int) -> Iterator[str]:
+def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
     yield f"every trial trains for {plural(outline.epochs, 'epoch')}; a search that stops some takes less"
     yield "every worker can read every partition, and is as fast as the one that was tried"
     if (timed := len(pilot.found)) < outline.trials:
         yield f"{timed} of {outline.trials} trials were timed; the others are taken to be like them on average"
-    if known < outline.trials:
-        yield f"{known} of {outline.trials} configurations are known; the search finds the others on the way"
     if pilot.failed:
         number, finding = next(iter(pilot.failed.items()))
         yield f"{plural(len(pilot.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {finding.error}"
