@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.row import Row, table
 
-SPINE = ("imports", "decision", "simulation", "overhead", "hop", "efficiency", "memory", "throughput")
+SPINE = ("imports", "decision", "simulation", "overhead", "hop", "efficiency", "memory", "throughput", "preview")
 SCHEDULING = ("openshop", "online", "replicas", "nodes")
 NAMES = (*SPINE, *SCHEDULING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -1,8 +1,8 @@
 """What searches find, and how soon, in virtual time on 8 workers.
 
-*Exploring*: how many configurations ASHA (R = 9, eta = 3) explores in 16 hours, with networks as expensive as the 35 CNNs
-of the Cerebro paper: ours, which resumes the trials that it promotes, against tasks that begin anew. The paper counted
-83 against 67 in its own 24 hours.
+*Exploring*: how many configurations ASHA (R = 9, eta = 3) explores in 16 hours, with networks as expensive as the 35
+CNNs of the Cerebro paper: ours, which resumes the trials that it promotes, against tasks that begin anew. The paper
+counted 83 against 67 in its own 24 hours.
 
 *Time to target*: on the made-up learning curves of ``landscape``, when the first model is as good as one of the best
 hundredth that a whole training gives. Ray Tune's ASHA and Optuna's pruners are driven by their own code, if installed.
@@ -21,8 +21,8 @@ from statistics import mean, median
 import hopfleet as hop
 from benchmarks.landscape import SPACE, Landscape, epoch_seconds
 from benchmarks.row import Row, table
-from benchmarks.virtual import Log, OptunaPruner, Patient, RayASHA, Restarting, hopping, task_parallel
-from hopfleet.domain.space import configure
+from benchmarks.virtual import Log, OptunaPruner, Patient, RayASHA, Restarting, Tuner, hopping, task_parallel
+from hopfleet.domain.space import Space, configure
 from hopfleet.domain.trial import Config
 from hopfleet.planner.costs import cnns
 from hopfleet.search.base import Search
@@ -52,7 +52,7 @@ def _exploring(seeds: Sequence[int]) -> list[Row]:
         scale = 900.0 / mean(costs)
         space = {"cost": hop.choice([cost * scale for cost in sorted(set(costs))]), "lr": hop.loguniform(1e-4, 1.0)}
 
-        def config(number: int, space: dict[str, object] = space, seed: int = seed) -> Config:
+        def config(number: int, space: Space = space, seed: int = seed) -> Config:
             return configure(space, seed=seed, number=number)
 
         until = HOURS * 3600.0
@@ -112,13 +112,13 @@ def run(name: str, seed: int, until: float) -> Log:
     def config(number: int) -> Config:
         return configure(SPACE, seed=seed, number=number)
 
-    tuner = {
+    tuners: dict[str, Callable[[], Tuner]] = {
         "random, tasks": lambda: Patient(config, EPOCHS),
         "Ray Tune's ASHA": lambda: RayASHA(config, EPOCHS),
         "Optuna's TPE, median pruner": lambda: OptunaPruner(SPACE, EPOCHS, "median", seed),
         "Optuna's TPE, halving pruner": lambda: OptunaPruner(SPACE, EPOCHS, "halving", seed),
-    }[name]()
-    return task_parallel(tuner, world, epoch_seconds, workers=WORKERS, until=until)
+    }
+    return task_parallel(tuners[name](), world, epoch_seconds, workers=WORKERS, until=until)
 
 
 def others() -> list[str]:

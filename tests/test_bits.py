@@ -16,6 +16,7 @@ from safetensors.torch import load_file, safe_open
 from sample_tasks import Everything, arrays
 
 import hopfleet as hop
+from hopfleet import preview
 
 SEED = 11
 
@@ -68,9 +69,19 @@ def assert_same_random(content: np.ndarray, lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 @pytest.mark.parametrize(
-    ("backend", "workers"), [("inline", 1), ("inline", 3), ("local", 1), ("local", 2), ("local", 4)]
+    ("backend", "workers", "pilot"),
+    [
+        *[("inline", 1, False), ("inline", 3, False), ("local", 1, False), ("local", 2, False), ("local", 4, False)],
+        ("local", 2, True),
+    ],
 )
-def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers: int, device: str) -> None:
+def test_every_trial_equals_training_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int, pilot: bool, device: str
+) -> None:
+    # A pilot that may take as long as it likes tries all configurations first; one that may take no time, none.
+    monkeypatch.setattr(preview, "SHARE", 1e9 if pilot else 0.0)
+    monkeypatch.setattr(preview, "LONG_SHARE", 1e9)
+    monkeypatch.setattr(preview, "PREDICTING", 1e9)
     folder = tmp_path / "train"
     hop.partition(arrays(), folder, partitions=4, seed=3)
     task = Everything()
@@ -94,6 +105,7 @@ def test_every_trial_equals_training_alone(tmp_path: Path, backend: str, workers
         device=device,
     )
     results = experiment.fit(quiet=True)
+    assert (results.folder.prediction() is not None) is pilot
     assert len(results.trials) == 9
     for trial in results.trials:
         assert trial.state is hop.TrialState.COMPLETED, trial.error

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hopfleet.experiment import Experiment as Experiment
     from hopfleet.frameworks.torch import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch import TorchTask as TorchTask
+    from hopfleet.preview import Preview as Preview
     from hopfleet.results import Results as Results
     from hopfleet.results import TrialResult as TrialResult
     from hopfleet.results import load as load
@@ -52,6 +53,7 @@ _HOMES = {
     "normal": "hopfleet.domain.space",
     "open_dataset": "hopfleet.data",
     "partition": "hopfleet.data",
+    "Preview": "hopfleet.preview",
     "qloguniform": "hopfleet.domain.space",
     "quniform": "hopfleet.domain.space",
     "randint": "hopfleet.domain.space",

@@ -8,7 +8,8 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,35 @@ from hopfleet.backends.base import Backend
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost
-from hopfleet.domain.trial import Trial
-from hopfleet.errors import CheckpointError, ExperimentExists, Interrupted, UsageError
+from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost, WorkerJoined
+from hopfleet.domain.trial import Config, Trial
+from hopfleet.errors import (
+    CheckpointError,
+    ExperimentExists,
+    HopfleetError,
+    Interrupted,
+    TaskError,
+    UsageError,
+    WorkersLost,
+)
 from hopfleet.frameworks.base import Task
-from hopfleet.loop import Interrupts, Loop
+from hopfleet.loop import WAIT_SECONDS, Interrupts, Loop
 from hopfleet.machine import choose_workers, this_machine
 from hopfleet.monitor.history import History
 from hopfleet.monitor.live import LiveView, open_view
+from hopfleet.monitor.wording import plural
+from hopfleet.preview import (
+    BATCHES,
+    SLOW,
+    Outline,
+    Preview,
+    foresee,
+    pilot,
+    previewed,
+    slow,
+    trial_for_probe,
+    worth_a_pilot,
+)
 from hopfleet.results import Results
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
@@ -34,10 +56,13 @@ from hopfleet.store.folder import RunFolder, check_name, home
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
 from hopfleet.version import __version__
-from hopfleet.worker.job import Job
+from hopfleet.worker.job import Finding, Job
 
 RESUME = "HOPFLEET_RESUME"
 """Set by ``hopfleet resume`` while it runs a script again: the name of the experiment to go on with."""
+
+PREVIEW = "HOPFLEET_PREVIEW"
+"""Set by ``hopfleet run --preview`` while it loads a file: nothing may train."""
 
 UNDER_RUN = "__hopfleet__"
 """The ``__name__`` of a file that ``hopfleet run`` loads."""
@@ -56,12 +81,32 @@ SHOWN = 64
 CHECKED = 10_000
 """Configurations that are made and checked before work starts."""
 
+DRAWN = 1_000
+"""Configurations among which a pilot draws."""
+
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
+
+IN_TURN = ("inline",)
+"""Backends whose workers take turns: the order of their units changes nothing."""
+
+PATIENCE = 20.0
+"""Seconds that the pilot of a preview may take."""
+
+START_SECONDS = 300.0
+"""A backend that shows no worker for so long will show none."""
 
 
 _NAMED: set[str] = set()
 """Names that this process made up, and that may not have a folder yet."""
+
+
+class FitAvoided(HopfleetError):
+    """A file called ``fit`` while it was loaded for a preview."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(f"{experiment.name}: fit() was called, and only a preview is wanted")
+        self.experiment = experiment
 
 
 class Experiment:
@@ -139,12 +184,30 @@ class Experiment:
         if policy is not None:
             self.policy_name, self.policy = policy, _named("policy", policy, POLICIES)
 
+    def preview(self, *, quiet: bool = False) -> Preview:
+        """What a run from the beginning will take, by a pilot on real batches and a simulation.
+
+        Trains nothing and leaves nothing behind. ``quiet`` shows no progress.
+        """
+        parent = self.folder.path.parent
+        missing = [path for path in (parent, *parent.parents) if not path.exists()]
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            with tempfile.TemporaryDirectory(prefix=".preview-", dir=parent) as place, slow(quiet) as tell:
+                return self._preview(RunFolder(Path(place)), tell)
+        finally:
+            for path in missing:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is satisfied; an unfinished run of the same definition is continued.
 
         ``overwrite`` replaces an experiment of the same name. Raises Interrupted after Ctrl-C, when all running
         units are finished and saved; a second Ctrl-C stops at once.
         """
+        if PREVIEW in os.environ:
+            raise FitAvoided(self)
         with contextlib.closing(self.folder.lock()):
             try:
                 train, valid, resumed = self._prepare(overwrite)
@@ -177,20 +240,25 @@ class Experiment:
                 f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {REPLACE}"
             )
         resumed = before is not None
-        train = self._partitioned("train", self.train, self.partitions)
-        valid = None if self.valid is None else self._partitioned("valid", self.valid, None)
-        if valid is not None and valid.columns.keys() != train.columns.keys():
-            mine, theirs = ", ".join(valid.columns), ", ".join(train.columns)
-            raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
-        for dataset in (train, valid) if valid is not None else (train,):
-            dataset.check(checksums=dataset.size <= VERIFY_BYTES)
-        self._check_configs(train)
+        train, valid = self._data(self.folder)
         definition = self._definition(train, valid)
         if resumed:
             self._check_same(definition)
         else:
             self.folder.create(definition)
         return train, valid, resumed
+
+    def _data(self, place: RunFolder) -> tuple[Dataset, Dataset | None]:
+        """The data sets, checked; what is not partitioned yet is partitioned into ``place``."""
+        train = self._partitioned("train", self.train, self.partitions, place)
+        valid = None if self.valid is None else self._partitioned("valid", self.valid, None, place)
+        if valid is not None and valid.columns.keys() != train.columns.keys():
+            mine, theirs = ", ".join(valid.columns), ", ".join(train.columns)
+            raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
+        for dataset in (train, valid) if valid is not None else (train,):
+            dataset.check(checksums=dataset.size <= VERIFY_BYTES)
+        self._check_configs(train)
+        return train, valid
 
     def _last_message(self) -> Message | None:
         if not (self.folder.exists and self.folder.journal_file.exists()):
@@ -208,13 +276,13 @@ class Experiment:
                 f"resume it with its own definition; {REPLACE}"
             )
 
-    def _partitioned(self, role: str, source: Any, partitions: int | None) -> Dataset:
+    def _partitioned(self, role: str, source: Any, partitions: int | None, place: RunFolder) -> Dataset:
         if isinstance(source, Dataset):
             return source
         rows = _rows(source)
         if partitions is None:
             partitions = max(1, min(8, rows // 256)) if rows is not None else 8
-        folder = self.folder.data / role
+        folder = place.data / role
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if folder.exists():
             with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
@@ -236,6 +304,10 @@ class Experiment:
                     f"batch_size={size}: is larger than the smallest partition ({smallest} rows); use smaller "
                     "batches or fewer partitions"
                 )
+
+    def _known_configs(self, most: int) -> Iterator[tuple[int, Config]]:
+        """The configurations that are known before work starts, of the first so many trials, with their numbers."""
+        yield from enumerate(self.search.examples(most))
 
     def _definition(self, train: Dataset, valid: Dataset | None) -> dict[str, Any]:
         return {
@@ -271,37 +343,18 @@ class Experiment:
         workers, why = self._worker_count(device, devices)
         count = f"{workers} worker{'s' if workers > 1 else ''}"
         view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
-        job = Job(
-            task=self.task,
-            train=train,
-            valid=valid,
-            checkpoints=self.folder.checkpoints,
-            logs=self.folder.logs,
-            seed=self.seed,
-            device=device,
-            threads=self.threads,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-        )
+        outline = self._outline(train, valid, workers)
         versions = Versions(self.folder.checkpoints)
         versions.sweep()
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
-        controller = Controller(
-            self.search,
-            self.policy(),
-            partitions=len(train),
-            valid_partitions=0 if valid is None else len(valid),
-            seed=self.seed,
-            estimates=Estimates(train.partition_rows),
-            fixed_order=self.order == "fixed",
-        )
+        controller = self._controller(outline, Estimates(outline.rows))
         if resumed:
             controller.restore(_shown(journal, view))
         complete = False
         try:
-            backend.start(job, workers)
+            backend.start(self._job(train, valid, self.folder, device), workers)
             if not resumed:
-                self._probe(backend)
+                controller = self._controller(outline, self._foresee(backend, outline, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
@@ -311,6 +364,126 @@ class Experiment:
             backend.close(kill=True)
             raise
         return complete
+
+    def _job(self, train: Dataset, valid: Dataset | None, place: RunFolder, device: str) -> Job:
+        return Job(
+            task=self.task,
+            train=train,
+            valid=valid,
+            checkpoints=place.checkpoints,
+            logs=place.logs,
+            seed=self.seed,
+            device=device,
+            threads=self.threads,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+        )
+
+    def _outline(self, train: Dataset, valid: Dataset | None, workers: int) -> Outline:
+        return Outline(
+            name=self.name,
+            trials=self.search.trials,
+            epochs=self.search.max_epochs,
+            rows=train.partition_rows,
+            valid_rows=() if valid is None else valid.partition_rows,
+            workers=workers,
+            policy_name=self.policy_name,
+            policy=self.policy,
+            fixed_order=self.order == "fixed",
+            seed=self.seed,
+            goal=self.goal,
+            known=not self.search.adaptive,
+        )
+
+    def _controller(self, outline: Outline, estimates: Estimates) -> Controller:
+        return Controller(
+            self.search,
+            self.policy(),
+            partitions=len(outline.rows),
+            valid_partitions=len(outline.valid_rows),
+            seed=self.seed,
+            estimates=estimates,
+            fixed_order=outline.fixed_order,
+        )
+
+    # ------------------------------------------------------------------------------------------- looking ahead
+
+    def _foresee(self, backend: Backend, outline: Outline, view: LiveView) -> Estimates:
+        """Check the metric, time some configurations if that may pay, and keep what follows from it."""
+        configs = dict(self._known_configs(DRAWN))
+        sizes = (config.get("batch_size", self.batch_size) for config in configs.values())
+        batch_size = max(sizes, default=self.batch_size)
+        if backend.name in IN_TURN or not worth_a_pilot(outline, batch_size):
+            self._probe(backend, 0)
+            return Estimates(outline.rows)
+        found, rehearsal = foresee(backend.probe, configs, outline, self._probe(backend, BATCHES))
+        if rehearsal is not None:
+            self.folder.keep_prediction(rehearsal.as_json())
+        if found.seconds > SLOW:
+            view.note(f"a pilot of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")
+        return Estimates(outline.rows, outline.prior(found) if found.found else None)
+
+    def _preview(self, place: RunFolder, tell: Callable[[str], None]) -> Preview:
+        for role, source in (("train", self.train), ("valid", self.valid)):
+            if isinstance(source, Iterator):
+                raise UsageError(
+                    f"{role}={source!r}: can be read only once, and a preview would use it up; "
+                    "partition it first with hop.partition(...)"
+                )
+        began = time.perf_counter()
+        tell("opening the data")
+        train, valid = self._data(place)
+        device, devices = self._device()
+        workers, why = self._worker_count(device, devices)
+        backend = self._another_backend()
+        if backend.name in IN_TURN:
+            workers, why = 1, f"{backend.name} workers take turns"
+        outline = self._outline(train, valid, workers)
+        configs = dict(self._known_configs(DRAWN))
+        for folder in (place.logs, place.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        tell("starting a worker")
+        try:
+            backend.start(self._job(train, valid, place, device), 1)
+            _wait_for_a_worker(backend)
+            started = time.perf_counter() - began
+            known = self._probe(backend, BATCHES)
+
+            def probe(trial: Trial, batches: int) -> Finding:
+                tell(f"timing {trial.id}")
+                return backend.probe(trial, batches)
+
+            found = pilot(probe, configs, seed=self.seed, known=known, budget=lambda found: PATIENCE)
+            backend.close()
+        except BaseException:
+            backend.close(kill=True)
+            raise
+        if not found.found:
+            failed = next(iter(found.failed.values()), None)
+            said = f"the first one says {failed.error}" if failed else f"backend={backend.name!r} trains nothing"
+            raise TaskError(f"no configuration could be timed; {said}")
+        return previewed(
+            outline,
+            found,
+            why=why,
+            device=device,
+            start_up=started,
+            data_bytes=sum(
+                each.size for each in (train, valid) if each is not None and place.path in Path(each.url).parents
+            ),
+            tell=tell,
+        )
+
+    def _another_backend(self) -> Backend:
+        """A backend of the same kind, since each can be started once."""
+        try:
+            backend: Backend = self.backend() if isinstance(self.backend, type) else type(self.backend)()
+        except TypeError as error:
+            raise UsageError(
+                f"backend={self.backend!r}: a preview needs a second one of its kind and cannot make it ({error}); "
+                "give its class or its name"
+            ) from error
+        return backend
 
     def _device(self) -> tuple[str, int]:
         found, count = self.task.devices()
@@ -326,22 +499,27 @@ class Experiment:
             this_machine(), device=device, devices=devices, threads=self.threads, trials=self.search.trials
         )
 
-    def _probe(self, backend: Backend) -> None:
-        """Try configurations on one batch, so that a metric that does not exist is known before work starts."""
+    def _probe(self, backend: Backend, batches: int) -> dict[int, Finding]:
+        """Try configurations on one batch, so that a metric that does not exist is known before work starts.
+
+        Returns what was found, by trial number; ``batches`` of training are timed on the way.
+        """
         metric = self.goal.metric
         if self.valid is None:
             if not metric.startswith("train_"):
                 raise UsageError(
                     f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'"
                 )
-            return
+            return {}
+        found: dict[int, Finding] = {}
         for number, config in enumerate(self.search.examples(PROBES)):
-            finding = backend.probe(Trial(f"t{number + 1:04d}", number, config, 0, 1))
-            if not finding.error:
+            finding = found[number] = backend.probe(trial_for_probe(number, config), batches)
+            if finding.metrics or not finding.error:
                 if metric not in finding.metrics and not metric.startswith("train_"):
                     known = ", ".join(finding.metrics)
                     raise UsageError(f"metric={metric!r}: metrics() does not return it; it returns {known}")
-                return
+                break
+        return found
 
 
 class _Watcher:
@@ -369,9 +547,16 @@ class _Watcher:
         self._view.refresh()
 
 
+def _wait_for_a_worker(backend: Backend) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not any(isinstance(event, WorkerJoined) for event in backend.receive(WAIT_SECONDS)):
+        if time.monotonic() > deadline:
+            raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
+
+
 def _shown(journal: Journal, view: LiveView) -> Iterator[Message]:
-    for _, time, message in journal.read():
-        view.update(time, message)
+    for _, when, message in journal.read():
+        view.update(when, message)
         yield message
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.frameworks.base import Task
-from hopfleet.monitor.history import History, TrialHistory
+from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
@@ -172,10 +173,18 @@ class Results:
         return draw_curves(self.history, self._picture(path, "curves.png"))
 
     def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Which worker trained what and when, as a matplotlib figure; written to ``path`` or plots/gantt.png."""
+        """Which worker trained what and when, as a matplotlib figure; written to ``path`` or plots/gantt.png.
+
+        If a pilot predicted the run, what it predicted is drawn beneath.
+        """
         from hopfleet.monitor.gantt import draw_gantt
 
-        return draw_gantt(self.history, self._picture(path, "gantt.png"))
+        prediction = self.folder.prediction() or {"spans": ()}
+        predicted = [
+            Span(worker, trial, epoch, partition, Work(work), started, ended)
+            for worker, trial, epoch, partition, work, started, ended in prediction["spans"]
+        ]
+        return draw_gantt(self.history, self._picture(path, "gantt.png"), predicted)
 
     def find_task(self, task: Task | None = None) -> Task:
         """The task given, or the one of the experiment if it can be imported."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,3 +157,45 @@ def test_wrong_values_in_the_file_are_usage_errors(cli: Cli, script: Write) -> N
     outcome = cli("run", str(script("backend='inline', threads=0")))
     assert outcome.code == 2
     assert "threads=0" in outcome.err
+
+
+# -------------------------------------------------------------------------------------------------------- --preview
+
+
+def test_preview_trains_nothing_and_leaves_nothing(cli: Cli, script: Write, own_home: Path) -> None:
+    outcome = cli("run", str(script("backend='inline', name='mine'")), "--preview")
+    assert outcome.code == 0, outcome.err
+    assert "mine: 3 trials of 2 epochs" in outcome.out
+    assert "24 units and 6 evaluations" in outcome.out
+    assert not own_home.exists()
+
+
+def test_preview_as_json_and_as_a_picture(cli: Cli, script: Write, tmp_path: Path) -> None:
+    path = script("backend='inline', name='mine'")
+    outcome = cli("run", str(path), "--preview", "--json", "--policy", "random", "--gantt", str(tmp_path / "g.svg"))
+    assert outcome.json["units"] == 24
+    assert outcome.json["policy"] == "random"
+    assert outcome.json["makespan"] >= outcome.json["lower_bound"] > 0
+    assert (tmp_path / "g.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("option", "value"), [("--json", None), ("--gantt", "g.svg")])
+def test_what_goes_with_preview_only(cli: Cli, script: Write, option: str, value: str | None) -> None:
+    outcome = cli("run", str(script()), option, *([value] if value else []))
+    assert outcome.code == 2
+    assert f"{option}: goes with --preview only" in outcome.err
+
+
+def test_preview_of_a_file_that_fits_by_itself(cli: Cli, script: Write, own_home: Path) -> None:
+    path = script("name='mine', backend='inline'", below="experiment.fit()\nraise SystemExit('not reached')\n")
+    outcome = cli("run", str(path), "--preview")
+    assert outcome.code == 0, outcome.err
+    assert "mine: 3 trials" in outcome.out
+    assert not own_home.exists()
+    assert "HOPFLEET_PREVIEW" not in os.environ
+
+
+def test_preview_refuses_what_a_run_refuses(cli: Cli, script: Write) -> None:
+    outcome = cli("run", str(script("backend='inline', metric='accuracy', mode='max'")), "--preview")
+    assert outcome.code == 2
+    assert "metric='accuracy': metrics() does not return it; it returns loss" in outcome.err

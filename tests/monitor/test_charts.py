@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from hopfleet.monitor.colors import HIGHLIGHTS, highlighted, trial_colors
 from hopfleet.monitor.curves import draw_curves
 from hopfleet.monitor.gantt import draw_gantt
 from hopfleet.monitor.history import History
+from hopfleet.monitor.wording import makespan
+
+from .conftest import START
 
 Records = list[tuple[float, Message]]
 Simulate = Callable[..., Records]
@@ -55,6 +59,10 @@ def bars(figure: Figure, name: str) -> int:
 
 def texts(figure: Figure) -> list[str]:
     return [text.get_text() for text in [*figure.texts, *axes_of(figure).texts]]
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def crosses(figure: Figure) -> int:
@@ -147,6 +155,47 @@ def test_one_row_per_worker_with_how_busy_it_was(simulate: Simulate) -> None:
     figure = draw_gantt(history_of(simulate(workers=11, trials=20, epochs=1)))
     assert [label.get_text() for label in axes_of(figure).get_yticklabels()] == [f"w{n}" for n in range(11)]
     assert sum(text.endswith("%") for text in texts(figure)) == 11
+
+
+def test_what_was_predicted_is_drawn_beneath(quiet_history: History) -> None:
+    late = [replace(span, started=span.started - START, ended=span.ended - START + 5) for span in quiet_history.spans]
+    figure = draw_gantt(quiet_history, predicted=late)
+    (before,) = [each for each in axes_of(figure).collections if each.get_gid() == "predicted"]
+    (units,) = [each for each in axes_of(figure).collections if each.get_gid() == "unit"]
+    assert bars(figure, "predicted") == len(late)
+    lanes = {path.vertices[:, 1].min() for path in before.get_paths()}
+    assert not lanes & {path.vertices[:, 1].min() for path in units.get_paths()}
+    end = max(span.ended for span in late)
+    assert axes_of(figure).get_xlim()[1] == pytest.approx(end)
+    took = max(span.ended for span in quiet_history.spans) - START
+    assert f"took {makespan(took)}, predicted {makespan(end)}" in " ".join(texts(figure))
+    assert "predicted" in legend(figure)
+
+
+def test_without_a_prediction_nothing_of_it_is_drawn(quiet_history: History) -> None:
+    figure = draw_gantt(quiet_history)
+    assert not [each for each in axes_of(figure).collections if each.get_gid() == "predicted"]
+    assert "predicted" not in " ".join(texts(figure))
+    assert "predicted" not in legend(figure)
+
+
+def test_a_prediction_is_left_out_of_a_resumed_run(eventful_history: History) -> None:
+    figure = draw_gantt(eventful_history, predicted=eventful_history.spans)
+    assert "predicted" not in " ".join(texts(figure))
+
+
+def test_a_prediction_for_others_is_left_out(quiet_history: History) -> None:
+    span = replace(quiet_history.spans[0], started=0.0, ended=1.0)
+    others = [span, replace(span, worker="w99"), replace(span, trial="t9999")]
+    assert bars(draw_gantt(quiet_history, predicted=others), "predicted") == 1
+
+
+def test_while_it_runs_only_the_prediction_is_told(simulate: Simulate) -> None:
+    history = history_of(simulate()[:-1])
+    span = replace(history.spans[0], started=0.0, ended=90.0)
+    text = " ".join(texts(draw_gantt(history, predicted=[span])))
+    assert "predicted 1m 30s" in text
+    assert "took" not in text
 
 
 def test_the_best_trials_hops_are_arrows(quiet_history: History) -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from hopfleet.monitor.history import TrialHistory
-from hopfleet.monitor.wording import config_keys, describe, duration, flatten, natural_order, short, varying_keys
+from hopfleet.monitor.wording import (
+    config_keys,
+    describe,
+    duration,
+    flatten,
+    makespan,
+    natural_order,
+    short,
+    size,
+    varying_keys,
+)
 
 
 def trial(number: int, **config: object) -> TrialHistory:
@@ -29,6 +39,16 @@ def test_values_are_short(value: object, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("seconds, text", [(0.04, "0.0 s"), (12.34, "12.3 s"), (125, "2m 05s")])
+def test_makespans_have_tenths_while_they_are_short(seconds: float, text: str) -> None:
+    assert makespan(seconds) == text
+
+
+@pytest.mark.parametrize("count, text", [(512, "512 B"), (3.4 * 2**20, "3.4 MiB"), (2**52, "4096.0 TiB")])
+def test_sizes(count: float, text: str) -> None:
+    assert size(count) == text
 
 
 def test_keys_that_differ_come_first() -> None:

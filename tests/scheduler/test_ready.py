@@ -169,7 +169,7 @@ def test_places_given_up_do_not_hide_those_that_are_kept():
         desk.schedule.park(f"t{number}", TrialState.FAILED)
     rng = random.Random(0)
     assert {desk.schedule.draw(desk.schedule.slots["w1"], rng).trial.id for _ in range(100)} == {"t50", "t51"}
-    assert len(desk.schedule._ready._halls[None].unmeasured.places) == 2
+    assert len(desk.schedule._ready._halls[None].unknown.places) == 2
 
 
 def test_lines_go_with_the_last_worker_that_they_are_for():
@@ -186,4 +186,4 @@ def test_places_given_up_are_not_kept_for_ever():
         desk.schedule.add(trial(number, epochs=1))
         desk.schedule.park(f"t{number}", TrialState.FAILED)
     for hall in desk.schedule._ready._halls.values():
-        assert len(hall.unmeasured.places) <= 2 * 4 + DRAWS
+        assert len(hall.unknown.places) <= 2 * 4 + DRAWS

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hopfleet.monitor.wording import size as size
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -53,15 +55,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
-
-
-def size(count: float) -> str:
-    """Bytes in words: ``512 B``, ``3.4 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def moment(iso: str) -> str:

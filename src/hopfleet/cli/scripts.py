@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
-from hopfleet.experiment import RESUME, UNDER_RUN, Experiment
+from hopfleet.experiment import PREVIEW, RESUME, UNDER_RUN, Experiment, FitAvoided
 
 
 class ScriptFailed(HopfleetError):
@@ -28,6 +28,17 @@ def split_target(target: str) -> tuple[Path, str]:
     if not file.is_file():
         raise UsageError(f"{str(file)!r}: there is no such file; give a Python file that makes a hop.Experiment")
     return file.absolute(), variable
+
+
+def load_for_preview(file: Path, variable: str) -> Experiment:
+    """The experiment of a file, nothing of which trains: if the file calls ``fit``, the first that it calls it on."""
+    os.environ[PREVIEW] = "1"
+    try:
+        return load_experiment(file, variable)[0]
+    except FitAvoided as avoided:
+        return avoided.experiment
+    finally:
+        del os.environ[PREVIEW]
 
 
 def load_experiment(file: Path, variable: str = "", *, resumed: str | None = None) -> tuple[Experiment, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopfleet.cli.render import command, console, facts
+from hopfleet.cli.render import command, console, facts, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
@@ -72,6 +72,14 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an experiment of the same name, with all its results.")
     ] = False,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Train nothing; say how long it will take and what it will need.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --preview: print JSON, for other programs.")] = False,
+    gantt: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="With --preview: draw the predicted schedule, a .png, .svg or .pdf file."),
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
     """Run the experiment that a Python file defines.
@@ -81,15 +89,32 @@ def run(
 
     Example: hopfleet run digits.py --workers 4
     """
-    from hopfleet.cli.scripts import load_experiment, split_target
+    from hopfleet.cli.scripts import load_experiment, load_for_preview, split_target
 
+    if not preview and (json or gantt is not None):
+        raise UsageError(f"{'--json' if json else '--gantt'}: goes with --preview only; {command('show')} shows runs")
     file, variable = split_target(target)
+    overrides: dict[str, Any] = {"workers": _workers(workers), "backend": backend, "policy": policy}
+    if preview:
+        experiment = load_for_preview(file, variable)
+        experiment.use(**overrides)
+        return _preview(experiment, json=json, gantt=gantt, quiet=quiet)
     experiment, variable = load_experiment(file, variable)
     if experiment.results is None:
-        overrides = {"workers": _workers(workers), "backend": backend, "policy": policy}
         _start(experiment, _origin(file, variable, overrides), overwrite=overwrite, quiet=quiet)
     assert experiment.results is not None
     return _report(experiment.results, quiet)
+
+
+def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: bool) -> int:
+    found = experiment.preview(quiet=quiet)
+    if gantt is not None:
+        found.gantt(gantt)
+    if json:
+        print_json(found.as_json())
+    else:
+        facts([*found.facts(), *([("drawn", str(gantt))] if gantt is not None else [])])
+    return 0
 
 
 def resume(

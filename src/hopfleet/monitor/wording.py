@@ -85,6 +85,20 @@ def duration(seconds: float) -> str:
     return f"{total // 86400}d {total % 86400 // 3600:02d}h"
 
 
+def makespan(seconds: float) -> str:
+    """A duration that is compared with another: ``12.3 s``, from a minute on as ``duration`` says it."""
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+
+
+def size(count: float) -> str:
+    """Bytes in words: ``512 B``, ``3.4 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     """A sort key that puts ``w2`` before ``w10``."""
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name))

@@ -34,6 +34,12 @@ class Estimates:
         """The seconds that a unit is expected to take."""
         return math.exp(self._log(trial, number, worker, partition))
 
+    def beforehand(self, number: int, worker: str) -> float | None:
+        """The mean time of a trial's units on a worker, as it was expected before anything was measured."""
+        if self._prior is None:
+            return None
+        return sum(self._prior(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
+
     def measured(self, trial: str, number: int, worker: str, partition: int, seconds: float) -> None:
         """Learn from a unit that took ``seconds``."""
         seconds = max(seconds, 1e-6)

@@ -70,6 +70,8 @@ class Progress:
     #: Time and number of measured units, for estimates.
     seconds: float = 0.0
     measured: int = 0
+    #: The mean time that was expected of its units beforehand, if anything was.
+    expected: float | None = None
 
     def __post_init__(self) -> None:
         self.todo = set(range(self.partitions))
@@ -117,8 +119,13 @@ class Progress:
 
     @property
     def unit_seconds(self) -> float:
-        """The mean time of its measured units, or 1."""
-        return self.seconds / self.measured if self.measured else 1.0
+        """The mean time of its measured units, or what was expected of them, or 1."""
+        return self.seconds / self.measured if self.measured else self.expected or 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of its own unit times."""
+        return self.measured > 0 or self.expected is not None
 
     @property
     def loadable(self) -> bool:

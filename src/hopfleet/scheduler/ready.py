@@ -23,7 +23,7 @@ DRAWS = 16
 class Place(NamedTuple):
     """Where a trial stands; the least comes first. A trial that is put anew has another place."""
 
-    #: What it has left, negative: in seconds, or in units before any was measured.
+    #: What it has left, negative: in seconds, or in units while nothing is known of them.
     left: float
     #: The number of the place that it got when it became ready.
     since: int
@@ -61,12 +61,12 @@ class Line:
 class Hall:
     """The trials that every worker that reads the same partitions can take."""
 
-    measured: Line
+    known: Line
     #: These expect the same time for each unit. It changes with every unit that ends; their order does not.
-    unmeasured: Line
+    unknown: Line
 
     def add(self, place: Place) -> None:
-        (self.measured if place.progress.measured else self.unmeasured).add(place)
+        (self.known if place.progress.known else self.unknown).add(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +124,13 @@ class Ready:
         self._places.pop(trial, None)
 
     def longest(self, worker: str, unit_seconds: float) -> Progress | None:
-        """The trial with the most left that a worker can take, if a unit of an unmeasured one takes ``unit_seconds``.
+        """The trial with the most left that a worker can take, if a unit of an unknown one takes ``unit_seconds``.
 
         Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
         """
         desk = self._desks[worker]
         hall = self._halls[desk.readable]
-        lines = ((hall.measured, 1.0, 0), (hall.unmeasured, unit_seconds, 0), (desk.held, 1.0, 1), (desk.own, 1.0, 1))
+        lines = ((hall.known, 1.0, 0), (hall.unknown, unit_seconds, 0), (desk.held, 1.0, 1), (desk.own, 1.0, 1))
         candidates = [
             (-place.left * seconds, held, -place.since, place.progress)
             for line, seconds, held in lines
@@ -159,4 +159,4 @@ class Ready:
         """Where those stand that a worker can take, each of them once."""
         desk = self._desks[worker]
         hall = self._halls[desk.readable]
-        return hall.measured, hall.unmeasured, desk.own
+        return hall.known, hall.unknown, desk.own

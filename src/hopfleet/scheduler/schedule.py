@@ -119,7 +119,7 @@ class Schedule:
 
     def unit_seconds(self, progress: Progress) -> float:
         """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
-        return progress.unit_seconds if progress.measured else self._mean_seconds
+        return progress.unit_seconds if progress.known else self._mean_seconds
 
     @property
     def _mean_seconds(self) -> float:
@@ -156,6 +156,11 @@ class Schedule:
         self.slots[worker] = self.idle[worker] = slot
         self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
+        if len(self.slots) == 1:
+            # Trials are compared with each other as this one would train them; for the others it is much the same.
+            for progress in self.trials.values():
+                progress.expected = self.estimates.beforehand(progress.trial.number, worker)
+                self._refresh(progress)
 
     def leave(self, worker: str) -> Unit | None:
         """Forget a worker and what its memory held. Returns the unit that it was running."""
@@ -187,6 +192,8 @@ class Schedule:
     def add(self, trial: Trial, order: Iterable[int] = (), visits: Iterable[int] = ()) -> Progress:
         """Take in a trial; ``order`` fixes the partitions to visit beforehand, ``visits`` are those of its parent."""
         progress = self.trials[trial.id] = Progress(trial, self.partitions)
+        if self.slots:
+            progress.expected = self.estimates.beforehand(trial.number, next(iter(self.slots)))
         for partition in visits:
             progress.visit(partition)
         progress.epochs_ended = progress.version // self.partitions

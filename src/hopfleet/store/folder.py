@@ -7,6 +7,7 @@ NAME/
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
+  prediction.json   what was expected before the first unit, if a pilot was made
   lock              held by the process that runs the experiment
 """
 
@@ -48,6 +49,7 @@ class RunFolder:
         self.path = path
         self.definition_file = path / "experiment.json"
         self.journal_file = path / "journal.sqlite"
+        self.prediction_file = path / "prediction.json"
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"
         self.data = path / "data"
@@ -84,6 +86,20 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         text = json.dumps(definition, indent=2) + "\n"
         write_atomically(self.definition_file, lambda path: _write_text(path, text), durable=True)
+
+    def keep_prediction(self, prediction: dict[str, Any]) -> None:
+        text = json.dumps(prediction) + "\n"
+        write_atomically(self.prediction_file, lambda path: _write_text(path, text), durable=False)
+
+    def prediction(self) -> dict[str, Any] | None:
+        """What was expected before the first unit, if that is known."""
+        try:
+            prediction: dict[str, Any] = json.loads(self.prediction_file.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise JournalError(f"{self.prediction_file}: cannot be read ({error}); remove it") from error
+        return prediction
 
     def clear(self) -> None:
         """Remove everything of an earlier run. Only for the holder of the lock, which stays."""

@@ -114,6 +114,22 @@ class BackendSuite:
             assert finding.error == ""
             assert finding.metrics
 
+    def test_a_probe_times_training_and_keeps_nothing(self, tmp_path: Path) -> None:
+        if not self.trains:
+            return
+        with self.started(tmp_path) as (backend, (first, _)):
+            finding = backend.probe(trial(), 2)
+            assert finding.error == ""
+            assert finding.size > 0
+            seconds = (finding.seconds_per_row, finding.evaluation_seconds_per_row, finding.open_seconds)
+            assert all(value > 0 for value in (*seconds, finding.save_seconds, finding.load_seconds))
+            assert not list((tmp_path / "checkpoints").glob("**/*.safetensors"))
+            # What was rehearsed does not count.
+            backend.send(unit(first), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert event.sums["train_units"].mean == 1.0
+            assert not event.hopped
+
     def test_what_raises_fails_alone(self, tmp_path: Path) -> None:
         if not self.trains:
             return

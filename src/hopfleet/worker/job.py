@@ -27,10 +27,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a worker saw when it built a trial and tried it on a few batches, of which nothing is kept."""
+    """What a worker saw when it built a trial and tried it on a few batches, of which nothing is kept.
+
+    Seconds and bytes are 0 if training was not rehearsed.
+    """
 
     metrics: tuple[str, ...] = ()
     error: str = ""
     traceback: str = ""
-    seconds_per_row: float = 0.0  #: of training, if that was rehearsed
-    size: int = 0  #: bytes of a model version, if training was rehearsed
+    seconds_per_row: float = 0.0  #: of training
+    size: int = 0  #: bytes of a saved version
+    evaluation_seconds_per_row: float = 0.0
+    open_seconds: float = 0.0  #: to build the model
+    save_seconds: float = 0.0  #: to write a durable version
+    load_seconds: float = 0.0  #: to read it again

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 import time
 import traceback
 from collections import OrderedDict
@@ -40,6 +41,9 @@ from hopfleet.worker.stream import VALID_BATCH, Stream
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work."""
+
+PROBE = "probe"
+"""Where a version is written that only shows how long that takes."""
 
 
 @dataclass(slots=True)
@@ -120,29 +124,52 @@ class Worker:
             self._emit(Evaluated(*where, started, time.time(), sums))
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
-        """Build a trial, evaluate one batch and time ``batches`` batches of training. Nothing of it is kept."""
-        seconds = 0.0
+        """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
+        metrics: dict[str, RowSum] = {}
         try:
             with self._capture(self._job.logs / "probe.log"):
+                began = time.perf_counter()
                 session = self._open(trial)
-                metrics: dict[str, RowSum] = {}
+                opened = time.perf_counter() - began
                 if self._job.valid is not None:
-                    one = _First(1, self._valid_stream(session, self._job.valid, 0), VALID_BATCH)
-                    metrics = session.evaluate(one, seed=0)
-                if batches:
-                    seconds = self._rehearse(session, trial, batches)
+                    metrics, _ = self._evaluate_one(session, self._job.valid)
+                found = Finding(tuple(metrics), open_seconds=opened)
+                return self._rehearsed(found, session, trial, batches) if batches else found
         except Exception as error:
-            return Finding(error=describe(error), traceback=traceback.format_exc())
-        return Finding(metrics=tuple(metrics), seconds_per_row=seconds, size=session.size if batches else 0)
+            return Finding(tuple(metrics), error=describe(error), traceback=traceback.format_exc())
 
-    def _rehearse(self, session: Session, trial: Trial, batches: int) -> float:
-        """Seconds per row of training, after one batch to warm up."""
+    def _evaluate_one(self, session: Session, valid: Dataset) -> tuple[dict[str, RowSum], float]:
+        """The metrics of one batch, and seconds per row."""
+        one = _First(1, self._valid_stream(session, valid, 0), VALID_BATCH)
+        began = time.perf_counter()
+        metrics = session.evaluate(one, seed=0)
+        return metrics, (time.perf_counter() - began) / one.rows
+
+    def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int) -> Finding:
+        """The finding with times, each taken after one round to warm up."""
         size = self._batch_size(trial)
         for count in (1, batches):
             stream = _First(count, self._train_stream(session, trial, partition=0, epoch=1), size)
             began = time.perf_counter()
             session.train(stream, last=False)
-        return (time.perf_counter() - began) / stream.rows
+        training = (time.perf_counter() - began) / stream.rows
+        evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session, self._job.valid)[1]
+        try:
+            began = time.perf_counter()
+            _, size = self._versions.write(PROBE, 1, session.save, durable=True, size=session.size)
+            saved = time.perf_counter()
+            session.load(self._versions.find(PROBE, 1))
+            loaded = time.perf_counter()
+        finally:
+            shutil.rmtree(self._versions.path(PROBE, 1, durable=True).parent, ignore_errors=True)
+        return replace(
+            found,
+            seconds_per_row=training,
+            size=size,
+            evaluation_seconds_per_row=evaluation,
+            save_seconds=saved - began,
+            load_seconds=loaded - saved,
+        )
 
     # ------------------------------------------------------------------------------------------------ models
 
