@@ -138,17 +138,17 @@ def choose(
 def _most_urgent(own: Iterable[Cell], worker: str, cells: Cells, outlook: Outlook, limit: float) -> Cell:
     must_start = outlook.now + (1 - SPARE) * (limit - outlook.now)
 
-    def urgency(cell: Cell) -> tuple[float, float]:
+    def urgency(cell: Cell) -> tuple[float, float, float]:
         left = outlook.config_left[cell[0]]
-        saved = _elsewhere(cell, worker, cells) - cells[cell][worker]
-        return (left if outlook.now + left > must_start else -math.inf, saved)
+        return left if outlook.now + left > must_start else -math.inf, _saved(cell, worker, cells), left
 
     return max(own, key=urgency)
 
 
-def _elsewhere(cell: Cell, worker: str, cells: Cells) -> float:
-    """The seconds that a cell takes on the fastest other worker; 0 if there is none."""
-    return min((seconds for other, seconds in cells[cell].items() if other != worker), default=0.0)
+def _saved(cell: Cell, worker: str, cells: Cells) -> float:
+    """The seconds that a cell would take more on the fastest other worker; 0 if there is none."""
+    others = [seconds for other, seconds in cells[cell].items() if other != worker]
+    return min(others) - cells[cell][worker] if others else 0.0
 
 
 def _gain(cell: Cell, worker: str, cells: Cells, balance: Balance, outlook: Outlook, limit: float) -> float:
