@@ -144,7 +144,7 @@ def draw(scenario: Scenario, path: Path, seed: int = 0) -> None:
     labels = [f"model {task} ({seconds[task]:,.0f} s a shard)" for task in range(scenario.tasks)]
     columns = min(5, (scenario.tasks + 1) // 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=90)
 
 
 def _panel(axes: Axes, plan: NodePlan, gpus: Sequence[int]) -> None:

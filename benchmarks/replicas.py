@@ -4,6 +4,9 @@ The setting is that of the Cerebro paper's Figure 6: unit time is a config's cos
 four GPUs); partition j lives on workers j, j + 1, ... A dispatcher sees what runs, and nothing else of the future.
 Ratios are makespan by the linear program's bound, below which no schedule can end. Where a worker is lost at half of
 the bound, the unit that it ran is lost as well, and the bound knows of the loss beforehand.
+
+The same is measured twice: the rule alone, and whole experiments with the controller and the policy ``auto``. There
+workers join one after another, and a model that stayed on a lost worker for several units loses all of them.
 """
 
 from __future__ import annotations
@@ -14,15 +17,19 @@ from collections.abc import Callable, Sequence
 from statistics import mean, median, stdev
 
 from benchmarks.row import Row, milliseconds
+from hopfleet.backends.simulated import Failure
 from hopfleet.planner.balance import Balance, Cell, Cells, Outlook, balance, choose, relax
 from hopfleet.planner.costs import cnns
+from hopfleet.simulation import Simulation, Workload, simulate
 
 WORKERS = 8
 #: The most that the mean ratio may be, by number of replicas, and with a worker lost.
 BARS = {1: 1.03, 2: 1.03, 3: 1.06}
 LOST_BAR = 1.13
+#: Seconds that the controller may take to decide, in the mean.
+DECISION = 0.002
 
-Rule = Callable[[str, Sequence[Cell], Cells, Balance, Outlook], Cell | None]
+Rule = Callable[[str, Sequence[Cell], Sequence[Cell], Cells, Balance, Outlook], Cell | None]
 
 
 def measure(quick: bool) -> list[Row]:
@@ -32,6 +39,8 @@ def measure(quick: bool) -> list[Row]:
             rows += _undisturbed(configs, replicas, seeds)
         for replicas in (2, 3):
             rows += _worker_lost(configs, replicas, seeds)
+            rows += _controlled(configs, replicas, seeds, lost=False)
+            rows += _controlled(configs, replicas, seeds, lost=True)
     return rows
 
 
@@ -69,6 +78,46 @@ def _worker_lost(configs: int, replicas: int, seeds: int) -> list[Row]:
     ]
 
 
+def _controlled(configs: int, replicas: int, seeds: int, lost: bool) -> list[Row]:
+    """Whole experiments of one epoch."""
+    ratios, others, seconds, decisions = [], [], 0.0, 0
+    for seed in range(seeds):
+        work = Workload.made("cnn", trials=configs, partitions=WORKERS, replicas=replicas, epochs=1, sigma=0, seed=seed)
+        run, bound = _simulated(work, seed, "auto", lost)
+        ratios.append(run.makespan / bound)
+        seconds += run.schedule_seconds
+        decisions += run.decisions
+        other, _ = _simulated(work, seed, "random", lost)
+        others.append(other.makespan / bound)
+    what = f"{configs} configs, {WORKERS} workers, copies of a partition: {replicas}{', a worker lost' * lost}"
+    each = seconds / decisions
+    return [
+        _row(f"{what}; with the controller, {seeds} seeds", ratios, others, LOST_BAR if lost else BARS[replicas]),
+        Row(
+            "replicas",
+            f"{what}; with the controller, time of a decision",
+            milliseconds(each),
+            bar=f"mean < {milliseconds(DECISION)}",
+            ok=each < DECISION,
+        ),
+    ]
+
+
+def _simulated(work: Workload, seed: int, policy: str, lost: bool) -> tuple[Simulation, float]:
+    """A run, and the bound on its makespan."""
+    cells = {
+        (f"c{config}", partition): {f"w{worker + 1}": row[worker] for worker in holders}
+        for config, row in enumerate(work.times)
+        for partition, holders in work.replicas.items()
+    }
+    bound, _ = relax(cells)
+    if not lost:
+        return simulate(work, policy=policy, seed=seed), bound
+    failure = Failure(bound / 2, f"w{seed % WORKERS + 1}")
+    bound, _ = relax(cells, worker_until={failure.worker: failure.time})
+    return simulate(work, policy=policy, seed=seed, failures=[failure]), bound
+
+
 def _row(what: str, ratios: list[float], others: list[float], bar: float | None) -> Row:
     return Row(
         "replicas",
@@ -96,8 +145,10 @@ def randomly(seed: int) -> Rule:
     """The paper's scheduler: anything that can start."""
     rng = random.Random(seed)
 
-    def rule(worker: str, waiting: Sequence[Cell], cells: Cells, balance: Balance, outlook: Outlook) -> Cell | None:
-        able = [cell for cell in waiting if cell[0] not in outlook.config_free]
+    def rule(
+        worker: str, own: Sequence[Cell], others: Sequence[Cell], cells: Cells, balance: Balance, outlook: Outlook
+    ) -> Cell | None:
+        able = [cell for cell in (*own, *others) if cell[0] not in outlook.config_free]
         return rng.choice(able) if able else None
 
     return rule
@@ -156,7 +207,9 @@ class Epoch:
             started = False
             for worker in sorted(self.held, key=self.worker_left.__getitem__, reverse=True):
                 if worker not in self.running and not started:
-                    cell = rule(worker, list(self.held[worker]), self.cells, self.balance, outlook)
+                    own = [cell for cell in self.held[worker] if self.balance.worker[cell] == worker]
+                    others = [cell for cell in self.held[worker] if self.balance.worker[cell] != worker]
+                    cell = rule(worker, own, others, self.cells, self.balance, outlook)
                     if cell is not None:
                         self.start(cell, worker)
                         started = True

@@ -41,10 +41,10 @@ class TestDealing:
     def test_is_even_and_does_not_depend_on_the_steps(
         self, rows: int, partitions: int, seed: int, data: st.DataObject
     ) -> None:
-        whole = spill.Dealer(partitions, seed).deal(rows)
+        whole = spill.Evenly(partitions, seed).deal(rows)
         counts = np.bincount(whole, minlength=partitions)
         assert counts.max() - counts.min() <= 1
-        dealer, steps, left = spill.Dealer(partitions, seed), [], rows
+        dealer, steps, left = spill.Evenly(partitions, seed), [], rows
         while left:
             step = data.draw(st.integers(1, left))
             steps.append(dealer.deal(step))
@@ -52,7 +52,30 @@ class TestDealing:
         assert np.array_equal(np.concatenate(steps), whole)
 
     def test_depends_on_the_seed(self) -> None:
-        assert not np.array_equal(spill.Dealer(8, 0).deal(100), spill.Dealer(8, 1).deal(100))
+        assert not np.array_equal(spill.Evenly(8, 0).deal(100), spill.Evenly(8, 1).deal(100))
+
+    @quick
+    @given(sizes=st.lists(st.integers(1, 900), min_size=1, max_size=9), seed=st.integers(0, 9), data=st.data())
+    def test_by_size_is_exact_and_does_not_depend_on_the_steps(
+        self, sizes: list[int], seed: int, data: st.DataObject
+    ) -> None:
+        rows = sum(sizes)
+        whole = spill.Sized(sizes, seed).deal(rows)
+        assert np.bincount(whole, minlength=len(sizes)).tolist() == sizes
+        dealer, steps, left = spill.Sized(sizes, seed), [], rows
+        while left:
+            step = data.draw(st.integers(1, left))
+            steps.append(dealer.deal(step))
+            left -= step
+        assert np.array_equal(np.concatenate(steps), whole)
+
+    def test_by_size_gives_a_small_partition_rows_from_anywhere(self) -> None:
+        places = [int(np.argmin(spill.Sized([1, 9999], seed).deal(10000))) for seed in range(60)]
+        assert sum(place < 5000 for place in places) in range(15, 46)
+        assert len(set(places)) > 50
+
+    def test_by_size_depends_on_the_seed(self) -> None:
+        assert not np.array_equal(spill.Sized([50, 50], 0).deal(100), spill.Sized([50, 50], 1).deal(100))
 
 
 class TestRows:
@@ -327,6 +350,55 @@ class TestRefusal:
     def test_of_the_number_of_partitions(self, tmp_path: Path, partitions: int) -> None:
         with pytest.raises(DataError, match=f"partitions={partitions}: must be at least 1"):
             partition({"x": [1]}, tmp_path / "set", partitions=partitions)
+
+
+class TestCapacities:
+    @pytest.mark.parametrize(
+        ("capacities", "rows"),
+        [([1, 2, 1], [10, 20, 10]), ([1.0], [40]), ([1e-9, 1e9], [1, 39]), (np.array([3, 1]), [30, 10])],
+    )
+    def test_sizes_are_proportional_and_no_row_is_lost(self, tmp_path: Path, capacities: Any, rows: list[int]) -> None:
+        made = partition({"x": np.arange(40)}, tmp_path / "set", capacities=capacities)
+        assert list(made.partition_rows) == rows
+        assert sorted(stored(made)["x"]) == list(range(40))
+        made.check(checksums=True)
+
+    @pytest.mark.usefixtures("room")
+    def test_any_source_gives_the_same_data_set(self, tmp_path: Path) -> None:
+        columns = every_kind(50)
+        whole = partition(columns, tmp_path / "whole", capacities=[1, 3, 2], seed=4)
+        stream = partition(rows_of(columns), tmp_path / "stream", partitions=3, capacities=(1.0, 3.0, 2.0), seed=4)
+        assert whole.fingerprint == stream.fingerprint
+        assert files(tmp_path / "whole") == files(tmp_path / "stream")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["stream", "whole"]
+        other = partition(columns, tmp_path / "other", capacities=[1, 3, 2], seed=5)
+        assert other.partition_rows == whole.partition_rows
+        assert other.fingerprint != whole.fingerprint
+
+    @pytest.mark.parametrize(
+        ("capacities", "message"),
+        [
+            ([], r"partitions=0: must be at least 1"),
+            ([1, 2, 3], r"capacities=\[1, 2, 3\] for partitions=2: must be one for each partition; leave"),
+            ([1, 0], r"capacities\[1\]=0: must be a finite number above 0"),
+            ([-1.0, 1], r"capacities\[0\]=-1.0: must be"),
+            ([float("nan"), 1], r"capacities\[0\]=nan: must be"),
+            ([1, float("inf")], r"capacities\[1\]=inf: must be"),
+            (["1", 1], r"capacities\[0\]='1': must be"),
+        ],
+    )
+    def test_what_is_no_capacity_is_refused(self, tmp_path: Path, capacities: Any, message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            partition(
+                {"x": np.arange(9)}, tmp_path / "set", partitions=2 if capacities else None, capacities=capacities
+            )
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("source", [{"x": [1, 2]}, iter([1, 2])])
+    def test_fewer_rows_than_partitions_are_refused(self, tmp_path: Path, source: Any) -> None:
+        with pytest.raises(DataError, match="partitions=3: must be at most the number of rows, 2"):
+            partition(source, tmp_path / "set", capacities=[1, 1, 1])
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestTarget:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -167,6 +168,12 @@ def replicated(rng: random.Random, configs: int, workers: int, replicas: int) ->
     }
 
 
+def pick(worker: str, held: Iterable[Cell], cells: dict[Cell, dict[str, float]], found: Balance, outlook: Outlook):
+    own = [cell for cell in held if found.worker[cell] == worker]
+    others = (cell for cell in held if found.worker[cell] != worker)
+    return choose(worker, own, others, cells, found, outlook)
+
+
 def run(cells: dict[Cell, dict[str, float]], seconds: dict[Cell, dict[str, float]]) -> tuple[float, Balance]:
     """Dispatch all cells with ``choose``, which believes in ``cells`` while units take ``seconds``. The makespan."""
     found = balance(cells)
@@ -184,7 +191,7 @@ def run(cells: dict[Cell, dict[str, float]], seconds: dict[Cell, dict[str, float
         outlook = Outlook(now, worker_free, config_free, worker_left, config_left)
         for worker in sorted(set(workers) - set(running), key=lambda worker: -worker_left[worker]):
             held = [cell for cell in waiting if worker in cells[cell]]
-            chosen = choose(worker, held, cells, found, outlook)
+            chosen = pick(worker, held, cells, found, outlook)
             if chosen is not None:
                 assert chosen in held
                 assert chosen[0] not in config_free
@@ -229,25 +236,32 @@ class TestChoose:
     def test_own_cells_come_first_and_the_longest_config_first_of_all(self):
         cells = {("x", 0): {"a": 1.0, "b": 1.0}, ("y", 0): {"a": 1.0}, ("z", 0): {"a": 1.0}}
         found = Balance(9.0, {}, {("x", 0): "b", ("y", 0): "a", ("z", 0): "a"}, 9.0)
-        left = {"x": 8.0, "y": 2.0, "z": 5.0}
-        assert choose("a", cells, cells, found, self.outlook(config_left=left)) == ("z", 0)
+        left = {"x": 9.0, "y": 7.0, "z": 8.0}
+        assert pick("a", cells, cells, found, self.outlook(config_left=left)) == ("z", 0)
+
+    def test_with_time_to_spare_it_takes_what_others_would_be_slowest_at(self):
+        cells = {("x", 0): {"a": 1.0, "b": 2.0}, ("y", 0): {"a": 3.0, "b": 6.0}, ("z", 0): {"a": 1.0, "b": 3.0}}
+        found = Balance(9.0, {}, dict.fromkeys(cells, "a"), 9.0)
+        left = {"x": 6.0, "y": 3.0, "z": 4.0}
+        assert pick("a", cells, cells, found, self.outlook(config_left=left)) == ("y", 0)
+        assert pick("a", cells, cells, found, self.outlook(config_left=left | {"x": 6.5})) == ("x", 0)
 
     def test_of_one_config_the_cell_that_others_are_slowest_at(self):
         cells = {("x", 0): {"a": 1.0, "b": 2.0}, ("x", 1): {"a": 1.0, "b": 5.0}, ("x", 2): {"a": 1.0}}
         found = Balance(9.0, {}, dict.fromkeys(cells, "a"), 9.0)
-        assert choose("a", cells, cells, found, self.outlook(config_left={"x": 3.0})) == ("x", 1)
+        assert pick("a", cells, cells, found, self.outlook(config_left={"x": 3.0})) == ("x", 1)
 
     def test_it_steals_where_that_ends_sooner(self):
         cells = {("x", 0): {"a": 2.0, "b": 1.0}, ("y", 0): {"a": 2.0, "c": 1.0}}
         found = Balance(3.0, {}, {("x", 0): "b", ("y", 0): "c"}, 3.0)
         outlook = self.outlook(worker_left={"b": 3.0, "c": 9.0}, config_left={"x": 1.0, "y": 1.0})
-        assert choose("a", cells, cells, found, outlook) == ("y", 0)
+        assert pick("a", cells, cells, found, outlook) == ("y", 0)
 
     @pytest.mark.parametrize("left", [{"a": 2.0, "b": 1.0}, {"b": 1.0}])
     def test_it_does_not_steal_what_would_end_late(self, left):
         cells = {("x", 0): {"a": 8.0, "b": 1.0}}
         found = Balance(6.0, {}, {("x", 0): "b"}, 6.0)
-        assert choose("a", cells, cells, found, self.outlook(worker_left=left, config_left={"x": 1.0})) is None
+        assert pick("a", cells, cells, found, self.outlook(worker_left=left, config_left={"x": 1.0})) is None
 
     @pytest.mark.parametrize(
         ("now", "short_left", "expected"),
@@ -263,7 +277,7 @@ class TestChoose:
         outlook = self.outlook(
             now, config_free={"long": 1.0}, worker_left={"a": 7.0}, config_left={"long": 9.0, "short": short_left}
         )
-        assert choose("a", cells, cells, found, outlook) == expected
+        assert pick("a", cells, cells, found, outlook) == expected
 
     def test_it_does_not_wait_when_it_is_late_itself(self):
         cells = {("long", 0): {"a": 3.0}, ("short", 0): {"a": 4.0}}
@@ -271,9 +285,9 @@ class TestChoose:
         outlook = self.outlook(
             config_free={"long": 1.0}, worker_left={"a": 10.0}, config_left={"long": 9.0, "short": 5.0}
         )
-        assert choose("a", cells, cells, found, outlook) == ("short", 0)
+        assert pick("a", cells, cells, found, outlook) == ("short", 0)
 
     def test_nothing_can_start(self):
         cells = {("x", 0): {"a": 1.0, "b": 1.0}}
         found = Balance(1.0, {}, {("x", 0): "b"}, 1.0)
-        assert choose("a", cells, cells, found, self.outlook(config_free={"x": 1.0}, config_left={"x": 1.0})) is None
+        assert pick("a", cells, cells, found, self.outlook(config_free={"x": 1.0}, config_left={"x": 1.0})) is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from statistics import mean
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from shops import shops, whole
 
 from hopfleet.errors import UsageError
-from hopfleet.planner import costs
+from hopfleet.planner import costs, portfolio
 from hopfleet.planner.grid import Grid
 from hopfleet.planner.improve import Budget, justify, reinsert
 from hopfleet.planner.portfolio import plan
@@ -122,3 +123,46 @@ def test_stop_ends_the_search():
 def test_an_effort_that_is_none_is_refused(effort):
     with pytest.raises(UsageError, match=r"effort=.*: must be a finite number"):
         plan(Shop(0, 0, ()), random.Random(0), effort=effort)
+
+
+class TestBest:
+    #: Every worker and every configuration has 10 seconds of work, and 11 are needed.
+    HARD = Shop.of_times([[1, 6, 3], [1, 3, 6], [8, 1, 1]])
+
+    @pytest.fixture
+    def asked(self, monkeypatch):
+        """The hints that the solver was given. It answers with the units in the order of the shop."""
+        hints = []
+
+        def solve(shop, *, seconds, hint):
+            hints.append((seconds, hint))
+            return Timetable.of_order(shop, range(len(shop.units))), False
+
+        monkeypatch.setattr(portfolio.exact, "solve", solve)
+        return hints
+
+    def test_the_solver_improves_the_plan(self):
+        rough = portfolio.plan(self.HARD, random.Random(0), effort=0)
+        assert portfolio.best(self.HARD, random.Random(0), seconds=10, effort=0).makespan == 11.0
+        assert rough.makespan >= 11.0
+
+    def test_it_is_given_the_plan_and_the_time(self, asked):
+        planned = portfolio.plan(self.HARD, random.Random(3), effort=100)
+        found = portfolio.best(self.HARD, random.Random(3), seconds=0.5, effort=100)
+        assert asked == [(0.5, planned)]
+        assert found == Timetable.of_order(self.HARD, range(9))
+
+    def test_large_shops_are_not_for_it(self, asked, monkeypatch):
+        monkeypatch.setattr(portfolio, "SMALL", 8)
+        planned = portfolio.plan(self.HARD, random.Random(3), effort=100)
+        assert portfolio.best(self.HARD, random.Random(3), seconds=0.5, effort=100) == planned
+        assert asked == []
+
+    def test_at_the_bound_there_is_nothing_to_ask(self, asked):
+        assert portfolio.best(Shop.of_times([[0.1, 0.2], [0.2, 0.1]]), random.Random(0), seconds=0.5).ratio < 1 + 1e-9
+        assert asked == []
+
+    def test_without_the_solver_the_plan_stands(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+        planned = portfolio.plan(self.HARD, random.Random(3), effort=100)
+        assert portfolio.best(self.HARD, random.Random(3), seconds=0.5, effort=100) == planned

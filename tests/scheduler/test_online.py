@@ -15,7 +15,7 @@ from hopfleet.backends.simulated import Simulated
 from hopfleet.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.trial import Trial
+from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.planner.costs import cnns, homogeneous
 from hopfleet.planner.shop import Shop, ShopUnit
@@ -30,6 +30,7 @@ from hopfleet.scheduler.policies.longest_remaining import longest_on_floor
 from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_alone, match_and_reserve
 from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
+from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.schedule import Assignment
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
@@ -284,6 +285,57 @@ def test_replicas_are_shared_out_by_speed():
     assert decide(policy, desk) is None
 
 
+def test_while_workers_are_still_coming_short_units_come_first():
+    estimates = Estimates([1, 1, 1], prior=lambda number, worker, partition: 9.0 - number)
+    desk = Desk((0, 1), (1, 2), partitions=3, trials=4, epochs=1, valid=0)
+    desk.schedule.estimates = estimates
+    policy = Balanced()
+    for name in ("t4", "t3"):
+        choice = decide(policy, desk)
+        assert choice.unit.trial == name
+        desk.start(choice.worker, name, choice.unit.partition)
+    assert decide(policy, desk) is None
+    desk.schedule.join("w3", (2, 0))
+    assert decide(policy, desk).unit.trial in ("t1", "t2")
+
+
+def test_unit_times_that_turn_out_otherwise_need_a_new_balance(monkeypatch):
+    made = []
+    original = balanced.balance
+    monkeypatch.setattr(balanced, "balance", lambda cells, **ready: made.append(ready) or original(cells, **ready))
+    desk = Desk((0, 1), (0, 1), (), trials=4, epochs=1, valid=0)
+    desk.schedule.estimates = Estimates([1, 1], prior=lambda number, worker, partition: 1.0)
+    policy = Balanced()
+    first = decide(policy, desk)
+    desk.start(first.worker, first.unit.trial, first.unit.partition)
+    second = decide(policy, desk)
+    desk.start(second.worker, second.unit.trial, second.unit.partition)
+    assert made == [{"worker_ready": {}, "config_ready": {}}]
+    desk.schedule.finish_training(first.worker, 1.0, {})
+    assert decide(policy, desk) is not None
+    assert len(made) == 1, "it took as long as expected"
+    desk.schedule.finish_training(second.worker, 40.0, {})
+    third = decide(policy, desk)
+    assert len(made) == 2
+    desk.start(third.worker, third.unit.trial, third.unit.partition)
+    desk.schedule.finish_training(third.worker, 40.0, {})
+    decide(policy, desk)
+
+
+def test_trials_that_end_leave_nothing_behind():
+    desk = Desk((0, 1), (0, 1), (), trials=3, epochs=1, valid=0)
+    policy = Balanced()
+    assert decide(policy, desk) is not None
+    desk.schedule.settle("t1", Outcome(TrialState.STOPPED))
+    desk.schedule.remove("t1", TrialState.STOPPED)
+    for _ in range(4):
+        choice = decide(policy, desk)
+        assert choice.unit.trial in ("t2", "t3")
+        desk.train(choice.worker, choice.unit.trial, choice.unit.partition)
+        desk.schedule.saved(choice.unit.trial, desk[choice.unit.trial].version, durable=False)
+    assert decide(policy, desk) is None
+
+
 def test_replicas_of_some_and_none_of_others():
     desk = Desk((0,), (0,), partitions=2, trials=1, valid=0)
     policy = Balanced()
@@ -296,7 +348,7 @@ def test_replicas_of_some_and_none_of_others():
 def test_a_few_new_trials_need_no_new_balance(monkeypatch):
     made = []
     original = balanced.balance
-    monkeypatch.setattr(balanced, "balance", lambda cells: made.append(1) or original(cells))
+    monkeypatch.setattr(balanced, "balance", lambda cells, **ready: made.append(1) or original(cells, **ready))
     desk = Desk((0, 1), (0, 1), (), trials=20, epochs=1, valid=0)
     policy = Balanced()
     assert decide(policy, desk) is not None

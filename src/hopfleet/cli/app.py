@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hopfleet.cli.data import partition
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.simulating import simulate
@@ -54,7 +55,7 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapper
 
 
-for command in (demo, run, resume, ls, show, best, export, simulate, doctor):
+for command in (demo, run, resume, ls, show, best, export, partition, simulate, doctor):
     app.command()(_carried(command))
 
 

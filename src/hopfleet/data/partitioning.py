@@ -8,31 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import operator
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hopfleet.data import manifest
+from hopfleet.data.cells import Cells
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.files import write_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
-from hopfleet.data.schema import Schema
+from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
-from hopfleet.data.spill import Spill
+from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.errors import DataError
 from hopfleet.files import digest, sync
+from hopfleet.planner.nodes import capacity_rows
 
 
 def partition(
     source: Any,
     folder: str | os.PathLike[str],
     *,
-    partitions: int = 8,
+    partitions: int | None = None,
+    capacities: Sequence[float] | None = None,
     seed: int = 0,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -44,13 +50,17 @@ def partition(
     A row is a dict, a pair (columns "x" and "y"), a longer tuple (columns "0", "1", ...) or a single value ("x").
     ``folder`` is a local path or an fsspec URL.
 
-    The outcome depends on the rows, ``seed`` and ``partitions`` alone, not on the kind of source. Partitions differ in
-    size by at most one row. An interrupted call leaves nothing in ``folder``; ``overwrite=True`` replaces a data set of
-    Hopfleet there, and never anything else. ``progress`` is called with the rows read so far.
+    There are 8 partitions unless told otherwise, and they differ in size by at most one row. ``capacities`` gives a
+    number for each partition, such as the speed of the worker that will read it, and makes their sizes proportional to
+    these; every partition has at least one row. A stream then passes twice through temporary files, since only its end
+    tells how many rows there are.
+
+    The outcome depends on the rows and these numbers alone, not on the kind of source. An interrupted call leaves
+    nothing in ``folder``; ``overwrite=True`` replaces a data set of Hopfleet there, and never anything else.
+    ``progress`` is called with the rows read so far.
     """
-    partitions, seed = operator.index(partitions), operator.index(seed)
-    if partitions < 1:
-        raise DataError(f"partitions={partitions}: must be at least 1")
+    partitions, capacities = _shares(partitions, capacities)
+    seed = operator.index(seed)
     target = open_folder(folder)
     _check_target(target, overwrite)
     rows = open_source(source)
@@ -58,11 +68,18 @@ def partition(
         _check_rows(rows.rows, partitions)
 
     with _workspace(target) as workspace:
-        spill, schema = Spill(workspace / "spill", partitions, seed), Schema()
-        for chunk in rows.chunks:
-            spill.add(schema.accept(chunk))
-            if progress is not None:
-                progress(schema.rows)
+        schema = Schema()
+        chunks, total = _accepted(rows.chunks, schema, progress), rows.rows
+        if capacities is not None and total is None:
+            waiting = Spill(workspace / "waiting", Evenly(1, seed))
+            for cells in chunks:
+                waiting.add(cells)
+            chunks, total = waiting.chunks(), schema.rows
+            _check_rows(total, partitions)
+        dealer = Evenly(partitions, seed) if capacities is None else Sized(capacity_rows(total or 0, capacities), seed)
+        spill = Spill(workspace / "spill", dealer)
+        for cells in chunks:
+            spill.add(cells)
         _check_rows(schema.rows, partitions)
         built = workspace / "built"
         built.mkdir()
@@ -75,6 +92,37 @@ def partition(
         else:
             _upload(built, made, target)
     return Dataset(target, made)
+
+
+def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple[int, list[float] | None]:
+    """How many partitions, and the capacity of each where sizes follow it."""
+    if partitions is None:
+        partitions = 8 if capacities is None else len(capacities)
+    partitions = operator.index(partitions)
+    if partitions < 1:
+        raise DataError(f"partitions={partitions}: must be at least 1")
+    if capacities is None:
+        return partitions, None
+    if len(capacities) != partitions:
+        raise DataError(
+            f"capacities={list(capacities)} for partitions={partitions}: must be one for each partition; "
+            "leave partitions out"
+        )
+    for index, capacity in enumerate(capacities):
+        if not (isinstance(capacity, (int, float, np.number)) and 0 < capacity < math.inf):
+            raise DataError(
+                f"capacities[{index}]={capacity!r}: must be a finite number above 0; leave out whoever can do nothing"
+            )
+    return partitions, [float(capacity) for capacity in capacities]
+
+
+def _accepted(
+    chunks: Iterator[Chunk], schema: Schema, progress: Callable[[int], None] | None
+) -> Iterator[dict[str, Cells]]:
+    for chunk in chunks:
+        yield schema.accept(chunk)
+        if progress is not None:
+            progress(schema.rows)
 
 
 def _check_rows(rows: int, partitions: int) -> None:

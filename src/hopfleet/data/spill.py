@@ -1,15 +1,17 @@
 """Rows on their way into partitions: which partition each goes to, and where they wait until all have come.
 
-One algorithm serves every source. Each block of as many rows as there are partitions is dealt out by a random
-permutation of its own, so that sizes differ by at most one, a stream needs no second pass, and the outcome depends on
-the rows, the seed and the number of partitions alone. Small data waits in memory, the rest in temporary files.
+Each block of as many rows as there are partitions is dealt out by a random permutation of its own, so that sizes differ
+by at most one, a stream needs no second pass, and the outcome depends on the rows, the seed and the number of
+partitions alone. Where sizes are asked for, longer blocks are dealt in proportion to them. Small data waits in memory,
+the rest in temporary files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -19,23 +21,63 @@ from hopfleet.data.files import map_cells, write_cells
 from hopfleet.domain.seeds import derive
 
 MEMORY_BYTES = 64 << 20
+BLOCK = 1024
+"""Rows that are dealt together where sizes are asked for."""
 
 
-class Dealer:
-    """Deals rows to partitions, in any number of steps."""
+class Dealer(Protocol):
+    """Deals rows to partitions, in any number of steps, which change nothing."""
+
+    partitions: int
+
+    def deal(self, rows: int) -> Array:
+        """The partition of each of the next rows."""
+
+
+class Evenly:
+    """Any number of rows; sizes differ by at most one."""
 
     def __init__(self, partitions: int, seed: int) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._random = np.random.Generator(np.random.PCG64(derive(seed, "partition", partitions)))
         self._rest: Array = np.empty(0, np.int64)
 
     def deal(self, rows: int) -> Array:
-        """The partition of each of the next rows."""
-        blocks = max(0, -(-(rows - len(self._rest)) // self._partitions))
-        deck = np.tile(np.arange(self._partitions), (blocks, 1))  # (blocks, partitions)
+        blocks = max(0, -(-(rows - len(self._rest)) // self.partitions))
+        deck = np.tile(np.arange(self.partitions), (blocks, 1))  # (blocks, partitions)
         dealt = np.concatenate([self._rest, self._random.permuted(deck, axis=1).reshape(-1)])
         self._rest = dealt[rows:]
         return dealt[:rows]
+
+
+class Sized:
+    """As many rows as the sizes add up to; every partition gets its size."""
+
+    def __init__(self, sizes: Sequence[int], seed: int) -> None:
+        self.partitions = len(sizes)
+        self._left = np.array(sizes, np.int64)
+        self._random = np.random.Generator(np.random.PCG64(derive(seed, "sizes", *sizes)))
+        self._rest: Array = np.empty(0, np.int64)
+
+    def deal(self, rows: int) -> Array:
+        dealt = [self._rest]
+        missing = rows - len(self._rest)
+        while missing > 0:
+            dealt.append(self._block())
+            missing -= len(dealt[-1])
+        deck = np.concatenate(dealt)
+        self._rest = deck[rows:]
+        return deck[:rows]
+
+    def _block(self) -> Array:
+        """In proportion to what each partition still lacks. A random offset decides what is rounded up, so that no
+        place in the source is likelier than another to end in a small partition."""
+        total = int(self._left.sum())
+        block = min(BLOCK, total)
+        edges = (block * np.concatenate([[0], np.cumsum(self._left)]) + self._random.integers(total)) // total
+        counts = np.diff(edges)
+        self._left -= counts
+        return self._random.permutation(np.repeat(np.arange(self.partitions), counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +88,33 @@ class Piece:
     cells: Mapping[str, Cells] | Path
     bounds: Array
 
+    def all(self) -> Iterator[tuple[str, Cells]]:
+        return self._slices(0, int(self.bounds[-1]))
+
     def partition(self, index: int) -> Iterator[tuple[str, Cells]]:
+        return self._slices(int(self.bounds[index]), int(self.bounds[index + 1]))
+
+    def _slices(self, start: int, end: int) -> Iterator[tuple[str, Cells]]:
         rows = int(self.bounds[-1])
         cells = map_cells(self.cells, self.columns, rows) if isinstance(self.cells, Path) else self.cells
         for name in self.columns:
-            yield name, cells[name].slice(int(self.bounds[index]), int(self.bounds[index + 1]))
+            yield name, cells[name].slice(start, end)
 
 
 class Spill:
     """All rows of a source, ready to be gathered by partition. ``folder`` is made when memory does not suffice."""
 
-    def __init__(self, folder: Path, partitions: int, seed: int) -> None:
+    def __init__(self, folder: Path, dealer: Dealer) -> None:
         self._folder = folder
-        self._partitions = partitions
-        self._dealer = Dealer(partitions, seed)
+        self._dealer = dealer
         self._pieces: list[Piece] = []
         self._held = 0  #: bytes of the pieces in memory
-        self.counts = np.zeros(partitions, np.int64)  #: rows of each partition
+        self.counts = np.zeros(dealer.partitions, np.int64)  #: rows of each partition
 
     def add(self, cells: Mapping[str, Cells]) -> None:
         targets = self._dealer.deal(len(next(iter(cells.values()))))
         order = np.argsort(targets, kind="stable")
-        counts = np.bincount(targets, minlength=self._partitions)
+        counts = np.bincount(targets, minlength=self._dealer.partitions)
         self.counts += counts
         taken = {name: column.take(order) for name, column in cells.items()}
         columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
@@ -83,6 +130,11 @@ class Spill:
             for name, cells in piece.partition(index):
                 builders[name].append(cells)
         return {name: builder.cells() for name, builder in builders.items()}
+
+    def chunks(self) -> Iterator[dict[str, Cells]]:
+        """What was added, piece by piece: in the order in which it came if there is one partition."""
+        for piece in self._pieces:
+            yield dict(piece.all())
 
     def _write(self) -> None:
         self._folder.mkdir(exist_ok=True)

@@ -38,6 +38,9 @@ ZERO = 1e-7
 NEAR = 1.001
 """Rounded shares this close to the bound need no improvement."""
 
+SPARE = 0.3
+"""A config is urgent if it has less to spare than this part of the time that is left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Balance:
@@ -94,13 +97,16 @@ class Outlook:
         return max(self.now, self.config_free.get(config, self.now)) + self.config_left.get(config, 0.0)
 
 
-def choose(worker: str, waiting: Iterable[Cell], cells: Cells, balance: Balance, outlook: Outlook) -> Cell | None:
+def choose(
+    worker: str, own: Iterable[Cell], others: Iterable[Cell], cells: Cells, balance: Balance, outlook: Outlook
+) -> Cell | None:
     """The cell that an idle worker should start now, or None if it does better to wait for the next event.
 
-    ``waiting`` are the cells not started yet whose partition the worker holds, those of running configs included.
+    ``own`` are the cells not started yet that the balance gives to the worker, ``others`` are those that it could
+    steal, since it holds their partition; those of running configs are among both.
 
-    - *Own*: of the cells that the balance gives it, the worker takes the one whose config has most left, and of
-      these the one that would take longest elsewhere, in case this worker is lost.
+    - *Own*: the worker takes the cell of the config with most left, of those that leave little time to spare. Of the
+      others, it takes the one that it does better than anybody else by most, in case this worker is lost.
     - *Steal*: if it has none that could start, it takes another's, as long as both it and the config would end by
       the time that the balance promises, or else by the time that the robbed worker would; it robs where it gains
       the most time.
@@ -111,16 +117,14 @@ def choose(worker: str, waiting: Iterable[Cell], cells: Cells, balance: Balance,
     the idle worker with most left first.
     """
     limit = max(balance.bound, balance.peak) * (1 + ZERO)
-    idle, awaited = [], []
-    for cell in waiting:
-        if cell[0] not in outlook.config_free:
-            idle.append(cell)
-        elif balance.worker[cell] == worker:
-            awaited.append(cell)
-    own = [cell for cell in idle if balance.worker[cell] == worker]
-    if own:
-        chosen = max(own, key=lambda cell: (outlook.config_left[cell[0]], _elsewhere(cell, worker, cells)))
+    able: list[Cell] = []
+    awaited: list[Cell] = []
+    for cell in own:
+        (awaited if cell[0] in outlook.config_free else able).append(cell)
+    if able:
+        chosen = _most_urgent(able, worker, cells, outlook, limit)
     else:
+        idle = (cell for cell in others if cell[0] not in outlook.config_free)
         gains = [(_gain(cell, worker, cells, balance, outlook, limit), cell) for cell in idle]
         best, chosen = max(gains, default=(-math.inf, ("", 0)))
         if best == -math.inf:
@@ -131,9 +135,20 @@ def choose(worker: str, waiting: Iterable[Cell], cells: Cells, balance: Balance,
     return chosen
 
 
-def _elsewhere(cell: Cell, worker: str, cells: Cells) -> float:
-    """The seconds that a cell takes on the fastest other worker; 0 if there is none."""
-    return min((seconds for other, seconds in cells[cell].items() if other != worker), default=0.0)
+def _most_urgent(own: Iterable[Cell], worker: str, cells: Cells, outlook: Outlook, limit: float) -> Cell:
+    must_start = outlook.now + (1 - SPARE) * (limit - outlook.now)
+
+    def urgency(cell: Cell) -> tuple[float, float, float]:
+        left = outlook.config_left[cell[0]]
+        return left if outlook.now + left > must_start else -math.inf, _saved(cell, worker, cells), left
+
+    return max(own, key=urgency)
+
+
+def _saved(cell: Cell, worker: str, cells: Cells) -> float:
+    """The seconds that a cell would take more on the fastest other worker; 0 if there is none."""
+    others = [seconds for other, seconds in cells[cell].items() if other != worker]
+    return min(others) - cells[cell][worker] if others else 0.0
 
 
 def _gain(cell: Cell, worker: str, cells: Cells, balance: Balance, outlook: Outlook, limit: float) -> float:

@@ -1,13 +1,18 @@
 """With replicas: share the work out by a linear program, then let everybody do their own and steal when done.
 
 The shares cover all that is left, of all epochs. They are made again when workers come or go, when many trials have
-come, and as unit times are learned; a few new trials go where there is room.
+come, and when unit times turn out to be others than expected; a few new trials go where there is room. Workers join
+one by one, and shares without those to come would be wrong: at the beginning, as long as some partitions have fewer
+copies than others, everybody starts with something short.
+
+What is left is kept up to date trial by trial, since a decision must not look at all units of a large experiment.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hopfleet.domain.unit import Unit, Work
@@ -18,6 +23,8 @@ from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
 FEW = 0.1
 """New trials, as part of all, that need no new shares."""
+DRIFT = 0.02
+"""Expected times that moved by less of themselves in the mean need no new shares."""
 
 
 class Balanced:
@@ -28,13 +35,16 @@ class Balanced:
         self._balance = Balance(0.0, {}, {}, 0.0)
         #: Seconds of every unit of an epoch, by trial and partition, then by worker.
         self._cells: dict[Cell, dict[str, float]] = {}
-        #: Trials that are in ``_cells``, and those that came after the balance was made.
-        self._known: set[str] = set()
+        #: Trials that came after the balance was made.
         self._guests: set[str] = set()
         self._next_refresh = 1
+        self._left = _Left()
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
+        if not schedule.measured and len(set(map(schedule.replicas, range(schedule.partitions)))) > 1:
+            return _shortest(schedule)
         self._take_in(schedule)
+        self._left.follow(schedule, self._cells, self._balance)
         outlook = self._outlook(schedule)
         for slot in sorted(schedule.idle.values(), key=lambda slot: -outlook.worker_left.get(slot.worker, 0.0)):
             cell = self._chosen(schedule, slot, outlook)
@@ -51,17 +61,16 @@ class Balanced:
         }
         if coming:
             outlook = replace(outlook, config_free={**outlook.config_free, **coming})
-        waiting = [
-            (trial, partition)
-            for trial, progress in schedule.trials.items()
-            if trial in schedule.ready or progress.trains_on is not None
-            for partition in _todo(schedule, progress)
-            if slot.partitions is None or partition in slot.partitions
-            if not progress.forced or partition == progress.forced[0]
-        ]
-        return choose(slot.worker, waiting, self._cells, self._balance, outlook)
+        own = [cell for cell in self._left.own[slot.worker] if _trains(schedule, cell[0])]
+        return choose(slot.worker, own, self._others(schedule, slot), self._cells, self._balance, outlook)
 
-    # ------------------------------------------------------------------------------------------- what is left
+    def _others(self, schedule: Schedule, slot: Slot) -> Iterator[Cell]:
+        """What a worker could steal."""
+        for worker, cells in self._left.own.items():
+            if worker != slot.worker:
+                for cell in cells:
+                    if slot.worker in self._cells[cell] and _trains(schedule, cell[0]):
+                        yield cell
 
     def _outlook(self, schedule: Schedule) -> Outlook:
         worker_free, trial_free = {}, {}
@@ -73,57 +82,58 @@ class Balanced:
                     seconds = self._cells[unit.trial, unit.partition][slot.worker]
                     trial_free[unit.trial] = slot.started + seconds
                 worker_free[slot.worker] = slot.started + seconds
-        worker_left, trial_left = self._left(schedule, schedule.trials)
-        return Outlook(schedule.now, worker_free, trial_free, worker_left, trial_left)
-
-    def _left(self, schedule: Schedule, trials: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """Seconds that each worker and each of these trials has left by the balance."""
-        workers = dict.fromkeys(schedule.slots, 0.0)
-        left = dict.fromkeys(trials, 0.0)
-        for trial in left:
-            for partition, times in _owed(schedule, schedule.trials[trial]).items():
-                worker = self._balance.worker[trial, partition]
-                seconds = times * self._cells[trial, partition][worker]
-                workers[worker] += seconds
-                left[trial] += seconds
-        return workers, left
+        return Outlook(schedule.now, worker_free, trial_free, self._left.workers, self._left.trials)
 
     # ------------------------------------------------------------------------------------------ who does what
 
     def _take_in(self, schedule: Schedule) -> None:
         """See whether the balance still holds, and make another if not."""
-        new = schedule.trials.keys() - self._known
+        new = schedule.trials.keys() - self._left.trials.keys()
         self._guests |= new
-        learned = schedule.measured >= self._next_refresh
-        if learned or list(schedule.slots) != self._workers or len(self._guests) > FEW * len(schedule.trials):
+        others = list(schedule.slots) != self._workers or len(self._guests) > FEW * len(schedule.trials)
+        if others or (schedule.measured >= self._next_refresh and self._learned(schedule)):
             self._workers = list(schedule.slots)
-            self._next_refresh = min(2 * schedule.measured, schedule.measured + 4 * len(schedule.trials)) or 1
             self._rebalance(schedule)
         elif new:
             self._accommodate(schedule, new)
 
+    def _learned(self, schedule: Schedule) -> bool:
+        """Whether unit times are expected to be others than those that the balance was made with."""
+        self._next_refresh = min(2 * schedule.measured, schedule.measured + 4 * len(schedule.trials))
+        moved = [
+            abs(math.log(schedule.expected(progress, worker, partition) / seconds))
+            for (trial, partition), row in self._cells.items()
+            if (progress := schedule.trials.get(trial)) is not None
+            for worker, seconds in row.items()
+        ]
+        return sum(moved) > DRIFT * len(moved)
+
     def _rebalance(self, schedule: Schedule) -> None:
         self._cells.clear()
-        self._known = set(schedule.trials)
         self._guests = set()
         for progress in schedule.trials.values():
             self._estimate(schedule, progress)
-        times = {
-            (trial, partition): count
+        cells = {
+            (trial, partition): {w: count * s for w, s in self._cells[trial, partition].items()}
             for trial, progress in schedule.trials.items()
             for partition, count in _owed(schedule, progress).items()
         }
-        cells = {cell: {w: count * s for w, s in self._cells[cell].items()} for cell, count in times.items()}
-        shares = balance(cells)
+        outlook = self._outlook(schedule)
+        # Those who are busy can take less; counted from now, as if what is overdue ended now.
+        shares = balance(
+            cells,
+            worker_ready={worker: max(0.0, free - schedule.now) for worker, free in outlook.worker_free.items()},
+            config_ready={trial: max(0.0, free - schedule.now) for trial, free in outlook.config_free.items()},
+        )
         # What is not owed may be owed again after a fault.
         fastest = {cell: min(row, key=row.__getitem__) for cell, row in self._cells.items()}
         self._balance = Balance(0.0, {}, {**fastest, **shares.worker}, 0.0)
+        self._left = _Left(schedule.slots)
         self._promise(schedule)
 
     def _accommodate(self, schedule: Schedule, new: set[str]) -> None:
         """Give the units of new trials to whoever would be done with them first."""
-        self._known |= new
-        room, _ = self._left(schedule, [trial for trial in schedule.trials if trial not in new])
+        room = dict(self._left.workers)
         assigned = dict(self._balance.worker)
         for trial in sorted(new):
             for cell in self._estimate(schedule, schedule.trials[trial]):
@@ -150,29 +160,102 @@ class Balanced:
 
     def _promise(self, schedule: Schedule) -> None:
         """Fix the time by which all should be done."""
+        self._left.follow(schedule, self._cells, self._balance)
         outlook = self._outlook(schedule)
         ends = [*map(outlook.worker_ends, outlook.worker_left), *map(outlook.config_ends, outlook.config_left)]
         self._balance = replace(self._balance, peak=max(ends, default=0.0))
 
 
-def _todo(schedule: Schedule, progress: Progress) -> list[int]:
-    """The partitions of a trial's current epoch that are somewhere and that it does not train on yet."""
-    running = None
-    if progress.trains_on is not None:
-        unit = schedule.slots[progress.trains_on].unit
-        assert unit is not None
-        running = unit.partition
-    return [partition for partition in progress.todo if partition != running and schedule.replicas(partition)]
+class _Left:
+    """What is left by one balance: seconds of each worker and each trial, and the cells that each worker may start."""
+
+    def __init__(self, workers: Iterable[str] = ()) -> None:
+        self.workers = dict.fromkeys(workers, 0.0)
+        self.trials: dict[str, float] = {}
+        #: The cells of the current epochs that nobody has started, by the worker that has them.
+        self.own: dict[str, dict[Cell, None]] = {worker: {} for worker in self.workers}
+        #: What was known of each trial at the last look, and what it added to the above.
+        self._seen: dict[str, tuple[object, ...]] = {}
+        self._added: dict[str, list[tuple[Cell, str, float]]] = {}
+
+    def follow(self, schedule: Schedule, cells: dict[Cell, dict[str, float]], balance: Balance) -> None:
+        """Take in what trials did since the last look."""
+        for trial in self._seen.keys() - schedule.trials.keys():
+            self._remove(trial)
+            del self._seen[trial], self._added[trial], self.trials[trial]
+        for trial, progress in schedule.trials.items():
+            seen = (
+                len(progress.visits),
+                progress.trains_on,
+                progress.epochs_ended,
+                progress.outcome,
+                len(progress.forced),
+            )
+            if seen != self._seen.get(trial):
+                self._remove(trial)
+                self._seen[trial] = seen
+                self._add(schedule, progress, cells, balance)
+
+    def _remove(self, trial: str) -> None:
+        for cell, worker, seconds in self._added.get(trial, ()):
+            self.workers[worker] -= seconds
+            self.own[worker].pop(cell, None)
+
+    def _add(
+        self, schedule: Schedule, progress: Progress, cells: dict[Cell, dict[str, float]], balance: Balance
+    ) -> None:
+        trial = progress.trial.id
+        next_up = {progress.forced[0]} if progress.forced else progress.todo
+        added = []
+        for partition, times in _owed(schedule, progress).items():
+            cell = trial, partition
+            worker = balance.worker[cell]
+            seconds = times * cells[cell][worker]
+            added.append((cell, worker, seconds))
+            self.workers[worker] += seconds
+            if partition in next_up and partition != _running(schedule, progress):
+                self.own[worker][cell] = None
+        self._added[trial] = added
+        self.trials[trial] = math.fsum(seconds for _, _, seconds in added)
+
+
+def _trains(schedule: Schedule, trial: str) -> bool:
+    """Whether a trial trains, or could."""
+    return trial in schedule.ready or schedule.trials[trial].trains_on is not None
+
+
+def _shortest(schedule: Schedule) -> Assignment | None:
+    """The shortest unit that could start."""
+    units = [
+        (schedule.expected(progress, slot.worker, partition), slot.worker, Unit(trial, progress.epoch, partition))
+        for slot in schedule.idle.values()
+        for trial, progress in schedule.ready.items()
+        for partition in schedule.options(progress, slot)
+    ]
+    best = min(units, key=lambda each: each[0], default=None)
+    return None if best is None else Assignment(best[1], best[2])
+
+
+def _running(schedule: Schedule, progress: Progress) -> int | None:
+    """The partition that a trial trains on now."""
+    if progress.trains_on is None:
+        return None
+    unit = schedule.slots[progress.trains_on].unit
+    assert unit is not None
+    return unit.partition
 
 
 def _owed(schedule: Schedule, progress: Progress) -> dict[int, int]:
-    """How often a trial will visit each partition that is somewhere."""
+    """How often a trial will visit each partition that is somewhere, without the unit that runs."""
     epochs = progress.trial.epochs if progress.outcome is None else progress.epochs_ended
     left = epochs * schedule.partitions - progress.version
     if left <= 0:
         return {}
     laps = (left - 1) // schedule.partitions
-    owed = {partition: laps for partition in range(schedule.partitions) if laps and schedule.replicas(partition)}
-    for partition in _todo(schedule, progress):
-        owed[partition] = laps + 1
+    running = _running(schedule, progress)
+    owed = {}
+    for partition in range(schedule.partitions):
+        times = laps + (partition in progress.todo and partition != running)
+        if times and schedule.replicas(partition):
+            owed[partition] = times
     return owed

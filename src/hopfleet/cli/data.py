@@ -1,0 +1,69 @@
+"""The command that makes a data set: partition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hopfleet.cli.render import facts, print_json
+from hopfleet.errors import UsageError
+
+
+def partition(
+    source: Annotated[Path, typer.Argument(help="A Parquet file, or a folder of them.")],
+    folder: Annotated[str, typer.Argument(help="Where the data set is made: a folder or an fsspec URL.")],
+    partitions: Annotated[int | None, typer.Option(metavar="P", help="How many partitions (8).")] = None,
+    capacities: Annotated[
+        str | None,
+        typer.Option(metavar="C,C,...", help="A number for each partition, to which its rows are proportional."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which rows go where.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Describe the data set as one JSON object.")] = False,
+) -> int:
+    """Shuffle rows into the partitions of a new data set.
+
+    Example: hopfleet partition rows.parquet data/rows --partitions 4
+    """
+    from hopfleet.data import partition as partitioned
+
+    made = partitioned(
+        source,
+        folder,
+        partitions=partitions,
+        capacities=None if capacities is None else _numbers(capacities),
+        seed=seed,
+        overwrite=overwrite,
+    )
+    if json:
+        print_json(
+            {
+                "url": made.url,
+                "rows": made.rows,
+                "partition_rows": list(made.partition_rows),
+                "columns": list(made.columns),
+                "size": made.size,
+                "seed": made.seed,
+                "fingerprint": made.fingerprint,
+            }
+        )
+    else:
+        rows = ", ".join(f"{count:,}" for count in made.partition_rows)
+        facts(
+            [
+                ("data set", made.url),
+                ("columns", ", ".join(made.columns)),
+                ("rows", f"{made.rows:,} in {len(made)} partitions: {rows}"),
+                ("fingerprint", made.fingerprint),
+            ]
+        )
+    return 0
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--capacities {text}: must be numbers with commas between them, e.g. 1,2,1") from None
