@@ -91,19 +91,18 @@ def hopping(
     log = Log()
     events: list[Event] = [RunStarted("benchmark")]
     while events and backend.now() <= until and not controller.finished:
-        for event in events:
-            for message in [] if controller.refuses(event) else controller.handle(event):
-                match message:
-                    case TrialAdded():
-                        world.start(message.trial, message.parent, len(message.visits) // workers)
-                    case EpochEnded():
-                        log.epochs.append((backend.now(), message.trial, message.epoch, message.metrics["accuracy"]))
-                    case RunUnit() | Evaluate() | SaveVersion() | CopyVersion():
-                        progress = controller.schedule.find(message.trial)
-                        assert progress is not None
-                        backend.send(message, progress.trial)
-                    case _:
-                        pass
+        for message in controller.take(events):
+            match message:
+                case TrialAdded():
+                    world.start(message.trial, message.parent, len(message.visits) // workers)
+                case EpochEnded():
+                    log.epochs.append((backend.now(), message.trial, message.epoch, message.metrics["accuracy"]))
+                case RunUnit() | Evaluate() | SaveVersion() | CopyVersion():
+                    progress = controller.schedule.find(message.trial)
+                    assert progress is not None
+                    backend.send(message, progress.trial)
+                case _:
+                    pass
         events = backend.receive(0.0)
     return log
 

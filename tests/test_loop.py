@@ -181,11 +181,11 @@ def test_nothing_is_written_when_nothing_happens(tmp_path):
 
 
 class DrainingBackend(SpyBackend):
-    """Somebody presses Ctrl-C as a version is saved for the first time."""
+    """Somebody presses Ctrl-C as a version is durable for the first time."""
 
     def receive(self, timeout):
         events = super().receive(timeout)
-        if any(isinstance(event, m.VersionSaved) for event in events):
+        if any(isinstance(event, m.VersionSaved) and event.durable for event in events):
             self.drain()
         return events
 

@@ -27,6 +27,9 @@ from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
 from hopfleet.wishes import Add, Office, Refused, Step, answer
 
+AT_RISK = 2.0
+"""Seconds of training that may be in the memory of one worker alone, as long as that is more than one unit."""
+
 MAX_LOSSES = 3
 """After so many lost workers in a row a unit is taken for poison and its trial fails."""
 
@@ -71,6 +74,8 @@ class Controller:
         #: What the search wants and nobody has done yet; wishes that nobody has answered yet.
         self._wanted: list[Decision] = []
         self._wishes: list[m.OperatorAsked] = []
+        #: Trials of which something has just been started.
+        self._starting: set[str] = set()
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
         # Bound once: binding it for each message takes longer than most messages do.
@@ -84,11 +89,17 @@ class Controller:
         A report of an attempt that is no longer current, or about a trial that has ended, changes nothing;
         ``refuses`` tells which those are.
         """
-        if self.refuses(event):
-            return []
-        self._tell_time(event)
-        self._take(event)
-        return list(self._decide())
+        return self.take([event])[1:]
+
+    def take(self, events: Iterable[m.Event]) -> list[m.Message]:
+        """Take in what happened at one moment, and only then decide; returns what counts of it, and what follows."""
+        messages: list[m.Message] = []
+        for event in events:
+            if not self.refuses(event):
+                self._tell_time(event)
+                self._take(event)
+                messages.append(event)
+        return [*messages, *self._decide()] if messages else []
 
     def restore(self, messages: Iterable[m.Message]) -> None:
         """Become what the controller was that wrote these messages."""
@@ -379,6 +390,7 @@ class Controller:
             if not self._touched and not self._wanted:
                 break
         starts = list(self._dispatch())
+        self._starting = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, self._keep_versions)
         yield from starts
@@ -549,7 +561,7 @@ class Controller:
         if outcome.delete:
             yield self._decided(m.TrialDeleted(trial))
 
-    def _dispatch(self) -> Iterator[m.Message]:
+    def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
         while not (self.draining or self.held):
             assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
@@ -558,19 +570,22 @@ class Controller:
             progress = self.schedule.trials[unit.trial]
             where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
             if unit.work is Work.EVALUATE:
-                yield self._decided(m.Evaluate(*where))
+                start: m.RunUnit | m.Evaluate = m.Evaluate(*where)
             else:
-                closes = (progress.version + 1) % self.schedule.partitions == 0
-                yield self._decided(m.RunUnit(*where, last=closes))
+                start = m.RunUnit(*where, last=(progress.version + 1) % self.schedule.partitions == 0)
+            self._take(start)
+            yield start
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
-        """Save the newest version unless its worker goes straight on with it; drop what nobody needs."""
+        """Save the newest version, unless its worker goes on with it and little is at risk; drop what nobody needs."""
         version, trial = progress.version, progress.trial.id
         boundary = version > 0 and version % self.schedule.partitions == 0
         goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
         durable = boundary or self.draining or progress.outcome is not None
         enough = version in progress.saved and (progress.saved[version] or not durable)
         told = progress.saving[0] == version and (progress.saving[1] or not durable)
+        if goes_on and trial in self._starting:
+            goes_on = (version - max(progress.saved, default=0)) * self.schedule.unit_seconds(progress) < AT_RISK
         if version and not enough and not told and (boundary or not goes_on):
             worker = progress.holder or self._keeper(progress)
             if worker is not None:

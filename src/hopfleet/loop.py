@@ -84,12 +84,7 @@ class Loop:
 
     def _take(self, events: list[Event]) -> None:
         """Journal events with all that follows from them, then act."""
-        messages: list[Message] = []
-        for event in events:
-            if not self._controller.refuses(event):
-                messages += [event, *self._controller.handle(event)]
-                if self._controller.finished:  # a journal ends with Finish; what comes later concerns nobody
-                    break
+        messages = self._controller.take(events)
         if not messages:
             return
         now = self._backend.now()

@@ -248,11 +248,9 @@ class Rehearsal:
         backend.start(None, outline.workers)
         events: list[Event] = [RunStarted(__version__)]
         while not controller.finished and clock() < until:
-            for event in events:
-                if isinstance(event, UnitFinished):
-                    event = self._arrived(event)
-                for message in (event, *controller.handle(event)):
-                    self._act(message)
+            happened = [self._arrived(event) if isinstance(event, UnitFinished) else event for event in events]
+            for message in controller.take(happened):
+                self._act(message)
             events = backend.receive(0.0)
         self.complete = controller.finished
         return self

@@ -280,22 +280,19 @@ def _run(
     while not controller.finished:
         if not events:
             raise WorkersLost(f"nothing can go on at {backend.now():.4g} s: a partition is on no worker any more")
-        for event in events:
-            if controller.refuses(event):
-                continue
-            began = time.perf_counter()
-            decided = controller.handle(event)
-            spent += time.perf_counter() - began
-            decisions += 1
-            for message in (event, *decided):
-                history.apply(backend.now(), message)
-                match message:
-                    case TrialAdded(trial=name):
-                        trials[name] = controller.schedule.trials[name].trial
-                    case RunUnit() | SaveVersion():
-                        backend.send(message, trials[message.trial])
-                    case _:
-                        pass
+        began = time.perf_counter()
+        messages = controller.take(events)
+        spent += time.perf_counter() - began
+        decisions += 1
+        for message in messages:
+            history.apply(backend.now(), message)
+            match message:
+                case TrialAdded(trial=name):
+                    trials[name] = controller.schedule.trials[name].trial
+                case RunUnit() | SaveVersion():
+                    backend.send(message, trials[message.trial])
+                case _:
+                    pass
         events = backend.receive(0.0)
     makespan = max(span.ended for span in history.spans)
     return Simulation(

@@ -108,7 +108,9 @@ class Simulated:
         self._later(self._clock, Failure(self._clock, worker, self._clock))
 
     def receive(self, timeout: float) -> list[Event]:
-        while self._queue:
+        """All that happens at the next moment."""
+        events: list[Event] = []
+        while self._queue and (not events or self._queue[0][0] == self._clock):
             self._clock, _, event = heapq.heappop(self._queue)
             if isinstance(event, Failure):
                 if event.worker not in self._alive:
@@ -116,13 +118,13 @@ class Simulated:
                 self._alive.remove(event.worker)
                 if event.back is not None:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
-                return [WorkerLost(event.worker, "simulated failure")]
-            if isinstance(event, WorkerJoined):
+                event = WorkerLost(event.worker, "simulated failure")
+            elif isinstance(event, WorkerJoined):
                 self._alive.add(event.worker)
             elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
                 continue
-            return [event]
-        return []
+            events.append(event)
+        return events
 
     def now(self) -> float:
         return self._clock
