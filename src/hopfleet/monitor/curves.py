@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.canvas import dress, paper, save, spread
@@ -40,6 +40,29 @@ class _Curve:
         epoch = self.trial.best.epoch if self.trial.best else 0
         index = self.epochs.index(epoch) if epoch in self.epochs else -1
         return self.epochs[index], self.values[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One metric of all trials after each epoch, the best trial first."""
+
+    metric: str
+    mode: str  #: of the experiment's own metric
+    curves: list[dict[str, Any]]
+
+
+def curves_data(history: History, metric: str | None = None) -> Curves:
+    """The finite values of one metric, the experiment's unless told. Raises UsageError if no trial reports it."""
+    metric = history.reported(metric)
+    curves = [_curve(trial, metric) for trial in history.leaderboard()]
+    return Curves(
+        metric,
+        history.mode,
+        [
+            {"trial": each.trial.id, "state": each.trial.state.value, "epochs": each.epochs, "values": each.values}
+            for each in curves
+        ],
+    )
 
 
 def draw_curves(history: History, path: str | Path | None = None, metric: str | None = None) -> Figure:

@@ -72,9 +72,7 @@ def parameters(trials: Iterable[TrialHistory]) -> list[Parameter]:
     listed = list(trials)
     configs = {trial.id: flatten(trial.config) for trial in listed}
     names = dict.fromkeys(name for config in configs.values() for name in config)
-    columns = {
-        name: {trial: config[name] for trial, config in configs.items() if name in config} for name in names
-    }
+    columns = {name: {trial: config[name] for trial, config in configs.items() if name in config} for name in names}
     told: list[str] = []
     for name, values in sorted(columns.items(), key=lambda item: len({repr(v) for v in item[1].values()}) == 1):
         alone = len({repr(value) for value in values.values()}) == 1
