@@ -169,8 +169,8 @@ class Results:
     def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """A chart as a matplotlib figure, written to ``path`` or to plots/KIND.png in the run folder.
 
-        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". ``options`` depend on the
-        kind: ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
+        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". Options depend on it:
+        ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
         """
         from hopfleet.monitor.charts import draw_chart
 

@@ -47,7 +47,8 @@ CHARTS: Mapping[str, Chart] = {
 
 def draw_chart(history: History, kind: str, path: str | Path | None = None, **options: Any) -> Figure:
     """Draw a chart; ``path`` ends in .png, .svg or .pdf. Raises UsageError where it makes no sense."""
-    return _chart(kind, options).draw(history, path, **options)
+    figure: Figure = _chart(kind, options).draw(history, path, **options)
+    return figure
 
 
 def chart_data(history: History, kind: str, **options: Any) -> dict[str, Any]:

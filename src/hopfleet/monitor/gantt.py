@@ -47,9 +47,16 @@ def gantt_data(history: History) -> Gantt:
     start = history.started or 0.0
     spans = [
         {
-            **{"worker": span.worker, "trial": span.trial, "epoch": span.epoch, "partition": span.partition},
-            **{"work": span.work.value, "started": span.started - start, "ended": span.ended - start},
-            **{"hopped": span.hopped, "failed": span.failed, "undone": span.undone},
+            "worker": span.worker,
+            "trial": span.trial,
+            "epoch": span.epoch,
+            "partition": span.partition,
+            "work": span.work.value,
+            "started": span.started - start,
+            "ended": span.ended - start,
+            "hopped": span.hopped,
+            "failed": span.failed,
+            "undone": span.undone,
         }
         for span in history.spans
     ]

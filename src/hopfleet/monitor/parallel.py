@@ -141,7 +141,11 @@ def _draw_lines(axes: Axes, data: Parallel, leaders: dict[str, str]) -> None:
         line = data.lines[rank]
         merit = line.places[-1] or 0.0
         if line.trial in leaders:
-            look = {"color": leaders[line.trial], "linewidth": 3.0 if rank == 0 else 2.0, "zorder": 30 - rank}
+            look: dict[str, Any] = {
+                "color": leaders[line.trial],
+                "linewidth": 3.0 if rank == 0 else 2.0,
+                "zorder": 30 - rank,
+            }
         else:
             tint = shade(merit if data.mode == "max" else 1 - merit)
             look = {"color": tint, "linewidth": 0.9, "alpha": alpha, "zorder": 2}
@@ -188,7 +192,8 @@ def _draw_axis(axes: Axes, index: int, axis: Axis, unset: bool) -> None:
         axes.plot([index], [place], marker="_", markersize=6, color=INK, zorder=41, clip_on=False)
         axes.annotate(
             shorten(label, 14), (index, place), (-6, 0), textcoords="offset points", ha="right", va="center",
-            fontsize=8, color=INK if place >= 0 else MUTED, zorder=42, bbox=halo, parse_math=False, annotation_clip=False,
+            fontsize=8, color=INK if place >= 0 else MUTED, zorder=42, bbox=halo, parse_math=False,
+            annotation_clip=False,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hopfleet.errors import UsageError
 from hopfleet.monitor.canvas import dress, paper, save
@@ -178,7 +178,7 @@ def _draw_steps(axes: Axes, data: Pareto, x: int, y: int) -> None:
     modes = [data.modes[x], data.modes[y]]
     line = sorted({pair for pair, best in zip(pairs, front(pairs, modes), strict=True) if best})
     # The corner between two neighbours is the point that both are at least as good as.
-    where = "post" if modes[0] == "min" else "pre"
+    where: Literal["post", "pre"] = "post" if modes[0] == "min" else "pre"
     xs, ys = [a for a, _ in line], [b for _, b in line]
     ends_x, ends_y = axes.get_xlim(), axes.get_ylim()
     worst_x, worst_y = ends_x[1] if modes[0] == "min" else ends_x[0], ends_y[1] if modes[1] == "min" else ends_y[0]
@@ -201,7 +201,8 @@ def _label(axes: Axes, points: Sequence[Point], data: Pareto, x: int, y: int) ->
             taken.append(middle)
             axes.annotate(
                 point.trial, (point.values[x], point.values[y]), (5 * side, 5 * above), textcoords="offset points",
-                ha="left" if side > 0 else "right", va="bottom" if above > 0 else "top", fontsize=8, color=INK, zorder=6,
+                ha="left" if side > 0 else "right", va="bottom" if above > 0 else "top", fontsize=8, color=INK,
+                zorder=6,
             )  # fmt: skip
 
 
