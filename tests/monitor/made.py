@@ -27,7 +27,10 @@ def made(
     backend = Simulated(metrics=metrics)
     controller = Controller(
         *(search, POLICIES["longest-remaining"]()),
-        **{"partitions": 2, "valid_partitions": 1, "seed": 0, "estimates": Estimates([1, 1])},
+        partitions=2,
+        valid_partitions=1,
+        seed=0,
+        estimates=Estimates([1, 1]),
     )
     history = History(metric=metric, mode=mode, partitions=2, name="digits")
     trials: dict[str, Trial] = {}
