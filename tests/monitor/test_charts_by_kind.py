@@ -1,10 +1,11 @@
-"""Parallel coordinates, importances, rungs, lineages and Pareto fronts: their data exactly, their pictures by labels."""
+"""Parallel coordinates, importances, rungs, lineages and Pareto fronts: data exactly, pictures by their labels."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_places_and_ticks() -> None:
 
 def test_many_categories_have_ticks_that_do_not_touch() -> None:
     ticks = scale_of([f"c{index}" for index in range(100)]).ticks()
-    assert all(after - before >= 0.045 for (before, _), (after, _) in zip(ticks, ticks[1:], strict=False))
+    assert all(after - before >= 0.045 for (before, _), (after, _) in pairwise(ticks))
 
 
 def test_far_out_values_are_beyond_the_fences() -> None:
