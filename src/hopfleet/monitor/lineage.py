@@ -262,6 +262,10 @@ def _draw_parameter(axes: Axes, parameter: Parameter, path: Sequence[Stretch], l
         axes.plot([stretch.start, stretch.end], [place, place], color=HIGHLIGHTS[0], linewidth=2.2)
         if after is not None:
             axes.plot([stretch.end, stretch.end], [place, after], color=HIGHLIGHTS[0], linewidth=0.9)
+            axes.annotate(
+                short(stretch.config[parameter.name], 8), (stretch.start, place), (3, 3), textcoords="offset points",
+                fontsize=7, color=MUTED, parse_math=False,
+            )  # fmt: skip
     ticks = parameter.scale.ticks()
     axes.set_yticks([place for place, _ in ticks], [shorten(label, 10) for _, label in ticks], parse_math=False)
     middle, reach = (min(places) + max(places)) / 2, max(0.25, 0.7 * (max(places) - min(places)))

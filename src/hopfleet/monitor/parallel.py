@@ -168,7 +168,7 @@ def _heights(data: Parallel) -> list[list[float]]:
     return heights
 
 
-def _smooth(heights: Sequence[float], steps: int = 14) -> tuple[list[float], list[float]]:
+def _smooth(heights: Sequence[float], steps: int = 18) -> tuple[list[float], list[float]]:
     """From axis to axis along a smooth S, so that the eye can follow a line through a crossing."""
     xs, ys = [0.0], [heights[0]]
     for index in range(len(heights) - 1):
