@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import hopfleet as hop
-from hopfleet.domain.messages import EpochEnded, Message, TrialAdded
+from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialResumed
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts import CHARTS, chart_data, draw_chart
 from hopfleet.monitor.colors import HIGHLIGHTS, shade
@@ -286,6 +286,13 @@ def test_rungs_picture() -> None:
     assert widths[2] > widths[1] > widths[0]
     assert "3 of 9 trials went on (thick)" in texts(figure)
     assert {"rung", "reached", "went on", "paused", "ended", "best"} <= set(texts(figure).splitlines())
+
+
+def test_a_trial_that_may_go_on_but_has_not_come_so_far_makes_no_rung() -> None:
+    history = history_of(({"lr": 1}, None))
+    history.apply(1.0, TrialResumed("t0", 5))
+    with pytest.raises(UsageError, match="kind='rungs'"):
+        rungs_data(history)
 
 
 def test_without_rungs_the_remedy_is_named(quiet_history: History) -> None:

@@ -64,7 +64,7 @@ class Rungs:
 
 def rungs_data(history: History) -> Rungs:
     """Rungs and curves. Raises UsageError if no trial was ever told to go on."""
-    if not any(trial.milestones for trial in history.trials.values()):
+    if not any(_epochs(trial) & {*trial.milestones} for trial in history.trials.values()):
         raise UsageError(
             "kind='rungs': no trial of this experiment was told to go on after a pause; "
             "kind='curves' shows its learning curves"
