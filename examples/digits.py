@@ -47,4 +47,4 @@ results = experiment.fit()
 print("best:", results.best.config, results.best.metrics)
 print("its model:", results.best.model())
 print(results.dataframe()[["trial", "accuracy", "config/lr", "config/width"]])
-results.plot("digits.png")  # learning curves
+results.plot(path="digits.png")  # learning curves

@@ -16,6 +16,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.frameworks.base import Task
+from hopfleet.monitor.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.journal import Journal
@@ -166,25 +167,38 @@ class Results:
 
         return dataframe(self.history)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Learning curves as a matplotlib figure; written to ``path``, or to plots/curves.png in the run folder."""
-        from hopfleet.monitor.curves import draw_curves
+    def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+        """A chart as a matplotlib figure, written to ``path`` or to plots/KIND.png in the run folder.
 
-        return draw_curves(self.history, self._picture(path, "curves.png"))
+        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". Options depend on it:
+        ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
+        """
+        from hopfleet.monitor.charts import draw_chart
+
+        figure = draw_chart(self.history, kind, **self._known(kind), **options)
+        save(figure, self._picture(path, f"{kind}.png"))
+        return figure
+
+    def plot_data(self, kind: str = "curves", **options: Any) -> dict[str, Any]:
+        """What a chart shows, as plain values that JSON can hold."""
+        from hopfleet.monitor.charts import chart_data
+
+        return chart_data(self.history, kind, **self._known(kind), **options)
+
+    def _known(self, kind: str) -> dict[str, Any]:
+        """What the run folder tells of a chart."""
+        return {"predicted": self._predicted()} if kind == "gantt" else {}
 
     def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Which worker trained what and when, as a matplotlib figure; written to ``path`` or plots/gantt.png.
+        """Which worker trained what and when: ``plot("gantt", path)``. If a pilot predicted it, that is drawn beneath."""
+        return self.plot("gantt", path)
 
-        If a pilot predicted the run, what it predicted is drawn beneath.
-        """
-        from hopfleet.monitor.gantt import draw_gantt
-
+    def _predicted(self) -> list[Span]:
         prediction = self.folder.prediction() or {"spans": ()}
-        predicted = [
+        return [
             Span(worker, trial, epoch, partition, Work(work), started, ended)
             for worker, trial, epoch, partition, work, started, ended in prediction["spans"]
         ]
-        return draw_gantt(self.history, self._picture(path, "gantt.png"), predicted)
 
     def find_task(self, task: Task | None = None) -> Task:
         """The task given, or the one of the experiment if it can be imported."""

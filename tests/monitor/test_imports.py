@@ -7,8 +7,8 @@ import sys
 
 IMPORTING = """
 import sys
-import hopfleet.monitor.curves, hopfleet.monitor.frame, hopfleet.monitor.gantt, hopfleet.monitor.live
-heavy = {"rich", "matplotlib", "pandas", "numpy", "IPython"} & set(sys.modules)
+import hopfleet.monitor.charts, hopfleet.monitor.frame, hopfleet.monitor.live
+heavy = {"rich", "matplotlib", "pandas", "numpy", "scipy", "IPython"} & set(sys.modules)
 ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("hopfleet.")}
 assert not heavy, heavy
 assert ours <= {"hopfleet.domain", "hopfleet.errors", "hopfleet.monitor"}, ours

@@ -17,6 +17,7 @@ import typer
 from hopfleet.cli.data import partition
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
+from hopfleet.cli.plotting import plot
 from hopfleet.cli.simulating import simulate
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
@@ -55,7 +56,7 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapper
 
 
-for command in (demo, run, resume, ls, show, best, export, partition, simulate, doctor):
+for command in (demo, run, resume, ls, show, best, export, plot, partition, simulate, doctor):
     app.command()(_carried(command))
 
 

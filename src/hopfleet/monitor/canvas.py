@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from hopfleet.errors import UsageError
@@ -47,3 +49,23 @@ def save(figure: Figure, path: str | Path | None) -> None:
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"path={str(path)!r}: must end in one of {', '.join(SUFFIXES)}")
     figure.savefig(path, dpi=150)
+
+
+def spread(wanted: Sequence[float], distance: float) -> list[float]:
+    """Heights near the wanted ones and in the same order, at least ``distance`` apart, between 0 and 1.
+
+    Less the distances below it, each height may equal the next lower one but not undercut it; so neighbours that
+    are too close are pooled at their mean until none are.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: (wanted[index], -index))
+    pools: list[list[float]] = []
+    for place, index in enumerate(order):
+        pools.append([wanted[index] - place * distance])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    bases = [fmean(pool) for pool in pools for _ in pool]
+    highest = 1 - distance / 2 - (len(wanted) - 1) * distance
+    heights = [0.0] * len(wanted)
+    for place, (index, base) in enumerate(zip(order, bases, strict=True)):
+        heights[index] = max(distance / 2, min(base, highest)) + place * distance
+    return heights

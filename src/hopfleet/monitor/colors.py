@@ -19,6 +19,9 @@ RULE = "#dddddd"
 OTHERS = "#b9bcc2"
 FAILURE = "#c1272d"
 
+#: From the worst value to the best: paler than the strong colours, which lie on top.
+_SHADES = ((0xE9, 0xE4, 0xDA), (0xA9, 0xB8, 0xC6), (0x5C, 0x70, 0x92))
+
 _GOLDEN_RATIO = 0.618033988749895
 
 
@@ -40,3 +43,11 @@ def _pale(number: int) -> str:
     hue = number * _GOLDEN_RATIO % 1.0
     red, green, blue = hls_to_rgb(hue, 0.80 + 0.05 * (number % 3 - 1), 0.38)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+
+
+def shade(merit: float) -> str:
+    """The colour of a value, from 0, the worst, to 1, the best."""
+    place = min(1.0, max(0.0, merit)) * (len(_SHADES) - 1)
+    index = min(int(place), len(_SHADES) - 2)
+    mixed = (a + (b - a) * (place - index) for a, b in zip(_SHADES[index], _SHADES[index + 1], strict=True))
+    return "#" + "".join(f"{round(part):02x}" for part in mixed)

@@ -9,12 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import UsageError
-from hopfleet.monitor.canvas import dress, paper, save
+from hopfleet.monitor.canvas import dress, paper, save, spread
 from hopfleet.monitor.colors import FAILURE, MUTED, OTHERS, highlighted, trial_colors
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.wording import describe, number, plural, varying_keys
@@ -44,12 +42,35 @@ class _Curve:
         return self.epochs[index], self.values[index]
 
 
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One metric of all trials after each epoch, the best trial first."""
+
+    metric: str
+    mode: str  #: of the experiment's own metric
+    curves: list[dict[str, Any]]
+
+
+def curves_data(history: History, metric: str | None = None) -> Curves:
+    """The finite values of one metric, the experiment's unless told. Raises UsageError if no trial reports it."""
+    metric = history.reported(metric)
+    curves = [_curve(trial, metric) for trial in history.leaderboard()]
+    return Curves(
+        metric,
+        history.mode,
+        [
+            {"trial": each.trial.id, "state": each.trial.state.value, "epochs": each.epochs, "values": each.values}
+            for each in curves
+        ],
+    )
+
+
 def draw_curves(history: History, path: str | Path | None = None, metric: str | None = None) -> Figure:
     """Learning curves of one metric, the experiment's unless told. ``path`` ends in .png, .svg or .pdf.
 
     Raises UsageError for a metric that no trial reports.
     """
-    metric = _reported(history, metric)
+    metric = history.reported(metric)
     curves = {trial.id: _curve(trial, metric) for trial in history.trials.values()}
     leaders = [curves[trial.id] for trial in highlighted(history) if curves[trial.id].epochs]
     others = [curve for curve in curves.values() if curve.epochs and curve not in leaders]
@@ -68,13 +89,6 @@ def draw_curves(history: History, path: str | Path | None = None, metric: str | 
         axes.text(0.5, 0.5, "no epoch has ended yet", transform=axes.transAxes, ha="center", color=MUTED)
     save(figure, path)
     return figure
-
-
-def _reported(history: History, metric: str | None) -> str:
-    reported = history.metric_names()
-    if metric is not None and metric not in reported:
-        raise UsageError(f"metric={metric!r}: no trial reports it; reported are {', '.join(reported)}")
-    return metric or history.metric
 
 
 def _curve(trial: TrialHistory, metric: str) -> _Curve:
@@ -140,7 +154,7 @@ def _limit(axes: Axes, others: Sequence[_Curve], leaders: Sequence[_Curve]) -> N
 def _label(axes: Axes, leaders: Sequence[_Curve], colors: dict[str, str], keys: Sequence[str]) -> None:
     """Name each leader at the right, joined to its line by a thread where the line goes on to the last epoch."""
     low, high = axes.get_ylim()
-    heights = _spread([(curve.values[-1] - low) / (high - low) for curve in leaders], _LABEL_HEIGHT)
+    heights = spread([(curve.values[-1] - low) / (high - low) for curve in leaders], _LABEL_HEIGHT)
     last = max((curve.epochs[-1] for curve in leaders), default=0)
     for curve, height in zip(leaders, heights, strict=True):
         trial, (epoch, value), color = curve.trial, curve.best, colors[curve.trial.id]
@@ -158,23 +172,3 @@ def _label(axes: Axes, leaders: Sequence[_Curve], colors: dict[str, str], keys: 
             color=color,
             arrowprops=thread if curve.epochs[-1] == last else None,
         )
-
-
-def _spread(wanted: Sequence[float], distance: float) -> list[float]:
-    """Heights near the wanted ones and in the same order, at least ``distance`` apart, between 0 and 1.
-
-    Less the distances below it, each height may equal the next lower one but not undercut it; so neighbours that
-    are too close are pooled at their mean until none are.
-    """
-    order = sorted(range(len(wanted)), key=lambda index: (wanted[index], -index))
-    pools: list[list[float]] = []
-    for place, index in enumerate(order):
-        pools.append([wanted[index] - place * distance])
-        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
-            pools[-2:] = [pools[-2] + pools[-1]]
-    bases = [fmean(pool) for pool in pools for _ in pool]
-    highest = 1 - distance / 2 - (len(wanted) - 1) * distance
-    heights = [0.0] * len(wanted)
-    for place, (index, base) in enumerate(zip(order, bases, strict=True)):
-        heights[index] = max(distance / 2, min(base, highest)) + place * distance
-    return heights

@@ -7,7 +7,7 @@ quick; texts appear only where a bar is wide enough to hold them. What was predi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -32,6 +32,39 @@ _LONG_GAP = 0.2  #: of the whole time: a longer gap between two runs is cut out
 _CUT_GAP = 0.03  #: of the time shown: what a cut gap still takes
 _ROOMY = 0.04  #: inches: bars wider than this have edges and hatches
 _MOST_HOPS = 150  #: more arrows than this would hide the bars
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """What every worker did, in the order in which it ended; times are seconds since the start."""
+
+    workers: list[str]
+    busy: dict[str, float]  #: the part of its stay in which a worker worked
+    spans: list[dict[str, Any]]
+    predicted: list[dict[str, Any]]
+
+
+def gantt_data(history: History, predicted: Sequence[Span] = ()) -> Gantt:
+    """All units and evaluations, and those that were predicted, if any were."""
+    start = history.started or 0.0
+    workers = sorted(history.workers, key=natural_order)
+    spans = [_plain(span, start) for span in history.spans]
+    return Gantt(workers, history.busy_fraction(), spans, [_plain(span, 0.0) for span in predicted])
+
+
+def _plain(span: Span, start: float) -> dict[str, Any]:
+    return {
+        "worker": span.worker,
+        "trial": span.trial,
+        "epoch": span.epoch,
+        "partition": span.partition,
+        "work": span.work.value,
+        "started": span.started - start,
+        "ended": span.ended - start,
+        "hopped": span.hopped,
+        "failed": span.failed,
+        "undone": span.undone,
+    }
 
 
 def draw_gantt(history: History, path: str | Path | None = None, predicted: Sequence[Span] = ()) -> Figure:

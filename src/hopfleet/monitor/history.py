@@ -37,6 +37,7 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.errors import UsageError
 
 Mode = Literal["min", "max"]
 
@@ -79,6 +80,7 @@ class TrialHistory:
     origin: str = "search"  #: or "point", "clone", "person"
     parent: str = ""  #: the trial that it was cloned from
     inherited: tuple[int, ...] = ()  #: the partitions that its parent's model had visited
+    milestones: list[int] = field(default_factory=list)  #: where it was to end, before it was told to go on
     state: TrialState = TrialState.PENDING
     epochs_done: list[EpochRow] = field(default_factory=list)
     best: EpochRow | None = None
@@ -236,6 +238,8 @@ class History:
 
     def _resume(self, message: TrialResumed) -> None:
         trial = self._trial(message.trial)
+        if message.epochs > trial.epochs:
+            trial.milestones.append(trial.epochs)
         trial.epochs = message.epochs
         trial.reason = trial.traceback = ""
         if trial.state is not TrialState.PENDING:
@@ -359,6 +363,12 @@ class History:
     def metric_names(self) -> list[str]:
         """The experiment's metric, then the others in the order in which they first appeared."""
         return list(self._metric_names)
+
+    def reported(self, metric: str | None) -> str:
+        """The metric, or the experiment's if none is named. Raises UsageError for one that no trial reports."""
+        if metric is not None and metric not in self._metric_names:
+            raise UsageError(f"metric={metric!r}: no trial reports it; reported are {', '.join(self._metric_names)}")
+        return metric or self.metric
 
     def progress(self) -> Progress:
         """How far the known trials are.

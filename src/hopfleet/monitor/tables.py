@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STATE_STYLES = {
     TrialState.PENDING: "dim",
     TrialState.RUNNING: "cyan",
+    TrialState.PAUSED: "blue",
     TrialState.COMPLETED: "green",
     TrialState.STOPPED: "yellow",
     TrialState.FAILED: "red",

@@ -88,10 +88,10 @@ class Progress:
     @property
     def clonable(self) -> int:
         """The newest durable version that is complete with all that is known of its epoch; 0 if there is none."""
-        complete = (
-            v for v, durable in self.saved.items() if durable and (v % self.partitions == 0 or v == self.version)
-        )
-        return max(complete, default=0)
+        # What training told of an epoch is known until it ends.
+        if self.saved.get(self.version, False) and self.version > self.epochs_ended * self.partitions:
+            return self.version
+        return max((v for v, durable in self.saved.items() if durable and v % self.partitions == 0), default=0)
 
     @property
     def epoch(self) -> int:

@@ -1,0 +1,65 @@
+"""The command that draws experiments: plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hopfleet.cli.experiments import Json, Name
+from hopfleet.cli.render import facts, print_json
+from hopfleet.errors import UsageError
+from hopfleet.store.folder import find_run
+
+
+def plot(
+    name: Name,
+    kind: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="curves, gantt, parallel, importance, rungs, lineage or pareto."),
+    ] = "curves",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", dir_okay=False, help="A .png, .svg or .pdf; else into the run folder."
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:MODE]", help="Another metric; for pareto two or three, e.g. latency:min."),
+    ] = None,
+    epoch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="For importance: compare all trials after that epoch.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Draw an experiment.
+
+    It may be running. With --json the data of the picture is printed, and nothing is drawn.
+
+    Example: hopfleet plot demo --kind parallel -o parallel.svg
+    """
+    from hopfleet.results import Results
+
+    results = Results(find_run(name))
+    options = {**_metrics(kind, metric or []), **({} if epoch is None else {"epoch": epoch})}
+    if json:
+        print_json(results.plot_data(kind, **options))
+        return
+    results.plot(kind, output, **options)
+    facts([(kind, output or results.folder.plots / f"{kind}.png")])
+
+
+def _metrics(kind: str, given: list[str]) -> dict[str, Any]:
+    """The options that --metric stands for."""
+    if not given:
+        return {}
+    names, _, modes = zip(*(text.partition(":") for text in given), strict=True)
+    if kind == "pareto":
+        return {"metrics": list(names), **({"modes": list(modes)} if any(modes) else {})}
+    if len(given) > 1 or any(modes):
+        raise UsageError(
+            f"--metric {' '.join(given)}: kind={kind!r} takes one name without a mode; pareto takes several"
+        )
+    return {"metric": names[0]}
