@@ -190,7 +190,7 @@ class Results:
         return {"predicted": self._predicted()} if kind == "gantt" else {}
 
     def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Which worker trained what and when: ``plot("gantt", path)``. If a pilot predicted it, that is drawn beneath."""
+        """Which worker trained what and when, and beneath, what a pilot predicted: ``plot("gantt", path)``."""
         return self.plot("gantt", path)
 
     def _predicted(self) -> list[Span]:
