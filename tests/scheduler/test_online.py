@@ -205,7 +205,7 @@ def test_nobody_is_held_while_units_end_at_any_time():
 def test_nothing_to_match():
     floor = floor_of([[1.0]])
     floor.start(0, 0)
-    assert match_and_reserve(floor) == longest_on_floor(floor) == ()
+    assert not match_and_reserve(floor) and not longest_on_floor(floor)
 
 
 def test_a_given_order_counts():

@@ -13,7 +13,7 @@ Start = tuple[int, int]
 """A trial and the worker that begins its next unit."""
 
 Rule = Callable[["Floor"], Sequence[Start]]
-"""What should start now, each trial and each worker at most once, the most urgent first.
+"""All that should start now, each trial and each worker at most once, the most urgent first.
 
 A rule reads the floor and changes nothing. Whoever it leaves out does better to wait for somebody who is busy; while
 nobody is busy it names a start if there is one."""

@@ -11,7 +11,8 @@ import random
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.policies.planned import Mode, Planned
-from hopfleet.scheduler.policies.portfolio import by_portfolio
+from hopfleet.planner.portfolio import plan
+from hopfleet.scheduler.policies.portfolio import EFFORT
 
 SECONDS = 2.0
 """A plan takes no longer."""
@@ -20,7 +21,7 @@ SECONDS = 2.0
 def by_solver(shop: Shop, rng: random.Random) -> Timetable:
     from hopfleet.planner.exact import LIMIT, solve
 
-    hint = by_portfolio(shop, rng)
+    hint = plan(shop, rng, effort=EFFORT)
     if hint.ratio <= 1 + 1e-9 or len(shop.units) > LIMIT:
         return hint
     return solve(shop, seconds=SECONDS, hint=hint)[0]
