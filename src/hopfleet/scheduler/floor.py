@@ -128,7 +128,9 @@ class Floor:
         floor.noise = self.noise
         floor.todo = [{worker: visits[:] for worker, visits in todo.items()} for todo in self.todo]
         floor.epoch = self.epoch[:]
-        floor.laps = [min(laps, most_laps) for laps in self.laps]
+        # Of everybody the same: who is ahead stays ahead.
+        beyond = max(0, max(self.laps, default=0) - most_laps)
+        floor.laps = [max(0, laps - beyond) for laps in self.laps]
         floor.trial_free = self.trial_free[:]
         floor.runs = self.runs.copy()
         busy = set(self.runs.values())

@@ -20,7 +20,7 @@ Planner = Callable[[Shop], Timetable]
 PlannedUnit = tuple[int, int, int]
 """Trial, epoch and partition."""
 
-MOST_UNITS = 2000
+MOST_UNITS = 400
 """Epochs are planned ahead while there are fewer units than this."""
 
 

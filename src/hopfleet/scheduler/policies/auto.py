@@ -37,7 +37,7 @@ CLEAR = 3e-3
 HOPELESS = 0.03
 """Who is behind by this much in the first dry run gets no other."""
 LOOSE = 0.2
-"""With more noise than this no plan is kept."""
+"""With more noise than this no plan is worth to be kept, and dry runs cannot tell the rules apart."""
 CHANGED = 0.3
 """The choice is made again when the noise has changed by this part of itself ..."""
 SLIGHT = 0.02
@@ -76,16 +76,21 @@ class Auto(Dispatcher):
         if self._mirror.news != self._news:
             self._renew(floor, rng, self._candidates(floor, rng))
         elif self._noise_changed(floor) or self._strays(floor):
+            candidates = self._candidates(floor, rng)
             # Better to keep a plan that is under way than to make another like it from the middle.
-            self._renew(floor, rng, [self.chosen, *self._candidates(floor, rng)])
+            self._renew(floor, rng, [self.chosen, *candidates] if len(candidates) > 1 else candidates)
         elif self.chosen.plan is not None and not self.chosen.plan.covers(floor):
             self.chosen.plan.extend(floor)
         return self._rule(floor)
 
     def _noise_changed(self, floor: Floor) -> bool:
-        # The first few units say little about the noise.
-        enough = self._units - floor.units >= len(floor.worker_free)
-        return enough and abs(floor.noise - self._noise) > max(CHANGED * self._noise, SLIGHT)
+        # The first few units say little about the noise; the last few are done before it matters.
+        workers, done = len(floor.worker_free), self._units - floor.units
+        if floor.noise > LOOSE:
+            enough = self._noise <= LOOSE and 2 * done >= workers
+        else:
+            enough = done >= 2 * workers and abs(floor.noise - self._noise) > max(CHANGED * self._noise, SLIGHT)
+        return enough and floor.units > workers
 
     def _strays(self, floor: Floor) -> bool:
         """Whether it is time to see if a rule, which promises nothing, still ends when its dry run did."""
@@ -99,16 +104,13 @@ class Auto(Dispatcher):
         self._rule = self.chosen.rule()
 
     def _candidates(self, floor: Floor, rng: random.Random) -> list[Candidate]:
-        rules = [
+        if floor.noise > LOOSE:
+            return [MATCH_RESERVE]
+        ahead, around = Plan(floor, lambda shop: self._planner(shop, rng)), Plan(floor, rotation())
+        return [
             MATCH_RESERVE,
             Candidate("match", lambda: match_alone),
             Candidate("longest-remaining", lambda: longest_on_floor),
-        ]
-        if floor.noise > LOOSE:
-            return rules
-        ahead, around = Plan(floor, lambda shop: self._planner(shop, rng)), Plan(floor, rotation())
-        return [
-            *rules,
             Candidate("portfolio, strictly", lambda: strictly(ahead), ahead),
             Candidate("portfolio, as priorities", lambda: by_start(ahead), ahead),
             Candidate("rotation, strictly", lambda: strictly(around), around),
@@ -116,6 +118,8 @@ class Auto(Dispatcher):
 
 
 def _best(floor: Floor, candidates: Sequence[Candidate], rng: random.Random) -> Candidate:
+    if len(candidates) == 1:
+        return candidates[0]
     if floor.noise <= SLIGHT:
         ratios = [_ratio(floor, candidate, exact) for candidate in candidates]
         least = min(ratios)
