@@ -9,12 +9,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
-from hopfleet.controller import Controller
+from hopfleet.background import in_background
+from hopfleet.controller import MAX_LIVE, Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost
@@ -28,6 +30,7 @@ from hopfleet.monitor.live import LiveView, open_view
 from hopfleet.results import Results
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
+from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
 from hopfleet.search.base import Goal, Search, at_least_one
 from hopfleet.store.folder import RunFolder, check_name, home
@@ -138,6 +141,9 @@ class Experiment:
             self.backend = _named("backend", backend, BACKENDS) if isinstance(backend, str) else backend
         if policy is not None:
             self.policy_name, self.policy = policy, _named("policy", policy, POLICIES)
+            if self.policy is Exact:
+                require_solver()
+                self.policy = partial(Exact, in_background)
 
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is satisfied; an unfinished run of the same definition is continued.
@@ -276,6 +282,8 @@ class Experiment:
         workers, why = self._worker_count(device, devices)
         count = f"{workers} worker{'s' if workers > 1 else ''}"
         view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
+        if self.policy_name == "exact" and (warning := too_large(min(self.search.trials, MAX_LIVE), len(train))):
+            view.warn(warning)
         job = Job(
             task=self.task,
             train=train,

@@ -18,7 +18,16 @@ from typing import Any
 
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller import Controller
-from hopfleet.domain.messages import Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
+from hopfleet.domain.messages import (
+    Evaluate,
+    Event,
+    Message,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+    WorkerJoined,
+)
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import UsageError, WorkersLost
@@ -279,11 +288,15 @@ def _run(
     while not controller.finished:
         if not events:
             raise WorkersLost(f"nothing can go on at {backend.now():.4g} s: a partition is on no worker any more")
-        for event in events:
+        for event, following in zip(events, (*events[1:], None), strict=True):
             if controller.refuses(event):
                 continue
             began = time.perf_counter()
-            decided = controller.handle(event)
+            if isinstance(event, WorkerJoined) and isinstance(following, WorkerJoined):
+                controller.restore([event])  # those who join at the same moment are counted before anybody starts
+                decided: list[Message] = []
+            else:
+                decided = controller.handle(event)
             spent += time.perf_counter() - began
             decisions += 1
             for message in (event, *decided):

@@ -104,7 +104,9 @@ class Mirror:
 
     def _follow(self, schedule: Schedule) -> None:
         """Take in what trials did since the last look."""
-        seen = [(len(p.visits), p.trains_on, p.state, p.epochs_ended, p.outcome, len(p.forced)) for p in self._trials]
+        seen: list[tuple[object, ...]] = [
+            (len(p.visits), p.trains_on, p.state, p.epochs_ended, p.outcome, len(p.forced)) for p in self._trials
+        ]
         if seen == self._seen:
             return
         for index, (before, after) in enumerate(zip(self._seen, seen, strict=True)):
@@ -184,7 +186,9 @@ class Mirror:
     def _refresh(self, schedule: Schedule) -> None:
         """Ask for all expected times again: what one trial's units took says something of the others'."""
         floor = self.floor
-        live = [(index, progress) for index, progress in enumerate(self._trials) if progress.trial.id in schedule.trials]
+        live = [
+            (index, progress) for index, progress in enumerate(self._trials) if progress.trial.id in schedule.trials
+        ]
         changes: list[tuple[float, float]] = []
         for index, _ in live:
             self._clear(index)

@@ -115,11 +115,9 @@ def by_start(plan: Plan) -> Rule:
     def rule(floor: Floor) -> Sequence[Start]:
         starts: dict[int, int] = {}
         taken: set[int] = set()
-        for _, trial, worker in sorted(
-            (plan.starts.get((trial, floor.epoch[trial], floor.partition(trial, worker)), math.inf), trial, worker)
-            for worker in floor.idle_workers
-            for trial in floor.able(worker)
-        ):
+        pairs = [(trial, worker) for worker in floor.idle_workers for trial in floor.able(worker)]
+        begin = {(t, w): plan.starts.get((t, floor.epoch[t], floor.partition(t, w)), math.inf) for t, w in pairs}
+        for trial, worker in sorted(pairs, key=lambda pair: (begin[pair], pair)):
             if trial not in starts and worker not in taken:
                 starts[trial] = worker
                 taken.add(worker)

@@ -27,7 +27,7 @@ class Dispatcher(ABC):
         self._balanced = Balanced()
         self._slots: list[Slot] = []
         self._layout = Layout.EVERYWHERE
-        #: What is still to start of the last choice, and the moment that it holds for: time, news and how many are idle.
+        #: What is still to start of the last choice, and when that holds: time, news and how many are idle.
         self._starts: list[Start] = []
         self._moment: tuple[float, int, int, int] | None = None
 
@@ -51,6 +51,8 @@ class Dispatcher(ABC):
         return False
 
     def _on_floor(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
+        if _gathers(schedule):
+            return None
         floor = self._mirror.look(schedule)
         if floor.expects_more:
             return None
@@ -74,3 +76,13 @@ class Dispatcher(ABC):
     @abstractmethod
     def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
         """What should start now; nobody, if all do better to wait."""
+
+
+def _gathers(schedule: Schedule) -> bool:
+    """Whether a run begins and workers are still joining: better to wait for a plan than to spoil it at once.
+
+    Only until the first unit ends, in case that somebody never comes.
+    """
+    if schedule.measured or len(schedule.idle) == len(schedule.slots):
+        return False
+    return not all(schedule.replicas(partition) for partition in range(schedule.partitions))

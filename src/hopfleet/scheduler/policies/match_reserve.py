@@ -59,12 +59,8 @@ def match_and_reserve(floor: Floor, critical: float = CRITICAL) -> Sequence[Star
 def _reservations(floor: Floor, critical: float) -> list[Start]:
     """The pairs of one who is critical and still busy, and one who is idle and can afford to wait."""
     now, trial_left, worker_left = floor.now, floor.trial_left, floor.worker_left
-    trial_ends = [
-        left and (free if free > now else now) + left for free, left in zip(floor.trial_free, trial_left, strict=True)
-    ]
-    worker_ends = [
-        left and (free if free > now else now) + left for free, left in zip(floor.worker_free, worker_left, strict=True)
-    ]
+    trial_ends = [left and max(free, now) + left for free, left in zip(floor.trial_free, trial_left, strict=True)]
+    worker_ends = [left and max(free, now) + left for free, left in zip(floor.worker_free, worker_left, strict=True)]
     bound = max(max(trial_ends), max(worker_ends), now)
     unit = sum(worker_left) / max(floor.units, 1)
     # The less is known of when units end, the less it is worth to wait for one.
