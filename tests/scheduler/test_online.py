@@ -145,10 +145,6 @@ def test_the_solver_is_asked_where_the_portfolio_is_not_at_the_bound(monkeypatch
     assert len(asked) == 1
 
 
-#: Three trials on three workers, where a plan that begins with the long units ends a third later than the best.
-SQUARE = [[3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 1.0]]
-
-
 def badly(shop: Shop, rng: random.Random) -> Timetable:
     return Timetable.of_order(shop, range(len(shop.units)))
 
@@ -168,14 +164,17 @@ def asks_later(answers: list[Timetable], polls: int):
     return submit
 
 
-@pytest.mark.parametrize(("polls", "most"), [(0, 1.01), (2, 1.5), (99, 9.0)])
-def test_the_solver_s_plan_is_taken_when_it_comes(monkeypatch, polls, most):
+def test_the_solver_s_plan_is_taken_when_it_comes(monkeypatch):
+    """At once, later, or never, when the other plan is followed: there each trial is a unit behind the one before."""
     monkeypatch.setattr(exact_policy, "solve", lambda shop, **options: (solved(shop), True))
-    answers: list[Timetable] = []
-    policy = Exact(asks_later(answers, polls))
-    policy._portfolio = badly
-    assert run(policy, SQUARE) < most
-    assert len(answers) >= 1
+    ratios = []
+    for polls in (0, 4, 999):
+        policy = Exact(asks_later([], polls))
+        policy._portfolio = badly
+        ratios.append(run(policy, homogeneous(6, 6)))
+    assert ratios[0] == pytest.approx(1.0)
+    assert ratios[2] == pytest.approx(11 / 6)
+    assert ratios[0] < ratios[1] < ratios[2]
 
 
 def test_a_plan_that_came_too_late_is_not_taken(monkeypatch):
@@ -185,7 +184,7 @@ def test_a_plan_that_came_too_late_is_not_taken(monkeypatch):
     )
     policy = Exact()
     policy._portfolio = lambda shop, rng: solved(shop)
-    assert run(policy, SQUARE) == pytest.approx(1.0)
+    assert run(policy, homogeneous(6, 6)) == pytest.approx(1.0)
 
 
 def test_no_answer_about_another_floor(monkeypatch):

@@ -105,8 +105,15 @@ class Simulated:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
                 return [WorkerLost(event.worker, "simulated failure")]
             if isinstance(event, WorkerJoined):
+                joined: list[Event] = [event]
                 self._alive.add(event.worker)
-            elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
+                while self._queue and self._queue[0][0] == self._clock and isinstance(self._queue[0][2], WorkerJoined):
+                    another = self._queue[0][2]
+                    heapq.heappop(self._queue)
+                    self._alive.add(another.worker)
+                    joined.append(another)
+                return joined
+            if isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
                 continue
             return [event]
         return []
