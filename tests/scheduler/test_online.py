@@ -28,6 +28,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.floor import floor_of
 from hopfleet.scheduler.policies import POLICIES, balanced
 from hopfleet.scheduler.policies import exact as exact_policy
+from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.exact import Exact
@@ -45,6 +46,7 @@ LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "random"})
 @pytest.fixture(autouse=True)
 def quick_solver(monkeypatch):
     monkeypatch.setattr(exact_policy, "SECONDS", 0.02)
+    monkeypatch.setattr(portfolio_policy, "FIRST_EFFORT", 2_000)
 
 
 # --------------------------------------------------------------------------------------------- properties

@@ -13,6 +13,8 @@ EFFORT = 20_000
 """Placements of units: 50 ms or so, spent only where the bound is not reached before."""
 FIRST_EFFORT = 300_000
 """The same for the first plan of a run, which nobody has to wait for at any other time: 0.8 s or so, ..."""
+FIRST_EACH = 6_000
+"""... and no more than this for each unit: a tiny shop is soon done ..."""
 SMALL = 500
 """... if there are no more units than this: a larger shop is at the bound, or needs longer than that."""
 
@@ -24,8 +26,9 @@ class ByPortfolio:
         self._effort = FIRST_EFFORT
 
     def __call__(self, shop: Shop, rng: random.Random) -> Timetable:
-        effort, self._effort = self._effort, EFFORT
-        return plan(shop, rng, effort=effort if len(shop.units) <= SMALL else EFFORT)
+        units = len(shop.units)
+        effort, self._effort = min(self._effort, FIRST_EACH * units), EFFORT
+        return plan(shop, rng, effort=effort if units <= SMALL else EFFORT)
 
 
 class Portfolio(Planned):
