@@ -16,7 +16,7 @@ import torch
 from sample_tasks import Faulty, KillOnce, Plain, Printing, arrays
 
 import hopfleet as hop
-from hopfleet.errors import DataError, ExperimentExists, NotFound, SpaceError, TaskError, UsageError
+from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
 
@@ -68,6 +68,13 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
 def test_wrong_values_are_refused_at_once(changes: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         experiment(**changes)
+
+
+def test_a_missing_solver_is_told_before_work_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment(policy="exact")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"hopfleet\[solver\]"):
+        experiment(policy="exact")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hopfleet.backends.simulated import Failure
+from hopfleet.backends.simulated import Failure, Simulated
+from hopfleet.domain.messages import WorkerLost
 from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.planner.balance import relax
 from hopfleet.scheduler.policies import POLICIES
@@ -125,3 +126,12 @@ def test_pictures(tmp_path: Path, suffix: str) -> None:
     path = simulate(trials=4, partitions=2).gantt(tmp_path / f"gantt.{suffix}")
     assert path.stat().st_size > 1000
     assert [entry.name for entry in tmp_path.iterdir()] == [f"gantt.{suffix}"]
+
+
+def test_those_who_join_at_once_are_told_together() -> None:
+    """So that nobody starts before all are counted, and the first plan is made for all."""
+    backend = Simulated(lambda command, trial: 1.0, failures=[Failure(0.5, "w2", back=1.0)])
+    backend.start(None, 3)
+    assert [event.worker for event in backend.receive(0.0)] == ["w1", "w2", "w3"]
+    assert [type(event) for event in backend.receive(0.0)] == [WorkerLost]
+    assert len(backend.receive(0.0)) == 1

@@ -10,11 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
+from hopfleet.background import in_background
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
@@ -50,8 +52,9 @@ from hopfleet.preview import (
 from hopfleet.results import Results
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
+from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import Goal, Search, at_least_one
+from hopfleet.search.base import MAX_LIVE, Goal, Search, at_least_one
 from hopfleet.store.folder import RunFolder, check_name, home
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
@@ -183,6 +186,9 @@ class Experiment:
             self.backend = _named("backend", backend, BACKENDS) if isinstance(backend, str) else backend
         if policy is not None:
             self.policy_name, self.policy = policy, _named("policy", policy, POLICIES)
+            if self.policy is Exact:
+                require_solver()
+                self.policy = partial(Exact, in_background)
 
     def preview(self, *, quiet: bool = False) -> Preview:
         """What a run from the beginning will take, by a pilot on real batches and a simulation.
@@ -343,6 +349,8 @@ class Experiment:
         workers, why = self._worker_count(device, devices)
         count = f"{workers} worker{'s' if workers > 1 else ''}"
         view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
+        if self.policy_name == "exact" and (warning := too_large(min(self.search.trials, MAX_LIVE), len(train))):
+            view.warn(warning)
         outline = self._outline(train, valid, workers)
         versions = Versions(self.folder.checkpoints)
         versions.sweep()

@@ -18,7 +18,14 @@ from typing import Any
 
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller import Controller
-from hopfleet.domain.messages import Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
+from hopfleet.domain.messages import (
+    Evaluate,
+    Event,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+)
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError, WorkersLost

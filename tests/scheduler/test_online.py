@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -17,15 +18,20 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
+from hopfleet.errors import MissingExtra
 from hopfleet.planner.costs import cnns, homogeneous
+from hopfleet.planner.portfolio import plan
 from hopfleet.planner.shop import Shop, ShopUnit
+from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.floor import floor_of
 from hopfleet.scheduler.policies import POLICIES, balanced
 from hopfleet.scheduler.policies import exact as exact_policy
+from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
+from hopfleet.scheduler.policies.exact import Exact
 from hopfleet.scheduler.policies.longest_remaining import longest_on_floor
 from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_alone, match_and_reserve
 from hopfleet.scheduler.policies.planned import Mode
@@ -41,6 +47,7 @@ LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "random"})
 @pytest.fixture(autouse=True)
 def quick_solver(monkeypatch):
     monkeypatch.setattr(exact_policy, "SECONDS", 0.02)
+    monkeypatch.setattr(portfolio_policy, "FIRST_EFFORT", 2_000)
 
 
 # --------------------------------------------------------------------------------------------- properties
@@ -129,11 +136,80 @@ def test_near_the_bound(policy):
     assert run(POLICIES[policy](), cnns(8, 4, random.Random(2)), epochs=2, noise=0.1) < 1.25
 
 
-def test_the_solver_is_asked_where_the_portfolio_is_not_at_the_bound():
+def test_the_solver_is_asked_where_the_portfolio_is_not_at_the_bound(monkeypatch):
     """Both workers are ready at 5, but the only configuration cannot be at both: 7 is the best, not 6."""
     units = (ShopUnit(0, 0, 1.0), ShopUnit(0, 1, 1.0))
-    shop = Shop(1, 2, units, worker_ready=(5.0, 5.0))
-    assert exact_policy.by_solver(shop, random.Random(0)).makespan == 7.0
+    hint = Timetable.of_order(Shop(1, 2, units, worker_ready=(5.0, 5.0)), [0, 1])
+    asked = []
+    monkeypatch.setattr(exact_policy, "solve", lambda shop, **options: (asked.append(shop) or options["hint"], True))
+    exact_policy._question(hint)()
+    assert asked == [hint.shop]
+    exact_policy._question(Timetable.of_order(Shop.of_times([[1.0]]), [0]))()
+    assert len(asked) == 1
+
+
+def badly(shop: Shop, rng: random.Random) -> Timetable:
+    return Timetable.of_order(shop, range(len(shop.units)))
+
+
+def solved(shop: Shop) -> Timetable:
+    return plan(shop, random.Random(0))
+
+
+def asks_later(answers: list[Timetable], polls: int):
+    """Answers after so many polls."""
+
+    def submit(job):
+        answers.append(job())
+        left = iter([None] * polls)
+        return lambda: next(left, answers[-1])
+
+    return submit
+
+
+def test_the_solver_s_plan_is_taken_when_it_comes(monkeypatch):
+    """At once, later, or never, when the other plan is followed: there each trial is a unit behind the one before."""
+    monkeypatch.setattr(exact_policy, "solve", lambda shop, **options: (solved(shop), True))
+    ratios = []
+    for polls in (0, 4, 999):
+        policy = Exact(asks_later([], polls))
+        policy._portfolio = badly
+        ratios.append(run(policy, homogeneous(6, 6)))
+    assert ratios[0] == pytest.approx(1.0)
+    assert ratios[2] == pytest.approx(11 / 6)
+    assert ratios[0] < ratios[1] < ratios[2]
+
+
+def test_a_plan_that_came_too_late_is_not_taken(monkeypatch):
+    """The answer is worse than what is followed."""
+    monkeypatch.setattr(
+        exact_policy, "solve", lambda shop, **options: (Timetable.of_order(shop, range(len(shop.units))), True)
+    )
+    policy = Exact()
+    policy._portfolio = lambda shop, rng: solved(shop)
+    assert run(policy, homogeneous(6, 6)) == pytest.approx(1.0)
+
+
+def test_no_answer_about_another_floor(monkeypatch):
+    """A trial that came while the solver was thinking makes it a new question."""
+    answers: list[Timetable] = []
+    desk = Desk((0,), (1,), trials=2, epochs=1, valid=0)
+    policy = Exact(asks_later(answers, 99))
+    assert decide(policy, desk) is not None
+    desk.schedule.add(trial(3, 1))
+    assert decide(policy, desk) is not None
+    assert [len(answer.starts) for answer in answers] == [4, 6]
+
+
+def test_the_solver_is_missed_before_work_begins(monkeypatch):
+    monkeypatch.setattr(exact_policy.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match="hopfleet\\[solver\\]"):
+        Exact()
+
+
+def test_too_large_for_the_solver():
+    assert exact_policy.too_large(16, 16) is None
+    assert "5120 units" in exact_policy.too_large(320, 16)
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -206,7 +282,7 @@ def test_nobody_is_held_while_units_end_at_any_time():
 def test_nothing_to_match():
     floor = floor_of([[1.0]])
     floor.start(0, 0)
-    assert match_and_reserve(floor) == longest_on_floor(floor) == ()
+    assert not match_and_reserve(floor) and not longest_on_floor(floor)
 
 
 def test_a_given_order_counts():
@@ -327,7 +403,7 @@ def test_trials_that_end_leave_nothing_behind():
     policy = Balanced()
     assert decide(policy, desk) is not None
     desk.schedule.settle("t1", Outcome(TrialState.STOPPED))
-    desk.schedule.remove("t1", TrialState.STOPPED)
+    desk.schedule.park("t1", TrialState.STOPPED)
     for _ in range(4):
         choice = decide(policy, desk)
         assert choice.unit.trial in ("t2", "t3")
@@ -422,3 +498,68 @@ def test_lost_workers_and_new_trials_make_it_plan_again():
     desk.schedule.park("t3", desk["t3"].state.FAILED)
     decide(policy, desk)
     assert len(policy.choices) == 4
+
+
+def test_very_many_trials_are_not_even_looked_at(monkeypatch):
+    monkeypatch.setattr("hopfleet.scheduler.mirror.Mirror.look", lambda *_: pytest.fail("looked"))
+    desk = Desk((0,), (1,), trials=130, valid=0)
+    assert decide(Auto(), desk) is not None
+
+
+def test_the_first_plan_waits_for_workers_that_join():
+    """w1 begins, w2 waits for w3 rather than spoil the plan; but not for longer than w1's first unit."""
+    desk = Desk((0,), (1,), partitions=3, trials=3, valid=0)
+    policy = Auto()
+    first = decide(policy, desk)
+    desk.start(first.worker, first.unit.trial, first.unit.partition)
+    assert decide(policy, desk) is None
+    desk.schedule.now = 0.5
+    desk.schedule.finish_training(first.worker, 0.5, {})
+    assert decide(policy, desk) is not None
+
+
+# --------------------------------------------------------------------------------------------- estimates
+
+
+def learned(prior, spread, rounds=8, sigma=0.2):
+    """Estimates of eight trials whose true costs are ``spread`` apart, and those costs."""
+    rng = random.Random(3)
+    estimates = Estimates([1] * 4, prior=prior)
+    costs = [math.exp(rng.gauss(0.0, spread)) for _ in range(8)]
+    for visit in range(rounds):
+        for number, cost in enumerate(costs):
+            partition = (number + visit) % 4
+            seconds = cost * rng.lognormvariate(0.0, sigma)
+            estimates.measured(f"t{number}", number, f"w{partition}", partition, seconds)
+    return estimates, costs
+
+
+def test_a_prior_that_holds_is_kept():
+    """What trials differ by is no more than chance."""
+    estimates, _ = learned(lambda number, worker, partition: 1.0, 0.0)
+    times = [estimates.expected(f"t{number}", number, "w0", 0) for number in range(8)]
+    assert max(times) / min(times) < 1.1
+    assert estimates.noise == pytest.approx(0.2, rel=0.3)
+
+
+@pytest.mark.parametrize("prior", [None, lambda number, worker, partition: 1.0])
+def test_what_stands_out_is_learned(prior):
+    estimates, costs = learned(prior, 1.0)
+    for number, cost in enumerate(costs):
+        assert estimates.expected(f"t{number}", number, "w0", 0) == pytest.approx(cost, rel=0.4)
+
+
+def test_surprises_of_long_ago_are_forgotten():
+    estimates = Estimates([1], prior=lambda number, worker, partition: 1.0)
+    for seconds in [9.0] * 4 + [1.0] * 1000:
+        estimates.measured("t1", 0, "w1", 0, seconds)
+    assert estimates.noise < 0.05
+
+
+def test_a_trial_that_ended_says_nothing_of_others():
+    estimates = Estimates([1])
+    estimates.measured("t1", 0, "w1", 0, 5.0)
+    assert estimates.expected("t2", 1, "w1", 0) == pytest.approx(5.0)
+    estimates.forget("t1")
+    estimates.forget("t1")
+    assert estimates.expected("t2", 1, "w1", 0) == 1.0

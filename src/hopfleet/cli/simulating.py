@@ -45,6 +45,7 @@ def simulate(
 
     Example: hopfleet simulate --trials 16 --partitions 8 --costs cnn --policy random --seeds 5
     """
+    from hopfleet.scheduler.policies.exact import too_large
     from hopfleet.simulation import Workload
     from hopfleet.simulation import simulate as simulated
 
@@ -52,6 +53,9 @@ def simulate(
         raise UsageError(f"--seeds {seeds}: must be at least 1")
     work = None if file is None else Workload.read(file)
     failures = [_failure(text) for text in fail or ()]
+    size = (trials, partitions) if work is None else (len(work.times), len(work.replicas))
+    if policy == "exact" and (warning := too_large(*size)):
+        typer.echo(f"warning: {warning}", err=True)
     runs = [
         simulated(
             work,

@@ -66,9 +66,7 @@ def run(
     backend: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where workers live: local, inline (in this process), ...")
     ] = None,
-    policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which unit runs next: longest-remaining, random, ...")
-    ] = None,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which unit runs next: auto, random, ...")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an experiment of the same name, with all its results.")
     ] = False,

@@ -6,14 +6,19 @@ The rule sees the expected times alone, as it would in earnest; the actual ones 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from hopfleet.scheduler.floor import Floor, Rule
 
 Factor = Callable[[int, int, int], float]
 """By what an actual unit time differs, by trial, partition and epoch."""
+
+DRAWN = 10007
+"""Random numbers that all dry runs share, each from another beginning; a prime, so that units rarely meet."""
 
 
 def exact(trial: int, partition: int, epoch: int) -> float:
@@ -22,17 +27,18 @@ def exact(trial: int, partition: int, epoch: int) -> float:
 
 def lognormal(sigma: float, seed: int) -> Factor:
     """Independent factors with a mean of 1; the same unit always gets the same one, whatever the rule does."""
-    drawn: dict[tuple[int, int, int], float] = {}
-    rng = random.Random(seed)
+    normals, shift, exp = _normals(), -sigma * sigma / 2, math.exp
 
     def factor(trial: int, partition: int, epoch: int) -> float:
-        unit = trial, partition, epoch
-        if unit not in drawn:
-            rng.seed(f"{seed} {unit}")
-            drawn[unit] = rng.lognormvariate(-sigma * sigma / 2, sigma)
-        return drawn[unit]
+        return exp(shift + sigma * normals[(seed + 8191 * trial + 131 * partition + 17 * epoch) % DRAWN])
 
     return factor
+
+
+@cache
+def _normals() -> list[float]:
+    rng = random.Random(0)
+    return [rng.gauss(0.0, 1.0) for _ in range(DRAWN)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +61,19 @@ def dry_run(floor: Floor, rule: Rule, *, laps: int = 0, factor: Factor = exact) 
     heapq.heapify(running)
     trials = [max(free - begun, 0.0) for free in floor.trial_free]
     workers = [max(free - begun, 0.0) for free in floor.worker_free]
-    last = begun
+    seconds, epoch, now = floor.seconds, floor.epoch, begun
     while True:
-        while starts := rule(floor):
-            for trial, worker in starts:
+        if floor.idle_trials and floor.idle_workers:
+            for trial, worker in rule(floor):
                 partition = floor.start(trial, worker)
-                actual = floor.seconds[trial][partition] * factor(trial, partition, floor.epoch[trial])
+                actual = seconds[trial][partition] * factor(trial, partition, epoch[trial])
                 trials[trial] += actual
                 workers[worker] += actual
-                heapq.heappush(running, (floor.now + actual, worker))
+                heapq.heappush(running, (now + actual, worker))
         if not running:
-            return Outcome(last - begun, max(*trials, *workers, 0.0))
-        last = floor.now = running[0][0]
+            return Outcome(now - begun, max(*trials, *workers, 0.0))
+        now = floor.now = running[0][0]
         # Ends that only rounding keeps apart are one event.
-        while running and running[0][0] <= last * (1 + 1e-12):
+        same = now * (1 + 1e-12)
+        while running and running[0][0] <= same:
             floor.finish(heapq.heappop(running)[1])

@@ -13,7 +13,7 @@ Start = tuple[int, int]
 """A trial and the worker that begins its next unit."""
 
 Rule = Callable[["Floor"], Sequence[Start]]
-"""What should start now, each trial and each worker at most once, the most urgent first.
+"""All that should start now, each trial and each worker at most once, the most urgent first.
 
 A rule reads the floor and changes nothing. Whoever it leaves out does better to wait for somebody who is busy; while
 nobody is busy it names a start if there is one."""
@@ -128,7 +128,9 @@ class Floor:
         floor.noise = self.noise
         floor.todo = [{worker: visits[:] for worker, visits in todo.items()} for todo in self.todo]
         floor.epoch = self.epoch[:]
-        floor.laps = [min(laps, most_laps) for laps in self.laps]
+        # Of everybody the same: who is ahead stays ahead.
+        beyond = max(0, max(self.laps, default=0) - most_laps)
+        floor.laps = [max(0, laps - beyond) for laps in self.laps]
         floor.trial_free = self.trial_free[:]
         floor.runs = self.runs.copy()
         busy = set(self.runs.values())

@@ -40,7 +40,9 @@ class Mirror:
         self.news = 0
         self._workers: list[str] = []
         self._worker_index: dict[str, int] = {}
-        self._trials: list[str] = []
+        #: The worker of each partition that has one.
+        self._homes: dict[int, str] = {}
+        self._trials: list[Progress] = []
         self._trial_index: dict[str, int] = {}
         #: What was known of each trial at the last look.
         self._seen: list[tuple[object, ...]] = []
@@ -52,19 +54,19 @@ class Mirror:
         crowded = len(self._trials) > 2 * len(schedule.trials) + 16
         if list(schedule.slots) != self._workers or crowded:
             self._rebuild(schedule)
+        for name, progress in schedule.trials.items():
+            if name not in self._trial_index:
+                self._append(progress)
+        self._follow(schedule)
         if schedule.measured >= self._next_refresh:
             self._next_refresh = min(2 * schedule.measured, schedule.measured + len(schedule.trials))
             self._refresh(schedule)
-        for name, progress in schedule.trials.items():
-            if name not in self._trial_index:
-                self._append(name, progress)
-        self._follow(schedule)
         self._busy(schedule)
         return self.floor
 
     def assignment(self, schedule: Schedule, start: Start) -> Assignment | None:
         """What a start on the floor means; None while the model is not where the worker can load it."""
-        progress, worker = schedule.trials[self._trials[start[0]]], self._workers[start[1]]
+        progress, worker = self._trials[start[0]], self._workers[start[1]]
         if not progress.loadable_by(worker):
             return None
         return Assignment(worker, Unit(progress.trial.id, progress.epoch, self.floor.partition(*start)))
@@ -79,6 +81,7 @@ class Mirror:
         for index, slot in enumerate(schedule.slots.values()):
             for partition in range(schedule.partitions) if slot.partitions is None else slot.partitions:
                 home[partition] = index
+        self._homes = {j: self._workers[index] for j, index in enumerate(home) if index >= 0}
         count = len(self._workers)
         self.floor = Floor(schedule.now, home, [0.0] * count, [0.0] * count)
         self.floor.wanted = [set() for _ in self._workers]
@@ -86,11 +89,11 @@ class Mirror:
         self._trial_index.clear()
         self._seen.clear()
 
-    def _append(self, name: str, progress: Progress) -> None:
+    def _append(self, progress: Progress) -> None:
         self.news += 1
         floor = self.floor
-        self._trial_index[name] = len(self._trials)
-        self._trials.append(name)
+        self._trial_index[progress.trial.id] = len(self._trials)
+        self._trials.append(progress)
         self._seen.append(())
         floor.seconds.append([])
         floor.todo.append({})
@@ -101,24 +104,23 @@ class Mirror:
 
     def _follow(self, schedule: Schedule) -> None:
         """Take in what trials did since the last look."""
-        for index, name in enumerate(self._trials):
-            progress = schedule.trials.get(name)
-            if progress is None:
-                if self.floor.todo[index]:
-                    self.news += 1
-                    self._clear(index)
+        seen: list[tuple[object, ...]] = [
+            (len(p.visits), p.trains_on, p.state, p.epochs_ended, p.trial.epochs, p.outcome, len(p.forced))
+            for p in self._trials
+        ]
+        if seen == self._seen:
+            return
+        for index, (before, after) in enumerate(zip(self._seen, seen, strict=True)):
+            if before == after:
                 continue
-            seen = (
-                len(progress.visits),
-                progress.trains_on,
-                progress.epochs_ended,
-                progress.outcome,
-                len(progress.forced),
-            )
-            if seen != self._seen[index]:
-                self._seen[index] = seen
+            progress = self._trials[index]
+            if progress.trial.id in schedule.trials:
                 self._clear(index)
                 self._fill(index, progress, schedule)
+            elif self.floor.todo[index]:
+                self.news += 1
+                self._clear(index)
+        self._seen = seen
 
     def _clear(self, index: int) -> None:
         """Take a trial's units off the floor."""
@@ -139,7 +141,8 @@ class Mirror:
         floor = self.floor
         epochs = progress.trial.epochs if progress.outcome is None else progress.epochs_ended
         left = epochs * schedule.partitions - progress.version
-        floor.seconds[index] = self._seconds(progress, schedule)
+        if not floor.seconds[index]:
+            floor.seconds[index] = self._seconds(progress, schedule)
         floor.epoch[index] = progress.epoch
         if left <= 0:
             return
@@ -175,28 +178,31 @@ class Mirror:
         return list(times.items())
 
     def _seconds(self, progress: Progress, schedule: Schedule) -> list[float]:
-        workers, home = self._workers, self.floor.home
-        return [
-            schedule.expected(progress, workers[home[j]], j) if home[j] >= 0 else 0.0
-            for j in range(schedule.partitions)
-        ]
+        times = schedule.estimates.row(progress.trial.id, progress.trial.number, self._homes)
+        if len(times) == len(self.floor.home):
+            return times
+        known = dict(zip(self._homes, times, strict=True))
+        return [known.get(partition, 0.0) for partition in range(len(self.floor.home))]
 
     def _refresh(self, schedule: Schedule) -> None:
         """Ask for all expected times again: what one trial's units took says something of the others'."""
-        before, after = [], []
-        for name, index in self._trial_index.items():
-            progress = schedule.trials.get(name)
-            if progress is not None:
-                row = self.floor.seconds[index]
-                self._clear(index)
-                self._fill(index, progress, schedule)
-                before += [seconds for seconds in row if seconds]
-                after += [seconds for seconds in self.floor.seconds[index] if seconds]
-        if len(before) == len(after) and before:
+        floor = self.floor
+        live = [
+            (index, progress) for index, progress in enumerate(self._trials) if progress.trial.id in schedule.trials
+        ]
+        changes: list[tuple[float, float]] = []
+        for index, _ in live:
+            self._clear(index)
+        floor.worker_left = [0.0] * len(self._workers)  # without what rounding left there
+        for index, progress in live:
+            row, floor.seconds[index] = floor.seconds[index], []
+            self._fill(index, progress, schedule)
+            changes += [(old, new) for old, new in zip(row, floor.seconds[index], strict=False) if old and new]
+        if changes:
             # If all change alike, no decision does.
-            scale = sum(after) / sum(before)
-            moved = sum(abs(math.log(new / (scale * old))) for old, new in zip(before, after, strict=True))
-            self.news += moved > (DRIFT + schedule.estimates.noise) * len(before)
+            before, after = (sum(times) for times in zip(*changes, strict=True))
+            moved = sum(abs(math.log(new * before / (old * after))) for old, new in changes)
+            self.news += moved > (DRIFT + schedule.estimates.noise) * len(changes)
 
     # ---------------------------------------------------------------------------------------- who is where
 

@@ -7,6 +7,7 @@ every trial and a few epochs more, each planned from where the one before is exp
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -19,7 +20,7 @@ Planner = Callable[[Shop], Timetable]
 PlannedUnit = tuple[int, int, int]
 """Trial, epoch and partition."""
 
-MOST_UNITS = 2000
+MOST_UNITS = 400
 """Epochs are planned ahead while there are fewer units than this."""
 
 
@@ -112,14 +113,15 @@ def by_start(plan: Plan) -> Rule:
     """A rule that lets nobody wait: of the units that can begin, the one planned first does."""
 
     def rule(floor: Floor) -> Sequence[Start]:
-        best: tuple[float, int, int] | None = None
-        for worker in floor.idle_workers:
-            for trial in floor.able(worker):
-                unit = trial, floor.epoch[trial], floor.partition(trial, worker)
-                candidate = plan.starts.get(unit, math.inf), trial, worker
-                if best is None or candidate < best:
-                    best = candidate
-        return () if best is None else (best[1:],)
+        starts: dict[int, int] = {}
+        taken: set[int] = set()
+        pairs = [(trial, worker) for worker in floor.idle_workers for trial in floor.able(worker)]
+        begin = {(t, w): plan.starts.get((t, floor.epoch[t], floor.partition(t, w)), math.inf) for t, w in pairs}
+        for trial, worker in sorted(pairs, key=lambda pair: (begin[pair], pair)):
+            if trial not in starts and worker not in taken:
+                starts[trial] = worker
+                taken.add(worker)
+        return list(starts.items())
 
     return rule
 
@@ -131,8 +133,18 @@ def _begun(floor: Floor, unit: PlannedUnit) -> bool:
     return partition not in floor.todo[trial].get(floor.home[partition], ())
 
 
-def rotation(shop: Shop) -> Timetable:
-    """Trials follow each other round the workers: what is late delays its neighbours alone, not everybody."""
-    size = max(shop.configs, shop.workers)
-    order = sorted(range(len(shop.units)), key=lambda i: (shop.units[i].config - shop.units[i].worker) % size)
-    return Timetable.of_order(shop, order)
+def rotation() -> Planner:
+    """Trials follow each other round the workers: what is late delays its neighbours alone, not everybody.
+
+    Each call plans an epoch, which begins at the worker where the one before has ended: nobody moves on then, so nobody
+    is waited for.
+    """
+    turns = itertools.count()
+
+    def planner(shop: Shop) -> Timetable:
+        size, turn = max(shop.configs, shop.workers), next(turns)
+        units = shop.units
+        order = sorted(range(len(units)), key=lambda i: (units[i].config - units[i].worker + turn) % size)
+        return Timetable.of_order(shop, order)
+
+    return planner

@@ -27,4 +27,4 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "random": lambda: random_choice,
     "vector-rearrangement": VectorRearrangement,
 }
-DEFAULT = "longest-remaining"
+DEFAULT = "auto"

@@ -7,6 +7,7 @@ where every partition has one worker is it an open shop, and there the rules and
 
 from __future__ import annotations
 
+import operator
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.mirror import Layout, Mirror, layout
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
 
 class Dispatcher(ABC):
@@ -24,29 +25,64 @@ class Dispatcher(ABC):
     def __init__(self) -> None:
         self._mirror = Mirror()
         self._balanced = Balanced()
+        self._slots: list[Slot] = []
+        self._layout = Layout.EVERYWHERE
+        #: What is still to start of the last choice, and when that holds: time, news and how many are idle.
+        self._starts: list[Start] = []
+        self._moment: tuple[float, int, int, int] | None = None
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
-        found = layout(schedule)
-        if found is Layout.EVERYWHERE:
+        found = self._find_layout(schedule)
+        if found is Layout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
         if found is Layout.REPLICATED:
             return self._balanced(schedule, rng)
         return self._on_floor(schedule, rng)
 
+    def _find_layout(self, schedule: Schedule) -> Layout:
+        slots = schedule.slots.values()
+        if len(slots) != len(self._slots) or not all(map(operator.is_, slots, self._slots)):
+            self._slots = list(slots)
+            self._layout = layout(schedule)
+        return self._layout
+
+    def _too_many(self, schedule: Schedule) -> bool:
+        """Whether there are so many trials that looking at them all is worth nothing."""
+        return False
+
     def _on_floor(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
+        if _gathers(schedule):
+            return None
         floor = self._mirror.look(schedule)
         if floor.expects_more:
             return None
-        starts = self._choose(floor, rng)
-        for start in starts:
-            assignment = self._mirror.assignment(schedule, start)
-            if assignment is not None:
-                return assignment
+        news, trials, workers = self._mirror.news, len(floor.idle_trials), len(floor.idle_workers)
+        if (floor.now, news, trials, workers) != self._moment:
+            self._starts = list(self._choose(floor, rng))
+            self._moment = floor.now, news, trials, workers
+        for start in self._starts:
+            trial, worker = start
+            if worker in floor.idle_workers and trial in floor.able(worker):
+                assignment = self._mirror.assignment(schedule, start)
+                if assignment is not None:
+                    self._starts.remove(start)
+                    self._moment = floor.now, news, trials - 1, workers - 1
+                    return assignment
         # Whoever is to start waits for a model that is being saved; the others, for somebody who runs.
-        if starts or floor.runs:
+        if self._starts or floor.runs:
             return None
         return longest_remaining(schedule, rng)
 
     @abstractmethod
     def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
         """What should start now; nobody, if all do better to wait."""
+
+
+def _gathers(schedule: Schedule) -> bool:
+    """Whether a run begins and workers are still joining: better to wait for a plan than to spoil it at once.
+
+    Only until the first unit ends, in case that somebody never comes.
+    """
+    if schedule.measured or len(schedule.idle) == len(schedule.slots):
+        return False
+    return not all(schedule.replicas(partition) for partition in range(schedule.partitions))

@@ -40,8 +40,9 @@ def _partition(schedule: Schedule, progress: Progress, slot: Slot) -> int:
 
 def longest_on_floor(floor: Floor) -> Sequence[Start]:
     """The same where every partition has one worker, by expected times."""
+    starts: dict[int, int] = {}
     for worker in sorted(floor.idle_workers, key=lambda worker: (-floor.worker_left[worker], worker)):
-        able = floor.able(worker)
+        able = floor.able(worker) - starts.keys()
         if able:
-            return ((max(able, key=lambda trial: (floor.trial_left[trial], -trial)), worker),)
-    return ()
+            starts[max(able, key=lambda trial: (floor.trial_left[trial], -trial))] = worker
+    return list(starts.items())

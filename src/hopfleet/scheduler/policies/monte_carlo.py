@@ -41,15 +41,17 @@ def _randomly(rng: random.Random, first: list[Start]) -> Rule:
     begun: list[float] = []
 
     def rule(floor: Floor) -> Sequence[Start]:
+        starts: list[Start] = []
         pairs = [(trial, worker) for worker in sorted(floor.idle_workers) for trial in sorted(floor.able(worker))]
-        if not pairs:
-            return ()
-        most = max(*floor.trial_left, *floor.worker_left)
-        weights = [((floor.trial_left[t] + floor.worker_left[w]) / most) ** 8 + 1e-9 for t, w in pairs]
-        chosen = rng.choices(pairs, weights)[0]
+        most = max(*floor.trial_left, *floor.worker_left, 1e-300)
+        while pairs:
+            weights = [((floor.trial_left[t] + floor.worker_left[w]) / most) ** 8 + 1e-9 for t, w in pairs]
+            chosen = rng.choices(pairs, weights)[0]
+            starts.append(chosen)
+            pairs = [(t, w) for t, w in pairs if t != chosen[0] and w != chosen[1]]
         begun[:] = begun or [floor.now]
         if floor.now == begun[0]:
-            first.append(chosen)
-        return (chosen,)
+            first.extend(starts)
+        return starts
 
     return rule

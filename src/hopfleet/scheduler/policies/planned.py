@@ -44,8 +44,11 @@ class Planned(Dispatcher):
             return match_and_reserve(floor)
         if self._plan is None or self._mirror.news != self._news:
             self._news = self._mirror.news
-            self._plan = Plan(floor, lambda shop: self._planner(shop, rng))
-            self._rule = (strictly if self._mode is Mode.STRICT else by_start)(self._plan)
+            self._follow(Plan(floor, lambda shop: self._planner(shop, rng)))
         elif not self._plan.covers(floor):
             self._plan.extend(floor)
         return self._rule(floor)
+
+    def _follow(self, plan: Plan) -> None:
+        self._plan = plan
+        self._rule = (strictly if self._mode is Mode.STRICT else by_start)(plan)
