@@ -227,7 +227,8 @@ class Controller:
             lender = self._find(message.parent)
             lender.lends[message.trial] = len(message.visits)
             parent = Parent(message.parent, len(message.visits), lender.trial.config)
-        trial = Trial(message.trial, message.number, message.config, message.seed, message.epochs, parent)
+        names = (message.trial, message.number, message.config, message.seed, message.epochs, parent, message.origin)
+        trial = Trial(*names)
         self._next_number = message.number + 1
         self._pointed += message.origin == "point"
         self._suggested += message.origin == "search"
