@@ -487,7 +487,8 @@ class Controller:
             if not progress.lends:
                 yield from self._end(progress, outcome)
             return
-        if progress.holder is None and progress.version and progress.version not in progress.saved:
+        found = progress.version in progress.saved if outcome is None else progress.saved.get(progress.version, False)
+        if progress.holder is None and progress.version and not found:
             yield from self._recover(progress)
         if outcome is None and progress.awaits_evaluation and len(progress.evaluated) == self.schedule.valid_partitions:
             yield from self._end_epoch(progress)
@@ -501,10 +502,16 @@ class Controller:
             yield from self._end(progress, outcome)
 
     def _recover(self, progress: Progress) -> Iterator[m.Message]:
-        """Go back to the newest version that is saved; a clone may have to get its first one from its parent."""
+        """Go back to the newest version that is saved; a clone may have to get its first one from its parent.
+
+        One that stops goes back to a durable one: nobody is left to make a newer one durable.
+        """
         trial, parent = progress.trial.id, progress.trial.parent
-        version = max(progress.saved, default=progress.base)
+        usable = (version for version, durable in progress.saved.items() if durable or progress.outcome is None)
+        version = max(usable, default=progress.base)
         if version < progress.version:
+            for newer in [number for number in progress.saved if number > version]:
+                yield self._decided(m.DropVersion(trial, newer))
             yield self._decided(m.TrialRolledBack(trial, version))
         if parent is not None and version not in progress.saved and progress.saving[0] != version:
             yield self._decided(m.CopyVersion(parent.trial, version, trial))
