@@ -308,3 +308,27 @@ def test_describe_can_be_compared():
 def test_a_sample_from_that_raises_is_named():
     with pytest.raises(SpaceError, match=r"a\.b: sample_from raised ZeroDivisionError: division by zero for"):
         configure({"a": {"b": sample_from(lambda config: 1 / 0)}}, seed=0, number=0)
+
+
+@given(seeds, numbers)
+def test_values_make_the_configuration_again(seed, number):
+    space = {
+        "a": {"b": uniform(0, 1), "c": choice([{"name": "x"}, {"name": "y"}])},
+        "d.e": randint(0, 9),
+        "f": sample_from(lambda config: config["d.e"] + 1),
+        "g": 5,
+    }
+    config = configure(space, seed=seed, number=number)
+    values = spaces.values(space, config)
+    assert set(values) == {"a.b", "a.c", "d.e"}
+    assert configure(space, seed=seed + 1, number=0, fixed=values) == config
+
+
+@quick
+@given(two(floats), steps, st.floats(-1e7, 1e7))
+def test_nearest_is_something_that_the_dimension_may_yield(bounds, step, value):
+    dimension = quniform(*bounds, step)
+    assert bounds[0] <= dimension.nearest(value) <= bounds[1]
+    assert dimension.nearest(dimension.nearest(value)) == dimension.nearest(value)
+    whole = randint(2, 7)
+    assert whole.nearest(value) == min(max(round(value), 2), 6)

@@ -12,6 +12,9 @@ import hopfleet as hop
 from hopfleet.domain import messages as m
 from hopfleet.testing.searches import Run, SearchSuite, Setting
 
+SIX = {"a": hop.choice([1, 2]), "b": hop.grid_search([3, 4, 5])}
+"""A space of six points."""
+
 
 class TestRandom(SearchSuite):
     def make(self):
@@ -19,7 +22,7 @@ class TestRandom(SearchSuite):
 
 
 class TestGrid(SearchSuite):
-    space = {"a": hop.choice([1, 2]), "b": hop.grid_search([3, 4, 5])}
+    space = SIX
     experiments = 20
 
     def make(self):
@@ -55,7 +58,7 @@ class TestASHA(SearchSuite):
 class TestASHAWithOptions(TestASHA):
     """A grid that runs dry, as many trials as workers."""
 
-    space = {"a": hop.choice([1, 2, 3]), "b": hop.grid_search([3, 4, 5])}
+    space = SIX
     experiments = 20
 
     def make(self):
@@ -95,7 +98,7 @@ class TestHyperband(Bracketed):
 
 
 class TestHyperbandWithADrySampler(Bracketed):
-    space = {"a": hop.choice([1, 2, 3]), "b": hop.grid_search([3, 4])}
+    space = SIX
     experiments = 20
 
     def make(self):

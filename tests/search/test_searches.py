@@ -10,7 +10,7 @@ from hopfleet.domain.space import choice, grid_search, sample_from, uniform
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search import SEARCHES, Grid, Random
-from hopfleet.search.base import Goal, at_least_one
+from hopfleet.search.base import Goal, Search, at_least_one
 
 GOAL = Goal("loss", "min")
 
@@ -98,3 +98,20 @@ def test_better(mode, better, worse):
     assert goal.better(worse, math.nan)
     assert not goal.better(math.nan, worse)
     assert not goal.better(math.nan, math.nan)
+
+
+def test_objectives_and_costs():
+    goal = Goal("loss", "min", (("size", "min"), ("accuracy", "max")))
+    assert goal.objectives == (("loss", "min"), ("size", "min"), ("accuracy", "max"))
+    assert goal.cost({"loss": 2.0}) == 2.0
+    assert Goal("accuracy", "max").cost({"accuracy": 2.0}) == -2.0
+    assert goal.cost({"loss": math.nan}) == goal.cost({}) == math.inf
+
+
+def test_examples_are_draws_unless_a_search_knows_better():
+    class Plain(Random):
+        examples = Search.examples
+
+    search = Plain(trials=3)
+    configs = all_of(search, {"x": uniform(0, 1)})
+    assert search.examples(3) == configs

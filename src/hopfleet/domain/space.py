@@ -180,10 +180,13 @@ def dimensions(space: Space) -> dict[str, Dimension]:
 
 
 def values(space: Space, config: Config) -> dict[str, Any]:
-    """What a configuration has for the dimensions of a space, by their dotted path."""
+    """What a configuration has for the dimensions of a space, by their dotted path, but for what is derived.
+
+    ``configure`` makes the configuration of it again.
+    """
     found: dict[str, Any] = {}
     for path, value in _leaves(space):
-        if isinstance(value, Dimension):
+        if isinstance(value, Dimension) and not isinstance(value, Derived):
             part: Any = config
             for key in path:
                 part = part[key]

@@ -148,9 +148,7 @@ class PBT(Sampled):
     def _explored(self, config: Config, rng: random.Random) -> Config:
         dimensions = spaces.dimensions(self.space)
         fixed = {
-            name: self._moved(dimensions[name], value, rng)
-            for name, value in spaces.values(self.space, config).items()
-            if not isinstance(dimensions[name], spaces.Derived)
+            name: self._moved(dimensions[name], value, rng) for name, value in spaces.values(self.space, config).items()
         }
         return spaces.configure(self.space, seed=self.seed, number=0, fixed=fixed)
 

@@ -30,7 +30,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Stop, Suggestion, Train
 from hopfleet.search.stopping import Stopping
 
-EXPERIMENTS = 60
+EXPERIMENTS = 40
 """Experiments for each test of a suite."""
 
 SPACE = {
