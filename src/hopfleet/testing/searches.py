@@ -222,7 +222,8 @@ class Watched(Stopping):
                 assert value in dimension.options, f"{name}={value!r}: is not an option"
             elif isinstance(dimension, spaces.Integer | spaces.Float):
                 assert type(value) is (int if isinstance(dimension, spaces.Integer) else float), f"{name}={value!r}"
-                assert dimension.nearest(value) == value, f"{name}={value!r}: is not in {dimension}"
+                bounds = (dimension.low, dimension.high)  # not always multiples of the step
+                assert value in bounds or dimension.nearest(value) == value, f"{name}={value!r}: is not in {dimension}"
 
 
 @dataclass
