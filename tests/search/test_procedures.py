@@ -400,8 +400,8 @@ SPACE = {
 }
 
 
-def explored(config, seed, resample):
-    search = hop.PBT(resample=resample)
+def explored(config, seed, resample, explore=None):
+    search = hop.PBT(resample=resample, explore=explore)
     search.setup(SPACE, seed=0, goal=GOAL)
     return search._explored(config, random.Random(seed))
 
@@ -443,6 +443,18 @@ def test_exploring_stays_within_bounds_and_moves_what_rounding_would_hold():
     assert {child["deep"]["width"] for child in seen} == {79, 99}
     assert {child["kind"] for child in seen} == {"c", "d"}
     assert all(type(child["deep"]["width"]) is int for child in seen)
+
+
+def test_exploring_leaves_alone_what_is_not_named():
+    search = hop.Random()
+    search.setup(SPACE, seed=0, goal=GOAL)
+    parent = search.suggest(0).config
+    for child in (explored(parent, seed, resample=0.5, explore=["lr", "deep.rate"]) for seed in range(10)):
+        assert child["lr"] != parent["lr"]
+        deep = {**parent["deep"], "rate": child["deep"]["rate"]}
+        assert child == {**parent, "lr": child["lr"], "deep": deep}
+    with pytest.raises(UsageError, match=r"explore='rate': must be a dimension of the space; it has lr, deep.width,"):
+        explored(parent, 0, 0.5, explore=["rate"])
 
 
 def test_exploring_draws_anew():
@@ -585,6 +597,7 @@ def test_descriptions_tell_searches_apart():
         hop.PBT(quantile=0.5),
         hop.PBT(resample=0.5),
         hop.PBT(perturb=(0.5, 2.0)),
+        hop.PBT(explore=["x"]),
         *[hop.Stopping(hop.ASHA(), [rule]) for rule in rules],
     ]
     described = [json.dumps(Talk(search, {"x": hop.choice([1, 2])}).search.describe()) for search in searches]

@@ -39,7 +39,8 @@ class PBT(Sampled):
     After every ``interval`` epochs a trial that is among the worst ``quantile`` of the population is replaced by a
     clone: it starts with the newest saved model of one of the best ``quantile``, and with a configuration near to that
     one's. Each dimension is drawn anew with probability ``resample``; else a number is multiplied by one of ``perturb``
-    and a choice moves to a neighbour, within the bounds of the dimension.
+    and a choice moves to a neighbour, within the bounds of the dimension. ``explore`` names the dimensions that may
+    change (None: all): name those that a model survives, like a learning rate; one with other layers does not fit.
 
     Each place of the population changes hands at most ``max_epochs // interval`` times, so that all ends.
     """
@@ -55,6 +56,7 @@ class PBT(Sampled):
         perturb: Sequence[float] = (0.8, 1.2),
         resample: float = 0.25,
         sampler: Search | None = None,
+        explore: Sequence[str] | None = None,
     ) -> None:
         super().__init__(at_least(1, "max_epochs", max_epochs), sampler)
         self.population = at_least(2, "population", population)
@@ -70,9 +72,14 @@ class PBT(Sampled):
         if not perturb or not all(_is_number(factor) and 0 < factor < math.inf for factor in perturb):
             raise UsageError(f"perturb={perturb!r}: must be numbers above 0 to multiply by; (0.8, 1.2) is usual")
         self.quantile, self.resample, self.perturb = quantile, resample, tuple(perturb)
+        self.explore = None if explore is None else list(explore)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
+        known = spaces.dimensions(space)
+        for name in self.explore or ():
+            if name not in known:
+                raise UsageError(f"explore={name!r}: must be a dimension of the space; it has {', '.join(known)}")
         self._begun = 0
         #: By the trials that have the places now; a place is given up when its trial fails or is stopped.
         self._members: dict[str, Member] = {}
@@ -146,10 +153,10 @@ class PBT(Sampled):
     # ------------------------------------------------------------------------------------------------ exploring
 
     def _explored(self, config: Config, rng: random.Random) -> Config:
+        fixed = spaces.values(self.space, config)
         dimensions = spaces.dimensions(self.space)
-        fixed = {
-            name: self._moved(dimensions[name], value, rng) for name, value in spaces.values(self.space, config).items()
-        }
+        for name in fixed if self.explore is None else [name for name in self.explore if name in fixed]:
+            fixed[name] = self._moved(dimensions[name], fixed[name], rng)
         return spaces.configure(self.space, seed=self.seed, number=0, fixed=fixed)
 
     def _moved(self, dimension: spaces.Dimension, value: Any, rng: random.Random) -> Any:
@@ -168,7 +175,7 @@ class PBT(Sampled):
                 return value * factor
 
     def describe(self) -> dict[str, Any]:
-        names = ("population", "interval", "quantile", "resample")
+        names = ("population", "interval", "quantile", "resample", "explore")
         return {**super().describe(), **{name: getattr(self, name) for name in names}, "perturb": list(self.perturb)}
 
 
