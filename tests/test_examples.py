@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import runpy
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
+from examples.own_search import Climb
+from hopfleet.testing.searches import SearchSuite
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
@@ -40,3 +43,13 @@ def test_examples_say_what_they_are_and_how_to_run_them(example: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
+
+
+class TestTheSearchOfTheExample(SearchSuite):
+    experiments = 20
+
+    def make(self) -> Climb:
+        return Climb()
+
+    def test_it_is_short(self) -> None:
+        assert len(inspect.getsource(Climb).splitlines()) < 40

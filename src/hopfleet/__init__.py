@@ -31,38 +31,66 @@ if TYPE_CHECKING:
     from hopfleet.results import Results as Results
     from hopfleet.results import TrialResult as TrialResult
     from hopfleet.results import load as load
+    from hopfleet.search.asha import ASHA as ASHA
+    from hopfleet.search.base import Clone as Clone
+    from hopfleet.search.base import Search as Search
+    from hopfleet.search.base import Stop as Stop
+    from hopfleet.search.base import Suggestion as Suggestion
+    from hopfleet.search.base import Train as Train
     from hopfleet.search.grid import Grid as Grid
+    from hopfleet.search.halving import SuccessiveHalving as SuccessiveHalving
+    from hopfleet.search.hyperband import Hyperband as Hyperband
+    from hopfleet.search.pbt import PBT as PBT
     from hopfleet.search.random import Random as Random
+    from hopfleet.search.stopping import Budget as Budget
+    from hopfleet.search.stopping import Median as Median
+    from hopfleet.search.stopping import Patience as Patience
+    from hopfleet.search.stopping import Rule as Rule
+    from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.simulation import simulate as simulate
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
     "__version__": "hopfleet.version",
+    "ASHA": "hopfleet.search.asha",
+    "Budget": "hopfleet.search.stopping",
     "choice": "hopfleet.domain.space",
+    "Clone": "hopfleet.search.base",
     "Dataset": "hopfleet.data",
     "Experiment": "hopfleet.experiment",
     "FunctionTask": "hopfleet.frameworks.torch",
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
+    "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
     "load": "hopfleet.results",
     "Local": "hopfleet.backends.local",
     "lograndint": "hopfleet.domain.space",
     "loguniform": "hopfleet.domain.space",
+    "Median": "hopfleet.search.stopping",
     "normal": "hopfleet.domain.space",
     "open_dataset": "hopfleet.data",
     "partition": "hopfleet.data",
+    "Patience": "hopfleet.search.stopping",
+    "PBT": "hopfleet.search.pbt",
     "Preview": "hopfleet.preview",
     "qloguniform": "hopfleet.domain.space",
     "quniform": "hopfleet.domain.space",
     "randint": "hopfleet.domain.space",
     "Random": "hopfleet.search.random",
     "Results": "hopfleet.results",
+    "Rule": "hopfleet.search.stopping",
     "sample_from": "hopfleet.domain.space",
+    "Search": "hopfleet.search.base",
     "simulate": "hopfleet.simulation",
     "Simulated": "hopfleet.backends.simulated",
+    "Stop": "hopfleet.search.base",
+    "Stopping": "hopfleet.search.stopping",
+    "SuccessiveHalving": "hopfleet.search.halving",
+    "Suggestion": "hopfleet.search.base",
     "TorchTask": "hopfleet.frameworks.torch",
+    "Train": "hopfleet.search.base",
     "TrialResult": "hopfleet.results",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",

@@ -246,7 +246,8 @@ class Controller:
             parent = Parent(message.parent, version, lender.trial.config)
             before = version - version % self.schedule.partitions
             trained = {made: sums for made, sums in lender.trained.items() if before < made <= version}
-        trial = Trial(message.trial, message.number, message.config, message.seed, message.epochs, parent)
+        names = (message.trial, message.number, message.config, message.seed, message.epochs, parent, message.origin)
+        trial = Trial(*names)
         self._next_number = message.number + 1
         self._pointed += message.origin == "point"
         self._suggested += message.origin == "search"

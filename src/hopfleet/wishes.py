@@ -100,6 +100,8 @@ def _resume(office: Office, trial: str, epochs: int | None = None) -> tuple[list
     until = max(office.search.max_epochs, progress.trial.epochs) if epochs is None else at_least_one("epochs", epochs)
     if until <= done:
         raise Refused(f"epochs={until}: {trial} has trained for {done} epochs already; ask for more")
+    if trial in office.schedule.trials and progress.outcome is None and until <= progress.trial.epochs:
+        raise Refused(f"epochs={until}: {trial} trains until epoch {progress.trial.epochs} already; ask for more")
     return [m.TrialResumed(trial, until)], f"{trial} goes on from epoch {done} until epoch {until}"
 
 
@@ -109,7 +111,9 @@ def _delete(office: Office, trial: str, now: bool = False) -> tuple[list[Step], 
         if progress.lends:
             raise Refused(f"{trial}: a clone is about to take its model; ask again in a moment")
         drops: list[Step] = [m.DropVersion(trial, version) for version in progress.saved]
-        return [*drops, m.TrialDeleted(trial)], f"{trial} and its models are deleted"
+        paused = progress.state is TrialState.PAUSED  # then its search may count on it, and must hear of its end
+        ends: list[Step] = [m.TrialEnded(trial, TrialState.STOPPED, "deleted by a person")] if paused else []
+        return [*ends, *drops, m.TrialDeleted(trial)], f"{trial} and its models are deleted"
     steps: list[Step] = [m.TrialStopped(trial, "deleted by a person", delete=True)]
     return [*steps, *_running(office, progress, now)], f"{trial} will be deleted when it runs nothing"
 

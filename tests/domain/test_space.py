@@ -333,3 +333,28 @@ def test_configurations_are_changed_where_they_have_a_value():
     assert config == {"a": 1, "b": {"c": 2}}
     with pytest.raises(SpaceError, match=r"d=1: the configuration has no 'd'; it has a, b\.c"):
         changed(config, {"d": 1})
+
+
+@given(seeds, numbers)
+def test_values_make_the_configuration_again(seed, number):
+    space = {
+        "a": {"b": uniform(0, 1), "c": choice([{"name": "x"}, {"name": "y"}])},
+        "d.e": randint(0, 9),
+        "f": sample_from(lambda config: config["d.e"] + 1),
+        "g": 5,
+    }
+    config = configure(space, seed=seed, number=number)
+    values = spaces.values(space, config)
+    assert set(values) == {"a.b", "a.c", "d.e"}
+    assert configure(space, seed=seed + 1, number=0, fixed=values) == config
+
+
+@quick
+@given(two(floats), steps, st.floats(-1e7, 1e7))
+def test_nearest_is_something_that_the_dimension_may_yield(bounds, step, value):
+    dimension = quniform(*bounds, step)
+    nearest = dimension.nearest(value)
+    assert bounds[0] <= nearest <= bounds[1]
+    assert nearest in bounds or nearest == round(round(value / step) * step, 12)
+    whole = randint(2, 7)
+    assert whole.nearest(value) == min(max(round(value), 2), 6)

@@ -25,7 +25,9 @@ def all_of(search, space, seed=0):
 
 
 def test_by_name():
-    assert {"grid": Grid, "random": Random} == SEARCHES
+    assert sorted(SEARCHES) == ["asha", "grid", "halving", "hyperband", "pbt", "random"]
+    assert SEARCHES["grid"] is Grid
+    assert SEARCHES["random"] is Random
 
 
 def test_grid_tries_every_combination():
@@ -156,3 +158,20 @@ def test_what_a_search_does_unless_it_knows_better():
     assert search.ended(Trial("t", 0, {}, 0, 1), TrialState.FAILED) == ()
     with pytest.raises(UsageError, match="search Least: cannot be extended"):
         search.extend(trials=1, epochs=0, space={})
+
+
+def test_objectives_and_costs():
+    goal = Goal("loss", "min", (("size", "min"), ("accuracy", "max")))
+    assert goal.objectives == (("loss", "min"), ("size", "min"), ("accuracy", "max"))
+    assert goal.cost({"loss": 2.0}) == 2.0
+    assert Goal("accuracy", "max").cost({"accuracy": 2.0}) == -2.0
+    assert goal.cost({"loss": math.nan}) == goal.cost({}) == math.inf
+
+
+def test_examples_are_draws_unless_a_search_knows_better():
+    class Plain(Random):
+        examples = Search.examples
+
+    search = Plain(trials=3)
+    configs = all_of(search, {"x": uniform(0, 1)})
+    assert search.examples(3) == configs

@@ -18,6 +18,7 @@ from hopfleet.domain.messages import (
     Event,
     RunUnit,
     SaveVersion,
+    UnitFailed,
     UnitFinished,
     VersionSaved,
     WorkerJoined,
@@ -25,9 +26,11 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Work
 from hopfleet.worker.job import Finding, Job
 
 Seconds = Callable[[RunUnit | Evaluate, Trial], float]
+Fails = Callable[[RunUnit | Evaluate, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 
 
@@ -44,7 +47,7 @@ class Simulated:
     """``seconds`` gives the time of each unit and evaluation, ``metrics`` the result of a trial after an epoch.
 
     ``partitions`` gives, for each worker, the partitions that it can read (None: all). ``failures`` tell when a
-    worker is lost and when, if ever, it comes back.
+    worker is lost and when, if ever, it comes back; ``fails`` tells whether the user's code would raise.
     """
 
     name = "simulated"
@@ -56,12 +59,15 @@ class Simulated:
         *,
         partitions: Sequence[Sequence[int] | None] | None = None,
         failures: Sequence[Failure] = (),
+        fails: Fails = lambda command, trial: False,
+        clock: float = 0.0,
     ) -> None:
         self._seconds = seconds
         self._metrics = metrics
         self._partitions = partitions
         self._failures = failures
-        self._clock = 0.0
+        self._fails = fails
+        self._clock = clock
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Event | Failure]] = []
         self._alive: set[str] = set()
@@ -83,7 +89,10 @@ class Simulated:
                 ended = self._clock + self._seconds(command, trial)
                 where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
                 values = self._metrics(trial, command.epoch)
-                if isinstance(command, RunUnit):
+                if self._fails(command, trial):
+                    work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
+                    self._later(ended, UnitFailed(*where, work, self._clock, ended, "simulated failure"))
+                elif isinstance(command, RunUnit):
                     sums = {f"train_{name}": RowSum.of(value, 1) for name, value in values.items()}
                     self._later(ended, UnitFinished(*where, command.version + 1, self._clock, ended, sums=sums))
                 else:
@@ -121,7 +130,7 @@ class Simulated:
                 event = WorkerLost(event.worker, "simulated failure")
             elif isinstance(event, WorkerJoined):
                 self._alive.add(event.worker)
-            elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
+            elif isinstance(event, UnitFinished | UnitFailed | Evaluated) and event.worker not in self._alive:
                 continue
             events.append(event)
         return events

@@ -55,6 +55,10 @@ class Float(Dimension):
             value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
         else:
             value = rng.uniform(self.low, self.high)
+        return self.nearest(value)
+
+    def nearest(self, value: float) -> float:
+        """What this dimension may yield, as near to ``value`` as can be."""
         if self.step is not None:
             # The last rounding takes away the noise of a product like 3 * 0.1.
             value = round(round(value / self.step) * self.step, 12)
@@ -69,9 +73,12 @@ class Integer(Dimension):
 
     def sample(self, rng: random.Random) -> int:
         if self.log:
-            value = int(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
-            return min(max(value, self.low), self.high - 1)
+            return self.nearest(int(math.exp(rng.uniform(math.log(self.low), math.log(self.high)))))
         return rng.randrange(self.low, self.high)
+
+    def nearest(self, value: float) -> int:
+        """What this dimension may yield, as near to ``value`` as can be."""
+        return min(max(round(value), self.low), self.high - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,21 @@ def check(space: Space) -> None:
 def dimensions(space: Space) -> dict[str, Dimension]:
     """The dimensions of a space by their dotted path."""
     return {".".join(path): value for path, value in _leaves(space) if isinstance(value, Dimension)}
+
+
+def values(space: Space, config: Config) -> dict[str, Any]:
+    """What a configuration has for the dimensions of a space, by their dotted path, but for what is derived.
+
+    ``configure`` makes the configuration of it again.
+    """
+    found: dict[str, Any] = {}
+    for path, value in _leaves(space):
+        if isinstance(value, Dimension) and not isinstance(value, Derived):
+            part: Any = config
+            for key in path:
+                part = part[key]
+            found[".".join(path)] = part
+    return found
 
 
 def grid(space: Space) -> list[dict[str, Any]]:

@@ -56,3 +56,5 @@ class Trial:
     epochs: int
     #: Only where it starts with somebody else's model.
     parent: Parent | None = None
+    #: Who wanted it: "search", "point" (to try first), "clone" or "person".
+    origin: str = "search"

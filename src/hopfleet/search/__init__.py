@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Search
 from hopfleet.search.grid import Grid
+from hopfleet.search.halving import SuccessiveHalving
+from hopfleet.search.hyperband import Hyperband
+from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
 
-SEARCHES: Mapping[str, type[Search]] = {"grid": Grid, "random": Random}
+SEARCHES: Mapping[str, Callable[[], Search]] = {
+    "asha": ASHA,
+    "grid": Grid,
+    "halving": SuccessiveHalving,
+    "hyperband": Hyperband,
+    "pbt": PBT,
+    "random": Random,
+}

@@ -104,6 +104,10 @@ class Search(ABC):
     max_epochs: int
     #: Whether what it suggests depends on what it has seen; then trials are added as others end, not all at once.
     adaptive = False
+    #: How many trials are under way at once: a number, "workers" for as many as workers, None for what suits it.
+    live: int | str | None = None
+    #: Whether it decides nothing before all its trials have begun.
+    whole = False
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         """Check the space and start afresh. Raises SpaceError for a space that this search cannot walk."""
@@ -135,6 +139,10 @@ class Search(ABC):
 
     def concurrency(self, workers: int) -> int:
         """How many trials should be under way with so many workers."""
+        if isinstance(self.live, int):
+            return self.live
+        if self.live is not None:
+            return workers
         return 2 * workers if self.adaptive else MAX_LIVE
 
     def examples(self, count: int) -> list[Config]:
@@ -155,7 +163,20 @@ class Search(ABC):
 
     def describe(self) -> dict[str, Any]:
         """The search as JSON, for the record and for comparing two definitions."""
-        return {"search": type(self).__name__, "trials": self.trials, "max_epochs": self.max_epochs}
+        described = {"search": type(self).__name__, "trials": self.trials, "max_epochs": self.max_epochs}
+        return described if self.live is None else {**described, "concurrency": self.live}
+
+
+def check_concurrency(value: Any) -> int | str | None:
+    """``value`` if it can be ``Search.live``, else UsageError."""
+    if value is None or value == "workers":
+        return value  # type: ignore[no-any-return]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(
+            f"concurrency={value!r}: must be how many trials are under way at once, at least 1, or 'workers'; "
+            "leave it out for twice as many as workers"
+        )
+    return value
 
 
 def at_least_one(name: str, value: Any) -> int:

@@ -1,0 +1,100 @@
+"""ASHA: successive halving without waiting.
+
+Li et al., "A system for massively parallel hyperparameter tuning", 2020. Here a trial that pauses at a rung keeps its
+model, so that its promotion, however late, costs no training twice.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.errors import UsageError
+from hopfleet.search.base import UNLIMITED, Decision, Goal, Search, Suggestion, Train, at_least_one
+from hopfleet.search.sampled import Sampled, check_rungs, rungs
+
+
+class ASHA(Sampled):
+    """``trials`` train until ``min_epochs`` (None: so many as a budget allows), the best of them longer.
+
+    Rungs are at ``min_epochs`` times powers of ``eta``, the last one at ``max_epochs``. Whenever a trial reports at a
+    rung, all of its best ``1 / eta`` that have not gone on yet go on to the next. When there are no more trials to
+    begin and nothing runs, all is done; the others stay paused with their models, and a person may resume them.
+
+    Trials that it did not suggest are not promoted, and keep nobody from being promoted.
+    """
+
+    adaptive = True
+
+    def __init__(
+        self,
+        trials: int | None = 64,
+        max_epochs: int = 9,
+        eta: int = 3,
+        min_epochs: int = 1,
+        sampler: Search | None = None,
+        concurrency: int | str | None = None,
+    ) -> None:
+        check_rungs(max_epochs, eta, min_epochs)
+        super().__init__(max_epochs, sampler, concurrency)
+        self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
+        self.eta, self.min_epochs = eta, min_epochs
+        self.levels = rungs(max_epochs, eta, min_epochs)
+
+    def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
+        super().setup(space, seed=seed, goal=goal)
+        #: For each rung but the last: who reported there, the best first, and who went on from there.
+        self._reports: dict[int, list[tuple[float, int, str]]] = {level: [] for level in self.levels[:-1]}
+        self._promoted: dict[int, set[str]] = {level: set() for level in self.levels[:-1]}
+        #: Trials of this search that have not ended.
+        self._alive: set[str] = set()
+
+    @property
+    def trials(self) -> int:
+        return self._trials
+
+    def suggest(self, number: int) -> Suggestion | None:
+        config = self.sample(number) if number < self._trials else None
+        return None if config is None else Suggestion(config, self.levels[0])
+
+    def added(self, trial: Trial) -> None:
+        super().added(trial)
+        if trial.origin == "search":
+            self._alive.add(trial.id)
+
+    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
+        super().observe(trial, epoch, metrics)
+        if epoch not in self._reports or trial.id not in self._alive:
+            return ()
+        reports, promoted = self._reports[epoch], self._promoted[epoch]
+        bisect.insort(reports, (self.goal.cost(metrics), trial.number, trial.id))
+        best = reports[: len(reports) // self.eta]
+        goes_on = [
+            name
+            for cost, _, name in best
+            if name not in promoted and name in self._alive and cost < math.inf  # others have diverged
+        ]
+        promoted.update(goes_on)
+        level = self.levels[self.levels.index(epoch) + 1]
+        return [Train(name, level) for name in goes_on]
+
+    def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
+        super().ended(trial, state)
+        self._alive.discard(trial.id)
+        return ()
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        if epochs:
+            raise UsageError(f"epochs={epochs}: the rungs of ASHA are fixed; resume single trials until a later epoch")
+        if space:
+            self.sampler.extend(trials=0, epochs=0, space=space)
+            self.space = {**self.space, **space}
+        self._trials += trials
+        self._ask_for_enough()
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "eta": self.eta, "min_epochs": self.min_epochs}

@@ -1,0 +1,146 @@
+"""Brackets: many trials train a little, the best of them longer, the best of those longer still.
+
+Trials wait, paused, at the end of a rung until all of it have reported or ended; nobody else waits for them, and those
+that go on go on from where they paused. Those that do not are stopped, and their models stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.search.base import Decision, Goal, Search, Stop, Suggestion, Train
+from hopfleet.search.sampled import Sampled
+
+
+class Bracket:
+    """``size`` trials that train until the first of ``levels``; one in ``eta`` of them goes on to the next."""
+
+    def __init__(self, size: int, levels: Sequence[int], eta: int) -> None:
+        self.size, self.levels, self.eta = size, levels, eta
+        self.begun = 0
+        self.rung = 0
+        #: Those of this rung, in the order in which they began.
+        self.members: list[str] = []
+        self._costs: dict[tuple[str, int], float] = {}
+        self._newest: dict[str, int] = {}
+        self._ended: set[str] = set()
+
+    def add(self, trial: str) -> None:
+        self.begun += 1
+        self.members.append(trial)
+
+    def report(self, trial: str, epoch: int, cost: float) -> None:
+        self._costs[trial, epoch] = cost
+        self._newest[trial] = epoch
+
+    def end(self, trial: str) -> None:
+        # It is out, also if a person lets it go on later.
+        self._ended.add(trial)
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes more trials."""
+        return self.rung == 0 and self.begun < self.size
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody of this rung has yet to report, or all is decided."""
+        level = self.levels[self.rung]
+        reported = all(trial in self._ended or (trial, level) in self._costs for trial in self.members)
+        return not self.members or not reported or level == self.levels[-1]
+
+    def decide(self) -> list[Decision]:
+        """Who goes on and who does not, if the rung is complete."""
+        decisions: list[Decision] = []
+        while not self.waits:  # a person may have trained some of the next rung already
+            decisions += self._next_rung()
+        return decisions
+
+    def _next_rung(self) -> list[Decision]:
+        level = self.levels[self.rung]
+        alive = [trial for trial in self.members if trial not in self._ended]
+        # What is not a number has diverged, and is not worth more epochs even if all others have ended.
+        ranked = sorted((t for t in alive if self._costs[t, level] < math.inf), key=lambda t: self._costs[t, level])
+        self.rung += 1
+        self.members = ranked[: max(1, self.begun // self.eta**self.rung)]
+        reason = f"not among the best {len(self.members)} after epoch {level}"
+        return [
+            *(Train(trial, self.levels[self.rung]) for trial in self.members),
+            # A person lets those train that have gone further than they were told to.
+            *(Stop(t, reason) for t in alive if t not in self.members and self._newest[t] == level),
+        ]
+
+
+class Bracketed(Sampled):
+    """A search of one or several brackets, which are begun in order and run side by side."""
+
+    whole = True
+
+    def __init__(
+        self,
+        max_epochs: int,
+        eta: int,
+        table: Sequence[tuple[int, Sequence[int]]],
+        sampler: Search | None,
+        concurrency: int | str | None,
+    ) -> None:
+        super().__init__(max_epochs, sampler, concurrency)
+        self.eta = eta
+        self.adaptive = self.sampler.adaptive
+        #: The size and the rungs of each bracket.
+        self.table = table
+
+    def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
+        super().setup(space, seed=seed, goal=goal)
+        self._brackets = [Bracket(size, levels, self.eta) for size, levels in self.table]
+        self._begun = 0
+        self._place: dict[str, Bracket] = {}
+
+    @property
+    def trials(self) -> int:
+        return sum(size for size, _ in self.table)
+
+    def suggest(self, number: int) -> Suggestion | None:
+        bracket = self._filling()
+        config = None if bracket is None else self.sample(number)
+        return None if bracket is None or config is None else Suggestion(config, bracket.levels[0])
+
+    def _filling(self) -> Bracket | None:
+        return next((bracket for bracket in self._brackets if bracket.open), None)
+
+    def added(self, trial: Trial) -> None:
+        super().added(trial)
+        bracket = self._filling() if trial.origin == "search" else None
+        if bracket is not None:
+            self._place[trial.id] = bracket
+            bracket.add(trial.id)
+            self._begun += 1
+
+    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
+        super().observe(trial, epoch, metrics)
+        bracket = self._place.get(trial.id)
+        if bracket is None:
+            return ()
+        bracket.report(trial.id, epoch, self.goal.cost(metrics))
+        return self._decide(bracket)
+
+    def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
+        super().ended(trial, state)
+        bracket = self._place.get(trial.id)
+        if bracket is None:
+            return ()
+        bracket.end(trial.id)
+        return self._decide(bracket)
+
+    def _decide(self, bracket: Bracket) -> Sequence[Decision]:
+        if bracket.waits:
+            return ()
+        # A sampler that has run dry fills no bracket.
+        return () if bracket.open and self.sample(self._begun) is not None else bracket.decide()
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "eta": self.eta}

@@ -1,0 +1,35 @@
+"""Hyperband: successive halving with several trade-offs between many trials and long training.
+
+Li et al., "Hyperband: a novel bandit-based approach to hyperparameter optimization", 2018.
+"""
+
+from __future__ import annotations
+
+from hopfleet.search.base import Search
+from hopfleet.search.brackets import Bracketed
+from hopfleet.search.sampled import check_rungs
+
+
+class Hyperband(Bracketed):
+    """The brackets of the paper, from the one with most trials to the one in which all train for ``max_epochs``.
+
+    With the largest s for which eta**s <= max_epochs as S, the bracket s = S, ..., 0 begins with
+    ceil((S + 1) / (s + 1) * eta**s) trials of max_epochs / eta**s epochs.
+    """
+
+    def __init__(
+        self,
+        max_epochs: int = 81,
+        eta: int = 3,
+        sampler: Search | None = None,
+        concurrency: int | str | None = None,
+    ) -> None:
+        check_rungs(max_epochs, eta, 1)
+        most = 0
+        while eta ** (most + 1) <= max_epochs:
+            most += 1
+        table = [
+            (-(-(most + 1) * eta**s // (s + 1)), [max_epochs // eta ** (s - rung) for rung in range(s + 1)])
+            for s in range(most, -1, -1)
+        ]
+        super().__init__(max_epochs, eta, table, sampler, concurrency)

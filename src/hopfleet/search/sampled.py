@@ -1,0 +1,91 @@
+"""Searches that decide how long to train, and leave it to a sampler where to look.
+
+A sampler is any search. Its configurations are used; its decisions, its number of trials and of epochs are not. It
+hears of every trial and every epoch, so that one that learns can learn from the trials of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Config, Trial, TrialState
+from hopfleet.errors import UsageError
+from hopfleet.search.base import Decision, Goal, Search, check_concurrency
+from hopfleet.search.random import Random
+
+
+class Sampled(Search):
+    """What ASHA, Hyperband, successive halving and PBT share: a ``sampler`` that hears everything."""
+
+    def __init__(self, max_epochs: int, sampler: Search | None, concurrency: int | str | None = None) -> None:
+        if sampler is not None and not isinstance(sampler, Search):
+            raise UsageError(f"sampler={sampler!r}: must be a search; give one, e.g. hop.Random()")
+        self.max_epochs = max_epochs
+        self.sampler = sampler or Random(trials=None)
+        self.live = check_concurrency(concurrency)
+
+    def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
+        super().setup(space, seed=seed, goal=goal)
+        self.sampler.setup(space, seed=seed, goal=goal)
+        self._ask_for_enough()
+
+    @property
+    def samples(self) -> int:
+        """How many configurations it takes from the sampler at most."""
+        return self.trials
+
+    def _ask_for_enough(self) -> None:
+        """A sampler that would stop too early is asked to go on; one that cannot, like a grid, runs dry."""
+        missing = self.samples - self.sampler.trials
+        if missing > 0:
+            try:
+                self.sampler.extend(trials=missing, epochs=0, space={})
+            except UsageError:
+                return
+
+    def sample(self, number: int) -> Config | None:
+        """The configuration of the suggestion with this number; None if the sampler has none now."""
+        suggestion = self.sampler.suggest(number)
+        return None if suggestion is None else suggestion.config
+
+    def added(self, trial: Trial) -> None:
+        self.sampler.added(trial)
+
+    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
+        self.sampler.observe(trial, epoch, metrics)
+        return ()
+
+    def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
+        self.sampler.ended(trial, state)
+        return ()
+
+    def examples(self, count: int) -> list[Config]:
+        return self.sampler.examples(min(count, self.samples))
+
+    def describe(self) -> dict[str, Any]:
+        sampler = self.sampler.describe()
+        used = {name: value for name, value in sampler.items() if name not in ("trials", "max_epochs")}
+        return {**super().describe(), "sampler": used}
+
+
+def check_rungs(max_epochs: int, eta: int, min_epochs: int) -> None:
+    """Raise UsageError unless there can be rungs between these."""
+    for name, value, least in (("max_epochs", max_epochs, 1), ("eta", eta, 2), ("min_epochs", min_epochs, 1)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            remedy = {"eta": "; 3 keeps the best third", "min_epochs": "; 1 decides after the first epoch"}
+            raise UsageError(f"{name}={value!r}: must be an integer of at least {least}{remedy.get(name, '')}")
+    if min_epochs > max_epochs:
+        raise UsageError(
+            f"min_epochs={min_epochs}: must be at most max_epochs={max_epochs}; train longer or decide earlier"
+        )
+
+
+def rungs(max_epochs: int, eta: int, min_epochs: int) -> list[int]:
+    """The epochs after which is decided: ``min_epochs`` times powers of ``eta``, and ``max_epochs`` as the last."""
+    levels = [min_epochs]
+    while levels[-1] * eta <= max_epochs:
+        levels.append(levels[-1] * eta)
+    levels[-1] = max_epochs
+    return levels

@@ -1,0 +1,85 @@
+"""What searches need of the controller, and persons do to both."""
+
+from __future__ import annotations
+
+import hopfleet as hop
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import TrialState
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.search.base import Goal
+from hopfleet.testing.searches import Run, SearchSuite, Setting
+
+
+def controller_of(search, partitions=1):
+    search.setup({"x": hop.uniform(0, 1)}, seed=0, goal=Goal("train_loss", "min"))
+    controller = Controller(search, POLICIES["longest-remaining"](), partitions=partitions, valid_partitions=0)
+    controller.handle(m.RunStarted("test"))
+    return controller
+
+
+def finish(controller, command, loss=1.0):
+    """The unit of a command ends well."""
+    where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
+    sums = {"train_loss": RowSum.of(loss, 1)}
+    return controller.handle(m.UnitFinished(*where, command.version + 1, 0.0, 1.0, sums=sums))
+
+
+def of(kind, messages):
+    return [message for message in messages if isinstance(message, kind)]
+
+
+def test_a_search_hears_that_a_paused_trial_is_deleted():
+    controller = controller_of(hop.SuccessiveHalving(trials=2, max_epochs=2, eta=2))
+    (first,) = of(m.RunUnit, controller.handle(m.WorkerJoined("w1")))
+    (second,) = of(m.RunUnit, finish(controller, first, loss=0.1))
+    assert of(m.TrialPaused, controller.handle(m.VersionSaved("t0001", 1, True, "", 0)))
+    follow = controller.handle(m.OperatorAsked("delete", {"trial": "t0001"}))
+    assert follow[1:] == [
+        m.TrialEnded("t0001", TrialState.STOPPED, "deleted by a person"),
+        m.DropVersion("t0001", 1),
+        m.TrialDeleted("t0001"),
+    ]
+    # So the other one is the best that there is.
+    assert m.TrialResumed("t0002", 2) in finish(controller, second, loss=0.2)
+
+
+def test_a_live_trial_is_not_resumed_for_less():
+    controller = controller_of(hop.Random(trials=1, max_epochs=5))
+    controller.handle(m.WorkerJoined("w1"))
+    for epochs in (3, 5):
+        (answer,) = controller.handle(m.OperatorAsked("resume", {"trial": "t0001", "epochs": epochs}))
+        assert answer.text == f"epochs={epochs}: t0001 trains until epoch 5 already; ask for more"
+    answer, resumed = controller.handle(m.OperatorAsked("resume", {"trial": "t0001", "epochs": 6}))
+    assert answer.granted
+    assert resumed == m.TrialResumed("t0001", 6)
+
+
+def test_searches_know_who_wanted_a_trial():
+    heard = []
+
+    class Listening(hop.Random):
+        def added(self, trial):
+            heard.append((trial.id, trial.origin))
+
+    search = Listening(trials=1)
+    controller = controller_of(search)
+    controller.handle(m.WorkerJoined("w1"))
+    controller.handle(m.OperatorAsked("add", {"config": {"x": 0.5}}))
+    controller.handle(m.OperatorAsked("clone", {"trial": "t0001"}))
+    assert heard == [("t0001", "search"), ("t0002", "person"), ("t0003", "clone")]
+
+
+def test_promotions_cost_no_training_twice():
+    class Suite(SearchSuite):
+        def make(self):
+            return hop.ASHA(trials=9, max_epochs=9)
+
+    run = Run(Suite(), Setting(workers=2, partitions=3)).go()
+    units = [message for message in run.messages if isinstance(message, m.RunUnit)]
+    epochs = [message for message in run.messages if isinstance(message, m.EpochEnded)]
+    assert len(units) == 3 * len(epochs) == 3 * sum(known.trained for known in run.known.values())
+    resumed = [message.trial for message in run.messages if isinstance(message, m.TrialResumed)]
+    paused = [message.trial for message in run.messages if isinstance(message, m.TrialPaused)]
+    assert set(resumed) & set(paused)
