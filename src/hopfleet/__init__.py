@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
     from hopfleet.backends.local import Local as Local
     from hopfleet.backends.simulated import Simulated as Simulated
+    from hopfleet.control import Control as Control
+    from hopfleet.control import control as control
     from hopfleet.data import Dataset as Dataset
     from hopfleet.data import open_dataset as open_dataset
     from hopfleet.data import partition as partition
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "__version__": "hopfleet.version",
     "choice": "hopfleet.domain.space",
+    "Control": "hopfleet.control",
+    "control": "hopfleet.control",
     "Dataset": "hopfleet.data",
     "Experiment": "hopfleet.experiment",
     "FunctionTask": "hopfleet.frameworks.torch",

@@ -71,6 +71,8 @@ class Controller:
         #: What the search wants and nobody has done yet; wishes that nobody has answered yet.
         self._wanted: list[Decision] = []
         self._wishes: list[m.OperatorAsked] = []
+        #: Workers that were told to start and have not joined yet; wishes that wait and have not come yet.
+        self._starting = self._waiting = 0
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
 
@@ -138,12 +140,14 @@ class Controller:
         for progress in self.schedule.trials.values():
             progress.saving = (0, False)
             self._touch(progress)
-        self.finished = self.draining = self._dry = False
+        self.finished = self.draining = self.held = self._dry = False
+        self._starting, self._waiting = message.workers, message.wishes
         self._last_time = None
 
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
         self.schedule.join(message.worker, message.partitions)
+        self._starting = max(0, self._starting - 1)
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
@@ -211,6 +215,7 @@ class Controller:
     def _(self, message: m.OperatorAsked) -> None:
         if message.wish != "drain":
             self._wishes.append(message)
+            self._waiting = max(0, self._waiting - 1)
             return
         self.draining = True
         for progress in self.schedule.trials.values():
@@ -231,12 +236,17 @@ class Controller:
         self._next_number = message.number + 1
         self._pointed += message.origin == "point"
         self._suggested += message.origin == "search"
-        order = self._order(trial)[len(message.visits) :] if self.fixed_order else ()
+        order = self._order(trial, message.visits) if self.fixed_order else ()
         self._touch(self.schedule.add(trial, order, message.visits))
         self.search.added(trial)
 
-    def _order(self, trial: Trial) -> list[int]:
-        return fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
+    def _order(self, trial: Trial, visits: Sequence[int] = ()) -> list[int]:
+        """The fixed order of a trial, after visits that its parent made: those of an epoch come once."""
+        partitions = self.schedule.partitions
+        order = fixed_order(self.seed, trial.number, partitions=partitions, epochs=trial.epochs)
+        begun = len(visits) - len(visits) % partitions
+        rest = [partition for partition in order[begun : begun + partitions] if partition not in visits[begun:]]
+        return [*rest, *order[begun + partitions :]]
 
     def _find(self, trial: str) -> Progress:
         progress = self.schedule.find(trial)
@@ -282,6 +292,10 @@ class Controller:
     @_apply.register
     def _(self, message: m.CopyVersion) -> None:
         self.schedule.trials[message.trial].saving = (message.version, True)
+
+    @_apply.register
+    def _(self, message: m.AddWorkers) -> None:
+        self._starting += message.count
 
     @_apply.register
     def _(self, message: m.WorkerRetired) -> None:
@@ -389,6 +403,8 @@ class Controller:
     def _answer_wishes(self) -> Iterator[m.Message]:
         while self._wishes:
             asked = self._wishes[0]
+            if asked.wish == "workers" and self._starting:
+                return  # it is answered when all are there that are about to come
             office = Office(self.schedule, self.search, self.held, _name(self._next_number))
             try:
                 steps, text = answer(asked, office)
@@ -486,6 +502,10 @@ class Controller:
             if not progress.lends:
                 yield from self._end(progress, outcome)
             return
+        if outcome is not None and progress.holder is None:
+            # Nobody can make it durable any more: the units since the last durable version are run again or given up.
+            for version in [version for version, durable in progress.saved.items() if not durable]:
+                yield self._decided(m.DropVersion(progress.trial.id, version))
         if progress.holder is None and progress.version and progress.version not in progress.saved:
             yield from self._recover(progress)
         if outcome is None and progress.awaits_evaluation and len(progress.evaluated) == self.schedule.valid_partitions:
@@ -573,7 +593,7 @@ class Controller:
                 yield self._decided(m.ReleaseWorker(slot.worker))
 
     def _finish(self) -> Iterator[m.Message]:
-        if self.finished:
+        if self.finished or self._waiting:
             return
         live = self.schedule.trials.values()
         if not live and self._suggestion() is None:

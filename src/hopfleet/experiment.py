@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import itertools
 import os
@@ -17,7 +18,15 @@ from hopfleet.backends.base import Backend
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost
+from hopfleet.domain.messages import (
+    Finish,
+    Message,
+    OperatorAsked,
+    RunStarted,
+    UnitFinished,
+    VersionLost,
+    WishAnswered,
+)
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import CheckpointError, ExperimentExists, Interrupted, UsageError
 from hopfleet.frameworks.base import Task
@@ -168,11 +177,11 @@ class Experiment:
 
     def _prepare(self, overwrite: bool) -> tuple[Dataset, Dataset | None, bool]:
         """The data sets, and whether an earlier run goes on. Everything is checked before anything is changed."""
-        before = None if overwrite else self._last_message()
+        before, wishes = (None, 0) if overwrite else self._last_message()
         if before is None:
             # Nothing there, or nothing that ever got going.
             self.folder.clear()
-        elif isinstance(before, Finish) and before.complete:
+        elif isinstance(before, Finish) and before.complete and not wishes:
             raise ExperimentExists(
                 f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {REPLACE}"
             )
@@ -192,11 +201,12 @@ class Experiment:
             self.folder.create(definition)
         return train, valid, resumed
 
-    def _last_message(self) -> Message | None:
+    def _last_message(self) -> tuple[Message | None, int]:
+        """The last message of an earlier run, and how many wishes have come since."""
         if not (self.folder.exists and self.folder.journal_file.exists()):
-            return None
+            return None, 0
         with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            return journal.last()
+            return journal.last(), len(journal.wishes())
 
     def _check_same(self, definition: Mapping[str, Any]) -> None:
         """Refuse to go on with an experiment that was defined otherwise."""
@@ -287,7 +297,7 @@ class Experiment:
         versions.sweep()
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         controller = Controller(
-            self.search,
+            copy.deepcopy(self.search),  # what a person adds to it is in the journal
             self.policy(),
             partitions=len(train),
             valid_partitions=0 if valid is None else len(valid),
@@ -305,7 +315,7 @@ class Experiment:
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
-                complete = loop.run([RunStarted(__version__), *missing])
+                complete = loop.run([RunStarted(__version__, workers, len(journal.wishes())), *missing])
             backend.close()
         except BaseException:
             backend.close(kill=True)
@@ -345,11 +355,12 @@ class Experiment:
 
 
 class _Watcher:
-    """Shows messages, and warns of configuration keys that no trial reads."""
+    """Shows messages and what came of wishes, and warns of configuration keys that no trial reads."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
         self._unused: set[str] | None = None
+        self._asked: dict[int, OperatorAsked] = {}
 
     def update(self, time: float, message: Message) -> None:
         self._view.update(time, message)
@@ -362,6 +373,12 @@ class _Watcher:
                     self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
             case OperatorAsked(wish="drain"):
                 self._view.note("finishing running units; press Ctrl-C again to stop at once")
+            case OperatorAsked():
+                self._asked[message.number] = message
+            case WishAnswered():
+                asked = self._asked.pop(message.number, OperatorAsked("an earlier wish", who="somebody"))
+                refused = "" if message.granted else f"{asked.wish} is refused: "
+                self._view.note(f"{asked.who}: {refused}{message.text}")
             case _:
                 pass
 

@@ -27,6 +27,7 @@ from hopfleet.domain.messages import (
     RunUnit,
     SaveVersion,
     StopUnit,
+    TrialDeleted,
     VersionLost,
     VersionSaved,
 )
@@ -86,10 +87,12 @@ class Loop:
         """Journal events with all that follows from them, then act."""
         messages: list[Message] = []
         for event in events:
-            if not self._controller.refuses(event):
-                messages += [event, *self._controller.handle(event)]
-                if self._controller.finished:  # a journal ends with Finish; what comes later concerns nobody
-                    break
+            if self._controller.refuses(event):
+                self._tidy(event)
+                continue
+            messages += [event, *self._controller.handle(event)]
+            if self._controller.finished:  # a journal ends with Finish; what comes later concerns nobody
+                break
         if not messages:
             return
         now = self._backend.now()
@@ -109,6 +112,8 @@ class Loop:
                 self._versions.drop(message.trial, message.version)
             case CopyVersion():
                 self._own.append(self._copied(message))
+            case TrialDeleted(trial=trial):
+                self._versions.forget(trial)
             case StopUnit(worker=worker):
                 self._backend.stop(worker)
             case AddWorkers(count=count):
@@ -120,6 +125,11 @@ class Loop:
                 self._versions.release()
             case _:
                 pass
+
+    def _tidy(self, refused: Event) -> None:
+        """What was being saved of a trial while it was deleted goes too."""
+        if isinstance(refused, VersionSaved) and self._controller.schedule.find(refused.trial) is None:
+            self._versions.forget(refused.trial)
 
     def _copied(self, copy: CopyVersion) -> Event:
         try:

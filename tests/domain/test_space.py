@@ -154,7 +154,7 @@ def test_what_cannot_work_says_why(make, message):
         ({"": 1}, "space key '': must be a non-empty string"),
         ({"a": {3: 1}}, "space key 3: must be a non-empty string"),
         ({"a": {"b": object}}, r"a.b=<class 'object'>: a configuration holds .*; use a name here"),
-        ({"a": [choice([1])]}, r"a=Choice.*: a configuration holds"),
+        ({"a": [choice([1])]}, r"a=choice.*: a configuration holds"),
         ({"a": np.zeros(2)}, r"a=array.*: a configuration holds"),
         ({"a.b": 1, "a": {"b": 2}}, "space key 'a.b': is there twice, nested and with a dot; rename one"),
     ],
@@ -296,7 +296,7 @@ def test_flatten():
 def test_describe_can_be_compared():
     described = spaces.describe({"a": uniform(0, 1), "b": {"c": (1, 2)}, "d": sample_from(len), "e": {}})
     assert described == {
-        "a": "Float(low=0, high=1, log=False, step=None)",
+        "a": "uniform(0, 1)",
         "b": {"c": [1, 2]},
         "d": "sample_from(len)",
         "e": {},
@@ -308,3 +308,35 @@ def test_describe_can_be_compared():
 def test_a_sample_from_that_raises_is_named():
     with pytest.raises(SpaceError, match=r"a\.b: sample_from raised ZeroDivisionError: division by zero for"):
         configure({"a": {"b": sample_from(lambda config: 1 / 0)}}, seed=0, number=0)
+
+
+DIMENSIONS = [
+    choice([1, "two", None, [3, 4.5], {"a": True}]),
+    grid_search(["adam", "sgd"]),
+    uniform(0, 1.5),
+    loguniform(1e-5, 1e-2),
+    quniform(0.0, 0.5, 0.1),
+    qloguniform(0.1, 10.0, 0.1),
+    randint(-3, 4),
+    lograndint(1, 1000),
+    normal(0.0, 1.0),
+]
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS, ids=repr)
+def test_a_dimension_reads_as_it_is_written(dimension):
+    assert spaces.parse({"x": repr(dimension), "y": {"z": repr(dimension)}}) == {"x": dimension, "y": {"z": dimension}}
+
+
+def test_a_function_cannot_be_read():
+    with pytest.raises(SpaceError, match="a function cannot be written down"):
+        spaces.parse({"x": repr(sample_from(len))})
+
+
+def test_a_space_takes_other_dimensions_where_it_has_some():
+    space = {"lr": uniform(0, 1), "net": {"width": 3, "depth": 2}, "a.b": 1}
+    wider = spaces.widened(space, {"lr": uniform(0, 2), "net.width": choice([3, 4]), "net": {"depth": 5}, "a.b": 2})
+    assert wider == {"lr": uniform(0, 2), "net": {"width": choice([3, 4]), "depth": 5}, "a.b": 2}
+    assert space == {"lr": uniform(0, 1), "net": {"width": 3, "depth": 2}, "a.b": 1}
+    with pytest.raises(SpaceError, match=r"momentum=0.9: the space has no 'momentum'; it has lr, net.width"):
+        spaces.widened(space, {"momentum": 0.9})

@@ -46,7 +46,9 @@ def test_grid_of_constants_is_one_trial():
 
 
 def test_grid_refuses_what_it_cannot_enumerate():
-    with pytest.raises(SpaceError, match=r"net.lr=Float.*: a grid cannot enumerate it; list its values with hop.grid"):
+    with pytest.raises(
+        SpaceError, match=r"net.lr=uniform.*: a grid cannot enumerate it; list its values with hop.grid"
+    ):
         Grid().setup({"net": {"lr": uniform(0, 1)}}, seed=0, goal=GOAL)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hopfleet.domain.messages import (
+    RELEASED,
     Command,
     CopyVersion,
     Evaluate,
@@ -38,6 +39,7 @@ class Failure:
     time: float
     worker: str
     back: float | None = None
+    reason: str = field(default="simulated failure", kw_only=True)
 
 
 class Simulated:
@@ -102,7 +104,7 @@ class Simulated:
             self._join(None)
 
     def release(self, worker: str) -> None:
-        self._later(self._clock, Failure(self._clock, worker))
+        self._later(self._clock, Failure(self._clock, worker, reason=RELEASED))
 
     def stop(self, worker: str) -> None:
         self._later(self._clock, Failure(self._clock, worker, self._clock))
@@ -116,7 +118,7 @@ class Simulated:
                 self._alive.remove(event.worker)
                 if event.back is not None:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
-                return [WorkerLost(event.worker, "simulated failure")]
+                return [WorkerLost(event.worker, event.reason)]
             if isinstance(event, WorkerJoined):
                 self._alive.add(event.worker)
             elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:

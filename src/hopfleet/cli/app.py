@@ -18,6 +18,7 @@ from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.simulating import simulate
 from hopfleet.cli.training import demo, resume, run
+from hopfleet.cli.wheel import add, clone, delete, extend, pause, prioritise, stop, wishes, workers
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
 
@@ -54,8 +55,11 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapper
 
 
-for command in (demo, run, resume, ls, show, best, export, simulate, doctor):
-    app.command()(_carried(command))
+WATCHING = (demo, run, resume, ls, show, best, export)
+WHEEL = (stop, delete, clone, add, extend, pause, workers, prioritise, wishes)
+for command in (*WATCHING, *WHEEL, simulate, doctor):
+    # The number of workers may be -1: it is no option.
+    app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 
 
 def _version(wanted: bool) -> None:
