@@ -71,8 +71,10 @@ class Controller:
         #: What the search wants and nobody has done yet; wishes that nobody has answered yet.
         self._wanted: list[Decision] = []
         self._wishes: list[m.OperatorAsked] = []
-        #: Workers that were told to start and have not joined yet; wishes that wait and have not come yet.
+        #: Workers that are about to join; wishes that wait for the run and are about to come.
         self._starting = self._waiting = 0
+        #: Workers that were told to give up what they do; they are lost and replaced, if that is possible.
+        self._stopped: set[str] = set()
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
 
@@ -152,6 +154,7 @@ class Controller:
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
         unit = self._forget_worker(message.worker)
+        self._starting += message.worker in self._stopped
         if unit is not None:
             progress = self.schedule.trials[unit.trial]
             progress.losses += progress.outcome is None  # else it may be that a person wanted it to stop
@@ -292,6 +295,10 @@ class Controller:
     @_apply.register
     def _(self, message: m.CopyVersion) -> None:
         self.schedule.trials[message.trial].saving = (message.version, True)
+
+    @_apply.register
+    def _(self, message: m.StopUnit) -> None:
+        self._stopped.add(message.worker)
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:

@@ -143,7 +143,9 @@ def prioritise(
 
 
 def wishes(name: Name, json: Json = False) -> None:
-    """List all that was ever asked of an experiment: when, by whom, and what came of it.
+    """List all that was ever asked of an experiment.
+
+    When, by whom, and what came of it; --json has every text in full.
 
     Example: hopfleet wishes demo
     """
@@ -170,19 +172,19 @@ def _wish_json(wish: Wish) -> dict[str, Any]:
 
 def _print_trail(trail: list[Wish]) -> None:
     from hopfleet.monitor.tables import Column, FittedTable
-    from hopfleet.monitor.wording import one_line
+    from hopfleet.monitor.wording import one_line, shorten
 
     words = {None: ("waits", "dim"), True: ("granted", "green"), False: ("refused", "red")}
-    asked = [" ".join([wish.wish, *map(_argument, wish.arguments.items())]) for wish in trail]
+    asked = [shorten(" ".join([wish.wish, *map(_argument, wish.arguments.items())]), 36) for wish in trail]
     console().print(
         FittedTable(
             [
                 Column("#", [str(wish.number) for wish in trail], 3, "right"),
-                Column("when", [f"{datetime.fromtimestamp(wish.time):%Y-%m-%d %H:%M:%S}" for wish in trail], 4),
+                Column("when", [f"{datetime.fromtimestamp(wish.time):%m-%d %H:%M:%S}" for wish in trail], 4),
                 Column("who", [wish.who for wish in trail], 5),
                 Column("wish", asked, 0),
-                Column("", [words[w.granted][0] for w in trail], 1, styles=[words[w.granted][1] for w in trail]),
-                Column("answer", [one_line(wish.text) for wish in trail], 2),
+                Column("outcome", [words[w.granted][0] for w in trail], 1, styles=[words[w.granted][1] for w in trail]),
+                Column("answer", [shorten(one_line(wish.text), 40) for wish in trail], 2),
             ]
         )
     )
@@ -190,6 +192,10 @@ def _print_trail(trail: list[Wish]) -> None:
 
 def _argument(item: tuple[str, Any]) -> str:
     name, value = item
+    if isinstance(value, dict):
+        return " ".join(map(_argument, value.items()))
+    if isinstance(value, bool):
+        return name if value else ""
     return f"{name}={value if isinstance(value, str) else jsons.dumps(value)}"
 
 

@@ -211,7 +211,10 @@ class TorchSession(Session):
         safetensors.write(path, tensors, {FORMAT: json.dumps(tree)})
 
     def load(self, path: Path) -> None:
-        self._load(path)
+        try:
+            self._load(path)
+        except RuntimeError as error:
+            raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
 
     def inherit(self, path: Path, parent: Session) -> None:
         assert isinstance(parent, TorchSession)
@@ -224,8 +227,9 @@ class TorchSession(Session):
         optimizers = [_shape(own) == _shape(other) for own, other in _pairs(self.optimizers, parent.optimizers)]
         try:
             self._load(path, optimizers=optimizers, schedulers=schedules)
-        except (TaskError, RuntimeError, LookupError, ValueError) as error:
-            raise TaskError(f"the parent's model does not fit this configuration; clone it cold ({error})") from None
+        except (RuntimeError, LookupError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise TaskError(f"the parent's model does not fit this configuration; clone it cold ({text})") from None
         for optimizer, now, own, other in zip(self.optimizers, *(s[0] for s in (then, mine, theirs)), strict=False):
             for group, *three in zip(optimizer.param_groups, now, own, other, strict=False):
                 settings = _became_of(*three) if schedules else three[1]
@@ -411,10 +415,7 @@ def _model_state(model: Any) -> dict[str, Any]:
 def _load_model(model: Any, saved: Mapping[str, Any]) -> None:
     """Copy what was saved into the model's own tensors."""
     extra = {name: copy.deepcopy(value) for name, value in saved["state"].items() if name.endswith("_extra_state")}
-    try:
-        model.load_state_dict({**saved["state"], **extra})
-    except RuntimeError as error:
-        raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
+    model.load_state_dict({**saved["state"], **extra})
     buffers = dict(model.named_buffers())
     with torch.no_grad():
         for name, value in saved["hidden"].items():
