@@ -1,8 +1,7 @@
-"""Run as a script by test_wheel.py, which steers it: its units wait while a file is there."""
+"""Run in a process of its own by test_wheel.py, which steers it: its units wait while a file is there."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,5 +76,5 @@ def experiment(folder: Path, **more: Any) -> hop.Experiment:
     )
 
 
-if __name__ == "__main__":
-    experiment(Path(sys.argv[1]), epochs=int(sys.argv[2])).fit()
+def run(folder: str, epochs: int) -> None:
+    experiment(Path(folder), epochs=epochs).fit()

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
     from hopfleet.backends.local import Local as Local
     from hopfleet.backends.simulated import Simulated as Simulated
-    from hopfleet.control import Control as Control
-    from hopfleet.control import control as control
     from hopfleet.data import Dataset as Dataset
     from hopfleet.data import open_dataset as open_dataset
     from hopfleet.data import partition as partition
@@ -35,12 +33,14 @@ if TYPE_CHECKING:
     from hopfleet.search.grid import Grid as Grid
     from hopfleet.search.random import Random as Random
     from hopfleet.version import __version__ as __version__
+    from hopfleet.wheel import Control as Control
+    from hopfleet.wheel import control as control
 
 _HOMES = {
     "__version__": "hopfleet.version",
     "choice": "hopfleet.domain.space",
-    "Control": "hopfleet.control",
-    "control": "hopfleet.control",
+    "Control": "hopfleet.wheel",
+    "control": "hopfleet.wheel",
     "Dataset": "hopfleet.data",
     "Experiment": "hopfleet.experiment",
     "FunctionTask": "hopfleet.frameworks.torch",

@@ -116,6 +116,7 @@ class Simulated:
                 if event.worker not in self._alive:
                     continue
                 self._alive.remove(event.worker)
+                self._forget(event.worker)
                 if event.back is not None:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
                 return [WorkerLost(event.worker, event.reason)]
@@ -125,6 +126,15 @@ class Simulated:
                 continue
             return [event]
         return []
+
+    def _forget(self, worker: str) -> None:
+        """What a lost worker was doing never ends, also if it comes back."""
+        self._queue = [
+            entry
+            for entry in self._queue
+            if not (isinstance(entry[2], UnitFinished | Evaluated) and entry[2].worker == worker)
+        ]
+        heapq.heapify(self._queue)
 
     def now(self) -> float:
         return self._clock

@@ -112,7 +112,7 @@ def resume(
 
     Example: hopfleet resume digits-20260115-093012
     """
-    from hopfleet.control import control
+    from hopfleet.wheel import control
 
     if trial is not None:
         typer.echo(control(name).resume(trial, epochs))

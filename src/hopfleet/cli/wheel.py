@@ -13,8 +13,8 @@ from hopfleet.cli.render import console, print_json
 from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
-    from hopfleet.control import Control
     from hopfleet.store.journal import Wish
+    from hopfleet.wheel import Control
 
 Trial = Annotated[str, typer.Argument(metavar="TRIAL", help="The trial, e.g. t0003 or 3.")]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for the end of what it is doing.")]
@@ -33,7 +33,7 @@ Settings = Annotated[
 
 
 def _control(name: str) -> Control:
-    from hopfleet.control import control
+    from hopfleet.wheel import control
 
     return control(name)
 
@@ -175,7 +175,9 @@ def _print_trail(trail: list[Wish]) -> None:
     from hopfleet.monitor.wording import one_line, shorten
 
     words = {None: ("waits", "dim"), True: ("granted", "green"), False: ("refused", "red")}
-    asked = [shorten(" ".join([wish.wish, *map(_argument, wish.arguments.items())]), 36) for wish in trail]
+    asked = [
+        shorten(" ".join(filter(None, [wish.wish, *map(_argument, wish.arguments.items())])), 36) for wish in trail
+    ]
     console().print(
         FittedTable(
             [

@@ -3,6 +3,8 @@
 Each method puts a wish into the queue of the journal and waits for the answer. While a run is going on, its controller
 answers within a fraction of a second. Otherwise what can be checked is checked at once, and the wish waits for the next
 run. Nothing is decided here.
+
+The module is not called like the function: importing it would put it in the place of ``hopfleet.control``.
 """
 
 from __future__ import annotations
