@@ -600,10 +600,10 @@ class Controller:
                 yield self._decided(m.ReleaseWorker(slot.worker))
 
     def _finish(self) -> Iterator[m.Message]:
-        if self.finished or self._waiting:
+        if self.finished:
             return
         live = self.schedule.trials.values()
-        if not live and self._suggestion() is None:
+        if not live and not (self._waiting or self._wishes) and self._suggestion() is None:
             yield self._decided(m.Finish(complete=True))
         elif self.draining and all(slot.unit is None for slot in self.schedule.slots.values()):
             saved = all(p.holder is None or not p.version or p.saved.get(p.version, False) for p in live)

@@ -72,6 +72,20 @@ def test_the_number_of_workers_is_settled_when_all_have_come():
     assert answers(wheel.tell(m.WorkerJoined("w3"))) == ["from 3 to 4 workers"]
 
 
+def test_a_run_is_not_finished_while_a_wish_has_no_answer():
+    wheel = Wheel("w1", epochs=1)
+    wheel.train()
+    wheel.train()
+    assert wheel.tell(m.RunStarted("test", workers=2, wishes=2)) == []
+    assert wheel.ask("workers", count=1) == wheel.ask("extend", epochs=1) == wheel.tell(m.WorkerJoined("w1")) == []
+    follow = wheel.tell(m.WorkerJoined("w2"))
+    assert answers(follow) == ["from 2 to 1 workers", "all train until epoch 2"]
+    assert m.ReleaseWorker("w2") in follow
+    wheel.train()
+    wheel.train()
+    assert wheel.controller.finished
+
+
 def test_a_worker_that_was_stopped_is_replaced_before_others_are_counted():
     wheel = Wheel("w1", "w2", trials=2)
     stopped = wheel.ask("stop", trial="t0001", now=True)
