@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -125,6 +126,7 @@ class Simulated:
             elif isinstance(event, UnitFinished | Evaluated) and event.worker not in self._alive:
                 continue
             return [event]
+        time.sleep(timeout)  # nothing will happen until somebody asks for something
         return []
 
     def _forget(self, worker: str) -> None:
