@@ -340,3 +340,21 @@ def test_a_space_takes_other_dimensions_where_it_has_some():
     assert space == {"lr": uniform(0, 1), "net": {"width": 3, "depth": 2}, "a.b": 1}
     with pytest.raises(SpaceError, match=r"momentum=0.9: the space has no 'momentum'; it has lr, net.width"):
         spaces.widened(space, {"momentum": 0.9})
+
+
+def test_a_configuration_takes_other_values_where_it_has_some():
+    config = {"lr": 0.1, "net": {"width": 3}, "a.b": 1}
+    changed = spaces.changed(config, {"lr": np.float64(0.5), "net.width": (4, 5), "a.b": None})
+    assert changed == {"lr": 0.5, "net": {"width": [4, 5]}, "a.b": None}
+    assert config == {"lr": 0.1, "net": {"width": 3}, "a.b": 1}
+    with pytest.raises(SpaceError, match=r"net=4: the configuration has no 'net'; it has lr, net.width, a.b"):
+        spaces.changed(config, {"net": 4})
+
+
+def test_text_that_is_no_dimension():
+    assert spaces.parse({"a": "relu(x)", "b": "plain", "c": 3}) == {"a": "relu(x)", "b": "plain", "c": 3}
+    for text in ("uniform(low, 1)", "uniform()"):
+        with pytest.raises(SpaceError, match=r"x=uniform.*write plain numbers and lists"):
+            spaces.parse({"x": text})
+    with pytest.raises(SpaceError, match=r"x=uniform\(1, 2, 3, 4\): .*takes 2 positional"):
+        spaces.parse({"x": "uniform(1, 2, 3, 4)"})
