@@ -12,7 +12,10 @@ from pathlib import Path
 
 from benchmarks.row import Row, table
 
-SPINE = ("imports", "decision", "simulation", "overhead", "hop", "efficiency", "memory", "throughput", "preview")
+SPINE = (
+    *("imports", "decision", "simulation", "overhead", "hop", "efficiency", "memory", "throughput", "preview"),
+    *("control",),
+)
 SCHEDULING = ("openshop", "online", "replicas", "nodes")
 NAMES = (*SPINE, *SCHEDULING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

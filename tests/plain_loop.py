@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,9 @@ def train_in_sequence(
     visits: Sequence[Sequence[int]],
     batch_size: int,
     device: str = "cpu",
+    before_epoch: Callable[[int, Any, Any], None] | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Model, optimizer and schedule after all epochs."""
+    """Model, optimizer and schedule after all epochs; ``before_epoch`` may change the last two before any of them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic = True
@@ -51,6 +52,8 @@ def train_in_sequence(
     model.to(device)
     model.train()
     for epoch, partitions in enumerate(visits, 1):
+        if before_epoch is not None:
+            before_epoch(epoch, optimizer, schedule)
         for partition in partitions:
             data = read_partition(folder, partition)
             rows = len(data["y"])

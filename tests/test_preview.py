@@ -289,7 +289,7 @@ def test_preview(own_home: Path, tmp_path: Path) -> None:
     found = mine.preview()
     assert (found.trials, found.epochs, found.units, found.evaluations) == (3, 2, 24, 6)
     assert (found.workers, found.why, found.device) == (2, "as asked", "cpu")
-    assert found.policy == "longest-remaining"
+    assert found.policy == "auto"
     assert found.piloted == 3
     assert found.makespan >= found.lower_bound > 0
     assert found.ratio == found.makespan / found.lower_bound
@@ -314,7 +314,7 @@ def test_a_preview_reads_well() -> None:
     assert "inline workers take turns" in text
     assert "a search that stops some takes less" in text
     page = dataclasses.replace(found, why="a < b")._repr_html_()
-    assert "<td>1 on cpu (a &lt; b), policy longest-remaining</td>" in page
+    assert "<td>1 on cpu (a &lt; b), policy auto</td>" in page
     figures = json.loads(json.dumps(found.as_json()))
     assert figures["finish"] == found.finish.isoformat(timespec="seconds")
     assert figures["assumed"] == list(found.assumed)

@@ -52,7 +52,7 @@ def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
     text, follow = desk.granted("stop", trial="t0001")
     assert text == "t0001 stops after what it is doing"
     assert follow == [m.TrialStopped("t0001", "stopped by a person")]
-    assert desk.refused("stop", trial="t0001") == "t0001 does not train: it is running"
+    assert desk.refused("stop", trial="t0001") == "t0001 is about to end already"
     assert desk.finished() == [m.SaveVersion("w1", "t0001", 2, True)]
     assert of(desk.saved(2), m.TrialEnded)[0].state is TrialState.STOPPED
     text, follow = desk.granted("resume", trial="t0001")
@@ -235,9 +235,10 @@ def test_more_trials_alone_lengthen_nobody():
 
 def test_other_dimensions():
     desk = Wheel("w1")
-    text, follow = desk.granted("extend", trials=2, space={"x": "uniform(5, 6)", "y": 1})
-    assert text == "2 more trials; x, y changed"
-    assert all(5 <= x.config["x"] <= 6 and x.config["y"] == 1 for x in of(follow, m.TrialAdded))
+    text, follow = desk.granted("extend", trials=2, space={"x": "uniform(5, 6)"})
+    assert text == "2 more trials; x changed"
+    assert all(5 <= x.config["x"] <= 6 for x in of(follow, m.TrialAdded))
+    assert desk.refused("extend", space={"y": 1}) == "y=1: the space has no 'y'; it has x"
     assert "write plain numbers and lists" in desk.refused("extend", space={"x": "uniform(low, 6)"})
 
 
@@ -260,9 +261,12 @@ def test_all_pause_and_go_on():
 
 def test_workers_come():
     desk = Wheel("w1", "w2")
-    assert desk.granted("workers", count=4) == ("from 2 to 4 workers", [m.AddWorkers(2)])
     assert desk.refused("workers", count=2) == "there are 2 workers already"
     assert desk.refused("workers", count=0) == "workers=0: must be an integer of at least 1"
+    assert desk.granted("workers", count=4) == ("from 2 to 4 workers", [m.AddWorkers(2)])
+    assert desk.ask("workers", by=1) == []  # it is answered when they are there
+    desk.tell(m.WorkerJoined("w3"))
+    assert m.AddWorkers(1) in desk.tell(m.WorkerJoined("w4"))
 
 
 def test_workers_go_when_they_are_done_those_without_work_first():

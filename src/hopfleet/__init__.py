@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.simulation import simulate as simulate
     from hopfleet.version import __version__ as __version__
+    from hopfleet.wheel import Control as Control
+    from hopfleet.wheel import control as control
 
 _HOMES = {
     "__version__": "hopfleet.version",
@@ -56,6 +58,8 @@ _HOMES = {
     "Budget": "hopfleet.search.stopping",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
+    "Control": "hopfleet.wheel",
+    "control": "hopfleet.wheel",
     "Dataset": "hopfleet.data",
     "Experiment": "hopfleet.experiment",
     "FunctionTask": "hopfleet.frameworks.torch",

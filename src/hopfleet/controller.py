@@ -75,7 +75,11 @@ class Controller:
         self._wanted: list[Decision] = []
         self._wishes: list[m.OperatorAsked] = []
         #: Trials of which something has just been started.
-        self._starting: set[str] = set()
+        self._begun: set[str] = set()
+        #: Workers that are about to join; wishes that wait for the run and are about to come.
+        self._starting = self._waiting = 0
+        #: Workers that were told to give up what they do; they are lost and replaced, if that is possible.
+        self._stopped: set[str] = set()
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
         # Bound once: binding it for each message takes longer than most messages do.
@@ -151,12 +155,14 @@ class Controller:
         for progress in self.schedule.trials.values():
             progress.saving = (0, False)
             self._touch(progress)
-        self.finished = self.draining = self._dry = False
+        self.finished = self.draining = self.held = self._dry = False
+        self._starting, self._waiting = message.workers, message.wishes
         self._last_time = None
 
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
         self.schedule.join(message.worker, message.partitions)
+        self._starting = max(0, self._starting - 1)
         for progress in self.schedule.trials.values():
             if progress.outcome is not None:
                 self._touch(progress)
@@ -164,6 +170,7 @@ class Controller:
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
         unit = self._forget_worker(message.worker)
+        self._starting += message.worker in self._stopped
         if unit is not None:
             progress = self.schedule.trials[unit.trial]
             progress.losses += progress.outcome is None  # else it may be that a person wanted it to stop
@@ -227,6 +234,7 @@ class Controller:
     def _(self, message: m.OperatorAsked) -> None:
         if message.wish != "drain":
             self._wishes.append(message)
+            self._waiting = max(0, self._waiting - 1)
             return
         self.draining = True
         for progress in self.schedule.trials.values():
@@ -251,14 +259,19 @@ class Controller:
         self._next_number = message.number + 1
         self._pointed += message.origin == "point"
         self._suggested += message.origin == "search"
-        order = self._order(trial)[len(message.visits) :] if self.fixed_order else ()
+        order = self._order(trial, message.visits) if self.fixed_order else ()
         progress = self.schedule.add(trial, order, message.visits)
         progress.trained |= trained
         self._touch(progress)
         self.search.added(trial)
 
-    def _order(self, trial: Trial) -> list[int]:
-        return fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
+    def _order(self, trial: Trial, visits: Sequence[int] = ()) -> list[int]:
+        """The fixed order of a trial, after visits that its parent made: those of an epoch come once."""
+        partitions = self.schedule.partitions
+        order = fixed_order(self.seed, trial.number, partitions=partitions, epochs=trial.epochs)
+        begun = len(visits) - len(visits) % partitions
+        rest = [partition for partition in order[begun : begun + partitions] if partition not in visits[begun:]]
+        return [*rest, *order[begun + partitions :]]
 
     def _find(self, trial: str) -> Progress:
         progress = self.schedule.find(trial)
@@ -304,6 +317,14 @@ class Controller:
     @_apply.register
     def _(self, message: m.CopyVersion) -> None:
         self.schedule.trials[message.trial].saving = (message.version, True)
+
+    @_apply.register
+    def _(self, message: m.StopUnit) -> None:
+        self._stopped.add(message.worker)
+
+    @_apply.register
+    def _(self, message: m.AddWorkers) -> None:
+        self._starting += message.count
 
     @_apply.register
     def _(self, message: m.WorkerRetired) -> None:
@@ -391,7 +412,7 @@ class Controller:
             if not self._touched and not self._wanted:
                 break
         starts = list(self._dispatch())
-        self._starting = {start.trial for start in starts}
+        self._begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.
         yield from self._each(touched, self._keep_versions)
         yield from starts
@@ -413,6 +434,8 @@ class Controller:
     def _answer_wishes(self) -> Iterator[m.Message]:
         while self._wishes:
             asked = self._wishes[0]
+            if asked.wish == "workers" and self._starting:
+                return  # it is answered when all are there that are about to come
             office = Office(self.schedule, self.search, self.held, _name(self._next_number))
             try:
                 steps, text = answer(asked, office)
@@ -585,7 +608,7 @@ class Controller:
         durable = boundary or self.draining or progress.outcome is not None
         enough = version in progress.saved and (progress.saved[version] or not durable)
         told = progress.saving[0] == version and (progress.saving[1] or not durable)
-        if goes_on and trial in self._starting:
+        if goes_on and trial in self._begun:
             goes_on = (version - max(progress.saved, default=0)) * self.schedule.unit_seconds(progress) < AT_RISK
         if version and not enough and not told and (boundary or not goes_on):
             worker = progress.holder or self._keeper(progress)
@@ -610,7 +633,7 @@ class Controller:
         if self.finished:
             return
         live = self.schedule.trials.values()
-        if not live and self._suggestion() is None:
+        if not live and not (self._waiting or self._wishes) and self._suggestion() is None:
             yield self._decided(m.Finish(complete=True))
         elif self.draining and all(slot.unit is None for slot in self.schedule.slots.values()):
             saved = all(p.holder is None or not p.version or p.saved.get(p.version, False) for p in live)

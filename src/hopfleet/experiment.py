@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import itertools
 import os
@@ -20,7 +21,16 @@ from hopfleet.background import in_background
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, UnitFinished, VersionLost, WorkerJoined
+from hopfleet.domain.messages import (
+    Finish,
+    Message,
+    OperatorAsked,
+    RunStarted,
+    UnitFinished,
+    VersionLost,
+    WishAnswered,
+    WorkerJoined,
+)
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import (
     CheckpointError,
@@ -237,11 +247,11 @@ class Experiment:
 
     def _prepare(self, overwrite: bool) -> tuple[Dataset, Dataset | None, bool]:
         """The data sets, and whether an earlier run goes on. Everything is checked before anything is changed."""
-        before = None if overwrite else self._last_message()
+        before, wishes = (None, 0) if overwrite else self._last_message()
         if before is None:
             # Nothing there, or nothing that ever got going.
             self.folder.clear()
-        elif isinstance(before, Finish) and before.complete:
+        elif isinstance(before, Finish) and before.complete and not wishes:
             raise ExperimentExists(
                 f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {REPLACE}"
             )
@@ -266,11 +276,12 @@ class Experiment:
         self._check_configs(train)
         return train, valid
 
-    def _last_message(self) -> Message | None:
+    def _last_message(self) -> tuple[Message | None, int]:
+        """The last message of an earlier run, and how many wishes have come since."""
         if not (self.folder.exists and self.folder.journal_file.exists()):
-            return None
+            return None, 0
         with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            return journal.last()
+            return journal.last(), len(journal.wishes())
 
     def _check_same(self, definition: Mapping[str, Any]) -> None:
         """Refuse to go on with an experiment that was defined otherwise."""
@@ -366,7 +377,7 @@ class Experiment:
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
-                complete = loop.run([RunStarted(__version__), *missing])
+                complete = loop.run([RunStarted(__version__, workers, len(journal.wishes())), *missing])
             backend.close()
         except BaseException:
             backend.close(kill=True)
@@ -405,7 +416,7 @@ class Experiment:
 
     def _controller(self, outline: Outline, estimates: Estimates) -> Controller:
         return Controller(
-            self.search,
+            copy.deepcopy(self.search),  # what it learns, and what a person adds to it, is in the journal
             self.policy(),
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
@@ -531,11 +542,12 @@ class Experiment:
 
 
 class _Watcher:
-    """Shows messages, and warns of configuration keys that no trial reads."""
+    """Shows messages and what came of wishes, and warns of configuration keys that no trial reads."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
         self._unused: set[str] | None = None
+        self._asked: dict[int, OperatorAsked] = {}
 
     def update(self, time: float, message: Message) -> None:
         self._view.update(time, message)
@@ -548,6 +560,12 @@ class _Watcher:
                     self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
             case OperatorAsked(wish="drain"):
                 self._view.note("finishing running units; press Ctrl-C again to stop at once")
+            case OperatorAsked():
+                self._asked[message.number] = message
+            case WishAnswered():
+                asked = self._asked.pop(message.number, OperatorAsked("an earlier wish", who="somebody"))
+                refused = "" if message.granted else f"{asked.wish} is refused: "
+                self._view.note(f"{asked.who}: {refused}{message.text}")
             case _:
                 pass
 

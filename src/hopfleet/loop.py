@@ -27,6 +27,7 @@ from hopfleet.domain.messages import (
     RunUnit,
     SaveVersion,
     StopUnit,
+    TrialDeleted,
     VersionLost,
     VersionSaved,
 )
@@ -85,6 +86,10 @@ class Loop:
     def _take(self, events: list[Event]) -> None:
         """Journal events with all that follows from them, then act."""
         messages = self._controller.take(events)
+        counted = {id(message) for message in messages}
+        for event in events:
+            if id(event) not in counted:
+                self._tidy(event)
         if not messages:
             return
         now = self._backend.now()
@@ -104,6 +109,8 @@ class Loop:
                 self._versions.drop(message.trial, message.version)
             case CopyVersion():
                 self._own.append(self._copied(message))
+            case TrialDeleted(trial=trial):
+                self._versions.forget(trial)
             case StopUnit(worker=worker):
                 self._backend.stop(worker)
             case AddWorkers(count=count):
@@ -115,6 +122,11 @@ class Loop:
                 self._versions.release()
             case _:
                 pass
+
+    def _tidy(self, refused: Event) -> None:
+        """What was being saved of a trial while it was deleted goes too."""
+        if isinstance(refused, VersionSaved) and self._controller.schedule.find(refused.trial) is None:
+            self._versions.forget(refused.trial)
 
     def _copied(self, copy: CopyVersion) -> Event:
         try:

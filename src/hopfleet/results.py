@@ -74,8 +74,23 @@ class TrialResult:
         return self._trial.best.epoch if self._trial.best is not None else None
 
     @property
+    def origin(self) -> str:
+        """Who wanted it: ``search``, ``point`` (to try first), ``clone`` or ``person``."""
+        return self._trial.origin
+
+    @property
+    def parent(self) -> str | None:
+        """The trial that it was cloned from."""
+        return self._trial.parent or None
+
+    @property
+    def begins(self) -> int:
+        """The epoch of its parent that it went on from; 0 if it started afresh."""
+        return self._trial.begins
+
+    @property
     def visits(self) -> list[list[int]]:
-        """The partitions in the order visited, a list for each epoch."""
+        """The partitions in the order visited, a list for each epoch; without those that a parent visited."""
         return self._trial.visits
 
     @property

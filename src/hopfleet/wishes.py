@@ -52,8 +52,10 @@ class Office:
 
     def live(self, trial: Any) -> Progress:
         progress = self.known(trial)
-        if trial not in self.schedule.trials or progress.outcome is not None:
+        if trial not in self.schedule.trials:
             raise Refused(f"{trial} does not train: it is {progress.state.value}")
+        if progress.outcome is not None:
+            raise Refused(f"{trial} is about to end already")
         return progress
 
 
@@ -78,9 +80,11 @@ def _stop(office: Office, trial: str, now: bool = False) -> tuple[list[Step], st
         return [
             m.TrialEnded(trial, TrialState.STOPPED, "stopped by a person")
         ], f"{trial}, which was paused, is stopped"
-    office.live(trial)
-    steps: list[Step] = [m.TrialStopped(trial, "stopped by a person")]
-    return [*steps, *_running(office, progress, now)], f"{trial} stops {'now' if now else 'after what it is doing'}"
+    running = _running(office, progress, now)
+    if not running:  # else it may be about to end, only not now
+        office.live(trial)
+    steps: list[Step] = [] if progress.outcome is not None else [m.TrialStopped(trial, "stopped by a person")]
+    return [*steps, *running], f"{trial} stops {'now' if now else 'after what it is doing'}"
 
 
 def _running(office: Office, progress: Progress, now: bool) -> list[Step]:
@@ -194,9 +198,11 @@ def _proceed(office: Office) -> tuple[list[Step], str]:
     return [m.RunHeld(False)], "the experiment goes on"
 
 
-def _workers(office: Office, count: int) -> tuple[list[Step], str]:
-    at_least_one("workers", count)
+def _workers(office: Office, count: int = 0, by: int = 0) -> tuple[list[Step], str]:
     here = [slot for slot in office.schedule.slots.values() if not slot.retired]
+    if by:
+        count = len(here) + by
+    at_least_one("workers", count)
     if count == len(here):
         raise Refused(f"there are {count} workers already")
     if count > len(here):

@@ -10,6 +10,8 @@ from hopfleet.testing.backends import BackendSuite
 
 
 class TestInline(BackendSuite):
+    stops = False
+
     def make(self) -> Backend:
         return Inline()
 

@@ -93,8 +93,14 @@ def counting(name: str, space: Mapping[str, Any] | None = None, **more: Any) -> 
         train={"x": np.arange(40.0)},
         valid={"x": np.arange(8.0)},
         space=dict(space or {"number": hop.grid_search([1, 2, 3])}),
-        search=hop.Grid(max_epochs=2),
-        **{"partitions": 4, "batch_size": 5, "backend": "inline", "name": name, **more},
+        **{
+            "search": hop.Grid(max_epochs=2),
+            "partitions": 4,
+            "batch_size": 5,
+            "backend": "inline",
+            "name": name,
+            **more,
+        },
     )
 
 

@@ -26,7 +26,7 @@ def test_one_row_per_trial_at_its_best_epoch() -> None:
     frame = dataframe(small_history())
     assert list(frame.columns) == [
         *("trial", "state", "epochs", "best_epoch", "accuracy", "loss"),
-        *("config/lr", "config/net.width", "config/layers", "error"),
+        *("config/lr", "config/net.width", "config/layers", "origin", "parent", "error"),
     ]
     first, second = frame.to_dict("records")
     assert (first["trial"], first["state"], first["epochs"], first["best_epoch"]) == ("t0", "pending", 2, 1)
@@ -59,5 +59,7 @@ def test_rows_follow_the_simulated_run(eventful_history: History) -> None:
 
 def test_empty_frames_have_their_columns() -> None:
     history = History(metric="accuracy", mode="max", partitions=2, name="empty")
-    assert list(dataframe(history).columns) == ["trial", "state", "epochs", "best_epoch", "accuracy", "error"]
+    assert list(dataframe(history).columns) == [
+        *("trial", "state", "epochs", "best_epoch", "accuracy", "origin", "parent", "error"),
+    ]
     assert list(epochs_frame(history).columns) == ["trial", "epoch", "version", "time", "accuracy"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, WorkerLost
+from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, WishAnswered, WorkerLost
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
 from hopfleet.files import digest, write_atomically
 from hopfleet.store.folder import RunFolder, find_run, home, runs
@@ -80,6 +81,75 @@ def test_versions_go_to_shared_memory_or_to_the_folder(tmp_path: Path) -> None:
     assert versions.shared_folder.stat().st_mode & 0o077 == 0
     versions.release()
     assert not versions.shared_folder.exists()
+
+
+def test_a_copy_is_a_second_name_that_outlives_the_first(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    sha, size = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    assert versions.copy("t1", 4, "t2") == (sha, size)
+    source, target = (versions.path(trial, 4, durable=True) for trial in ("t1", "t2"))
+    assert source.stat().st_ino == target.stat().st_ino
+    versions.write("t1", 4, lambda path: path.write_bytes(b"other"), durable=True, size=5)
+    assert target.read_bytes() == b"abc"
+    versions.forget("t1")
+    assert not source.parent.exists()
+    assert versions.find("t2", 4) == target
+    assert target.read_bytes() == b"abc"
+
+
+def test_a_copy_of_what_is_not_there(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+    with pytest.raises(CheckpointError, match="version 4 of t1 is not saved"):
+        versions.copy("t1", 4, "t2")
+    with pytest.raises(CheckpointError):
+        versions.find("t2", 4)
+
+
+def test_where_a_file_cannot_have_two_names_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    sha, size = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert versions.copy("t1", 4, "t2") == (sha, size)
+    inodes = {versions.path(trial, 4, durable=True).stat().st_ino for trial in ("t1", "t2")}
+    assert len(inodes) == 2
+
+
+def test_a_copy_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    expected = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    target = versions.path("t2", 4, durable=True)
+    target.parent.mkdir()
+    target.with_suffix(".tmp").write_bytes(b"half of it")
+    assert versions.copy("t1", 4, "t2") == expected
+    # It died after the copy and before anybody heard of it.
+    assert versions.copy("t1", 4, "t2") == expected
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_wishes_wait_in_a_queue_and_leave_a_trail(tmp_path: Path) -> None:
+    writer, other = Journal(tmp_path / "j", writable=True), Journal(tmp_path / "j")
+    assert writer.wishes() == other.trail() == []
+    first = other.ask("ada@box", "stop", {"trial": "t0001", "now": True})
+    second = other.ask("bob@box", "pause", {})
+    asked = OperatorAsked("stop", {"trial": "t0001", "now": True}, "ada@box", first)
+    assert writer.wishes() == [asked, OperatorAsked("pause", {}, "bob@box", second)]
+    writer.append(1.0, [asked, WishAnswered(first, granted=False, text="no")])
+    assert [wish.number for wish in writer.wishes()] == [second]
+    # Another process that takes over knows which are taken.
+    assert [wish.number for wish in Journal(tmp_path / "j", writable=True).wishes()] == [second]
+    assert other.answer(first) == WishAnswered(first, granted=False, text="no")
+    assert other.answer(second) is None
+    refused, waiting = other.trail()
+    assert (refused.number, refused.who, refused.granted, refused.text) == (first, "ada@box", False, "no")
+    assert (waiting.wish, waiting.granted, waiting.text) == ("pause", None, "")
+    assert refused.time <= waiting.time
+    other._database.execute("DROP TABLE wishes")
+    assert other.trail() == other.wishes() == [], "a journal of before there were wishes"
 
 
 def test_dropped_files_are_written_over(tmp_path: Path) -> None:

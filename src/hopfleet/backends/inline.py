@@ -8,7 +8,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import RELEASED, Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import copied
@@ -47,7 +47,7 @@ class Inline:
             self._workers[worker].obey(command, trial)
         self._commands = deque(told for told in self._commands if told[0].worker != worker)  # type: ignore[union-attr]
         del self._workers[worker]
-        self._events.append(WorkerLost(worker, "no longer wanted"))
+        self._events.append(WorkerLost(worker, RELEASED))
 
     def stop(self, worker: str) -> None:
         """What runs here runs in the caller's own thread: it is over before anybody can ask."""
@@ -63,6 +63,8 @@ class Inline:
             command, trial = self._commands.popleft()
             assert isinstance(command, RunUnit | Evaluate | SaveVersion)
             self._workers[command.worker].obey(command, trial)
+        elif not self._events:
+            time.sleep(timeout)  # nothing will happen until somebody asks for something
         events = list(self._events)
         self._events.clear()
         return events

@@ -24,6 +24,7 @@ from typing import Any
 import cloudpickle
 
 from hopfleet.domain.messages import (
+    RELEASED,
     Command,
     Evaluate,
     Event,
@@ -248,7 +249,7 @@ class Local:
         if not member.ready:
             log = self._job.logs / "workers.log"
             raise WorkersLost(f"worker {member.name} ended before it was ready; {log} may say why")
-        self._events.append(WorkerLost(member.name, "no longer wanted" if member.released else reason))
+        self._events.append(WorkerLost(member.name, RELEASED if member.released else reason))
         if not self._closing and not member.released:
             self._spawn(member.device)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hopfleet.domain.messages import (
+    RELEASED,
     Command,
     CopyVersion,
     Evaluate,
@@ -41,6 +43,7 @@ class Failure:
     time: float
     worker: str
     back: float | None = None
+    reason: str = field(default="simulated failure", kw_only=True)
 
 
 class Simulated:
@@ -111,7 +114,7 @@ class Simulated:
             self._join(None)
 
     def release(self, worker: str) -> None:
-        self._later(self._clock, Failure(self._clock, worker))
+        self._later(self._clock, Failure(self._clock, worker, reason=RELEASED))
 
     def stop(self, worker: str) -> None:
         self._later(self._clock, Failure(self._clock, worker, self._clock))
@@ -125,15 +128,27 @@ class Simulated:
                 if event.worker not in self._alive:
                     continue
                 self._alive.remove(event.worker)
+                self._forget(event.worker)
                 if event.back is not None:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
-                event = WorkerLost(event.worker, "simulated failure")
+                event = WorkerLost(event.worker, event.reason)
             elif isinstance(event, WorkerJoined):
                 self._alive.add(event.worker)
             elif isinstance(event, UnitFinished | UnitFailed | Evaluated) and event.worker not in self._alive:
                 continue
             events.append(event)
+        if not events:
+            time.sleep(timeout)  # nothing will happen until somebody asks for something
         return events
+
+    def _forget(self, worker: str) -> None:
+        """What a lost worker was doing never ends, also if it comes back."""
+        self._queue = [
+            entry
+            for entry in self._queue
+            if not (isinstance(entry[2], UnitFinished | Evaluated) and entry[2].worker == worker)
+        ]
+        heapq.heapify(self._queue)
 
     def now(self) -> float:
         return self._clock

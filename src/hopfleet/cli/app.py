@@ -20,6 +20,7 @@ from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.simulating import simulate
 from hopfleet.cli.training import demo, resume, run
+from hopfleet.cli.wheel import add, clone, delete, extend, pause, prioritise, stop, wishes, workers
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
 
@@ -56,8 +57,11 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapper
 
 
-for command in (demo, run, resume, ls, show, best, export, plot, partition, simulate, doctor):
-    app.command()(_carried(command))
+WATCHING = (demo, run, resume, ls, show, best, export, plot)
+WHEEL = (stop, delete, clone, add, extend, pause, workers, prioritise, wishes)
+for command in (*WATCHING, *WHEEL, partition, simulate, doctor):
+    # The number of workers may be -1: it is no option.
+    app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 
 
 def _version(wanted: bool) -> None:

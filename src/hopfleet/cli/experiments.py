@@ -140,6 +140,7 @@ def _experiment_json(results: Results) -> dict[str, Any]:
         "elapsed": history.elapsed,
         "progress": {"done": history.progress().done, "planned": history.progress().planned},
         "eta": history.progress().eta,
+        "paused": history.held,
         "leaderboard": [_trial_json(results, results[trial.id], brief=True) for trial in history.leaderboard()],
         "workers": [
             {
@@ -159,7 +160,9 @@ def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) ->
         "trial": trial.id,
         "state": trial.state.value,
         "config": trial.config,
-        "epochs_done": len(trial.history),
+        "origin": trial.origin,
+        "parent": trial.parent,
+        "epochs_done": results.history.trials[trial.id].epochs_trained,
         "best_epoch": trial.best_epoch,
         "metrics": trial.metrics,
         "error": results.history.trials[trial.id].error,
@@ -225,13 +228,14 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
     screen, record = console(), results.history.trials[trial.id]
     screen.print(
         f"[bold]{trial.id}[/] of {results.name}  [{TRIAL_STYLES[trial.state]}]{trial.state.value}[/]  "
-        f"{len(trial.history)}/{record.epochs} epochs"
+        f"{record.epochs_trained}/{record.epochs} epochs"
     )
     screen.print()
     facts(
         [
             *((key, value) for key, value in flatten(trial.config).items()),
             ("seed", trial.seed),
+            *([("from", f"{record.parent}, {_how(trial)}")] if record.parent else []),
             ("checkpoint", checkpoint_path(trial) or "none"),
             *([("why it ended", record.reason)] if record.reason else []),
         ]
@@ -248,6 +252,10 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
         left_out = f" (the last {LOG_LINES} lines of {len(log)})" if len(log) > LOG_LINES else ""
         screen.print(f"[bold]log[/]{left_out}")
         typer.echo("\n".join(log[-LOG_LINES:]))
+
+
+def _how(trial: TrialResult) -> str:
+    return f"with its model of epoch {trial.begins}" if trial.begins else "afresh"
 
 
 def _epochs_table(trial: TrialResult) -> Any:

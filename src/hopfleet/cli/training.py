@@ -117,17 +117,37 @@ def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: b
 
 def resume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name, or its run folder.")],
+    trial: Annotated[
+        str | None, typer.Argument(metavar="[TRIAL]", help="A trial that is to go on.", show_default=False)
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Train the trial until so many epochs in all.", show_default=False),
+    ] = None,
 ) -> int:
-    """Go on with an interrupted experiment.
+    """Go on with an interrupted or paused experiment, or with one trial.
 
     Whether it was interrupted or killed, it goes on where it stopped, to the same results. The file that defined it
-    runs again, as it was started then. Of an experiment that a notebook defined, call fit() there again.
+    runs again, as it was started then. Of an experiment that a notebook defined, call fit() there again. A finished
+    experiment goes on if wishes wait for it, e.g. after hopfleet extend. One that is running and paused proceeds.
+
+    With a trial: one that was stopped, paused or completed trains on.
 
     Example: hopfleet resume digits-20260115-093012
     """
+    from hopfleet.wheel import control
+
+    if trial is not None:
+        typer.echo(control(name).resume(trial, epochs))
+        return 0
+    if epochs is not None:
+        raise UsageError(f"--epochs {epochs}: say which trial; hopfleet extend --epochs lets all train longer")
     folder = find_run(name)
     results = _results(folder)
-    if results.finished:
+    if folder.running and results.history.held:
+        typer.echo(control(name).proceed())
+        return 0
+    if results.finished and not _wished(folder):
         typer.echo(f"{results.name} is finished already.\n")
         _report(results, quiet=True)
         return 0
@@ -161,7 +181,7 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
         return _start(experiment, origin), False
     with _resumable(folder):
         run_script(file, origin["arguments"], resumed=results.name)
-    if not results.refresh().finished:
+    if not results.refresh().finished or _wished(folder):
         raise UsageError(f"{results.name}: {file} ran, but did not go on with it; does it define it no more?")
     return results, True
 
@@ -169,7 +189,7 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
     """Fit the experiment of a file, with the options that were given on the command line."""
     folder = experiment.folder
-    if folder.exists and not overwrite and _results(folder).finished:
+    if folder.exists and not overwrite and _results(folder).finished and not _wished(folder):
         show = command("show", folder.handle)
         raise ExperimentExists(f"{experiment.name}: is finished already; {show} shows it, --overwrite replaces it")
     experiment.use(**origin["overrides"])
@@ -224,6 +244,14 @@ def _enter(cwd: str) -> None:
         os.environ["HOPFLEET_HOME"] = str(home())
     if Path(cwd).is_dir():
         os.chdir(cwd)
+
+
+def _wished(folder: RunFolder) -> bool:
+    """Whether wishes wait for the next run."""
+    from hopfleet.store.journal import Journal
+
+    with contextlib.closing(Journal(folder.journal_file)) as journal:
+        return bool(journal.wishes())
 
 
 def _results(folder: RunFolder) -> Results:

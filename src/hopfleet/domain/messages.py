@@ -32,6 +32,10 @@ class WorkerJoined:
     partitions: tuple[int, ...] | None = None
 
 
+RELEASED = "no longer wanted"
+"""The reason of a worker that is lost because it was released."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
     """Its memory, and what it was doing, are gone."""
@@ -133,6 +137,8 @@ class RunStarted:
     """A controller took charge, for the first time or to resume; nothing of earlier workers is left."""
 
     hopfleet: str
+    workers: int = 0  #: that are being started
+    wishes: int = 0  #: that have waited for it, and come next
 
 
 # -------------------------------------------------------------------------------------------- decisions

@@ -26,7 +26,7 @@ Space = Mapping[str, Any]
 
 
 class Dimension:
-    """Something in a space that yields a value for each trial."""
+    """Something in a space that yields a value for each trial. Its ``repr`` is what users write and ``parse`` reads."""
 
     __slots__ = ()
 
@@ -41,6 +41,9 @@ class Choice(Dimension):
 
     def sample(self, rng: random.Random) -> Any:
         return self.options[rng.randrange(len(self.options))]
+
+    def __repr__(self) -> str:
+        return f"{'grid_search' if self.exhaustive else 'choice'}({list(self.options)!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,10 @@ class Float(Dimension):
             value = round(round(value / self.step) * self.step, 12)
         return min(max(value, self.low), self.high)
 
+    def __repr__(self) -> str:
+        name = f"{'q' * (self.step is not None)}{'log' * self.log}uniform"
+        return f"{name}({self.low!r}, {self.high!r}{'' if self.step is None else f', {self.step!r}'})"
+
 
 @dataclass(frozen=True, slots=True)
 class Integer(Dimension):
@@ -80,6 +87,9 @@ class Integer(Dimension):
         """What this dimension may yield, as near to ``value`` as can be."""
         return min(max(round(value), self.low), self.high - 1)
 
+    def __repr__(self) -> str:
+        return f"{'log' * self.log}randint({self.low!r}, {self.high!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class Normal(Dimension):
@@ -89,10 +99,16 @@ class Normal(Dimension):
     def sample(self, rng: random.Random) -> float:
         return rng.gauss(self.mean, self.sd)
 
+    def __repr__(self) -> str:
+        return f"normal({self.mean!r}, {self.sd!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class Derived(Dimension):
     function: Callable[[Config], Any]
+
+    def __repr__(self) -> str:
+        return f"sample_from({getattr(self.function, '__qualname__', 'function')})"
 
 
 # ------------------------------------------------------------------------------- what users write in a space
@@ -267,6 +283,8 @@ def _parsed(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return parse(value)
     call = re.fullmatch(r"(\w+)\((.*)\)", value, re.DOTALL) if isinstance(value, str) else None
+    if call is not None and call[1] == sample_from.__name__:
+        raise SpaceError(f"{name}={value}: a function cannot be written down; give numbers or lists")
     if call is None or call[1] not in WORDS:
         return value
     try:
@@ -285,6 +303,21 @@ WORDS: Mapping[str, Callable[..., Dimension]] = {
 }
 
 
+def widened(space: Space, others: Space) -> dict[str, Any]:
+    """A space with other dimensions or constants at some paths that it has, nested or dotted."""
+    known = flatten(space)
+    result: dict[str, Any] = _copied(space)
+    for name, value in flatten(others).items():
+        if name not in known:
+            raise SpaceError(f"{name}={value!r}: the space has no {name!r}; it has {', '.join(known)}")
+        _put(result, name.split(".") if name not in space else [name], value)
+    return result
+
+
+def _copied(space: Space) -> dict[str, Any]:
+    return {name: _copied(value) if isinstance(value, Mapping) else value for name, value in space.items()}
+
+
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
     """A nested configuration as {dotted path: value}."""
     flat: dict[str, Any] = {}
@@ -300,8 +333,6 @@ def describe(space: Space) -> Any:
     """A space as JSON that a person can read and two runs can compare."""
     if isinstance(space, Mapping):
         return {str(key): describe(value) for key, value in space.items()}
-    if isinstance(space, Derived):
-        return f"sample_from({getattr(space.function, '__qualname__', 'function')})"
     return repr(space) if isinstance(space, Dimension) else json.loads(json.dumps(plain(space)))
 
 

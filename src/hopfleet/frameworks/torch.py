@@ -211,39 +211,43 @@ class TorchSession(Session):
         safetensors.write(path, tensors, {FORMAT: json.dumps(tree)})
 
     def load(self, path: Path) -> None:
-        self._load(path, [True] * len(self.optimizers))
+        try:
+            self._load(path)
+        except RuntimeError as error:
+            raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
 
     def inherit(self, path: Path, parent: Session) -> None:
         assert isinstance(parent, TorchSession)
         mine, theirs = self._settings(), parent._settings()
-        # Momenta of another kind of optimizer mean nothing to this one: it starts afresh.
-        alike = [type(own) is type(other) for own, other in zip(self.optimizers, parent.optimizers, strict=False)]
+        parent.load(path)
+        then = parent._settings()
+        # Momenta of another kind of optimizer mean nothing to this one, nor does the progress of another schedule: it
+        # starts afresh.
+        schedules = [type(own) for own in self.schedulers] == [type(other) for other in parent.schedulers]
+        optimizers = [_shape(own) == _shape(other) for own, other in _pairs(self.optimizers, parent.optimizers)]
         try:
-            self._load(path, alike)
-        except TaskError as error:
-            raise TaskError(f"the parent's model does not fit this configuration; clone it cold ({error})") from None
-        now = self._settings()
-        for part, own, other in zip(now, mine, theirs, strict=False):
-            for name, value in own.items():
-                if name in part and not _same(value, other.get(name)):
-                    part[name] = _carried(part[name], value, other.get(name))
-        self._set(now)
+            self._load(path, optimizers=optimizers, schedulers=schedules)
+        except (RuntimeError, LookupError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise TaskError(f"the parent's model does not fit this configuration; clone it cold ({text})") from None
+        for optimizer, now, own, other in zip(self.optimizers, *(s[0] for s in (then, mine, theirs)), strict=False):
+            for group, *three in zip(optimizer.param_groups, now, own, other, strict=False):
+                settings = _became_of(*three) if schedules else three[1]
+                group.update({name: value for name, value in settings.items() if name in group})
+        if schedules:
+            for scheduler, *three in zip(self.schedulers, *(s[1] for s in (then, mine, theirs)), strict=True):
+                scheduler.load_state_dict(_became(*three))
 
-    def _settings(self) -> list[dict[str, Any]]:
-        """What optimizers and schedulers were built with, and what became of it since."""
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
-        return copy.deepcopy([*settings, *(scheduler.state_dict() for scheduler in self.schedulers)])
+    def _settings(self) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
+        """What optimizers (each with its groups) and schedulers were built with, and what became of it since."""
+        groups = [
+            [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+            for optimizer in self.optimizers
+        ]
+        return copy.deepcopy((groups, [scheduler.state_dict() for scheduler in self.schedulers]))
 
-    def _set(self, settings: Sequence[Mapping[str, Any]]) -> None:
-        parts = iter(settings)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group.update(next(parts))
-        for scheduler in self.schedulers:
-            scheduler.load_state_dict(dict(next(parts)))
-
-    def _load(self, path: Path, optimizers: Sequence[bool]) -> None:
+    def _load(self, path: Path, *, optimizers: Sequence[bool] | None = None, schedulers: bool = True) -> None:
+        """Become what was saved; what is not wanted of it stays as it was built."""
         tensors, metadata = safetensors.read(path)
         if FORMAT not in metadata:
             raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
@@ -255,14 +259,16 @@ class TorchSession(Session):
             return tensors[name].to("cpu" if name in host else self.device, copy=True)
 
         _load_model(self.model, unflatten(tree["model"], lambda name: tensors[name]))
-        self._check_count("optimizer", tree, self.optimizers)
-        self._check_count("scheduler", tree, self.schedulers)
-        for optimizer, state, wanted in zip(self.optimizers, tree["optimizer"], optimizers, strict=True):
+        if optimizers is None:
+            self._check_count("optimizer", tree, self.optimizers)
+            self._check_count("scheduler", tree, self.schedulers)
+            optimizers = [True] * len(self.optimizers)
+        for optimizer, state, wanted in zip(self.optimizers, tree["optimizer"], optimizers, strict=False):
             if wanted:
                 _load_optimizer(optimizer, unflatten(state, array))
-        for scheduler, state in zip(self.schedulers, tree["scheduler"], strict=True):
+        for scheduler, state in zip(self.schedulers if schedulers else (), tree["scheduler"], strict=False):
             scheduler.load_state_dict(unflatten(state, array))
-        if self.scaler is not None:
+        if self.scaler is not None and tree["scaler"] is not None:
             self.scaler.load_state_dict(unflatten(tree["scaler"], array))
         self._random = _unpack_random(unflatten(tree["random"], lambda name: tensors[name].clone()))
         self.counters = dict(tree["counters"])
@@ -409,10 +415,7 @@ def _model_state(model: Any) -> dict[str, Any]:
 def _load_model(model: Any, saved: Mapping[str, Any]) -> None:
     """Copy what was saved into the model's own tensors."""
     extra = {name: copy.deepcopy(value) for name, value in saved["state"].items() if name.endswith("_extra_state")}
-    try:
-        model.load_state_dict({**saved["state"], **extra})
-    except RuntimeError as error:
-        raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
+    model.load_state_dict({**saved["state"], **extra})
     buffers = dict(model.named_buffers())
     with torch.no_grad():
         for name, value in saved["hidden"].items():
@@ -443,20 +446,46 @@ def _load_optimizer(optimizer: Any, saved: Any) -> None:
         optimizer.state[parameters[index]] = state
 
 
+def _pairs(mine: Sequence[Any], theirs: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """One with one; none if there are more of one kind than of the other."""
+    return list(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) else []
+
+
+def _shape(optimizer: Any) -> Any:
+    """What must be alike for one optimizer to go on with what another one has gathered."""
+    return type(optimizer), [len(group["params"]) for group in optimizer.param_groups]
+
+
 def _same(one: Any, other: Any) -> bool:
     if torch.is_tensor(one) or torch.is_tensor(other):
         return torch.is_tensor(one) and torch.is_tensor(other) and torch.equal(one, other)
     return bool(one == other)
 
 
-def _carried(now: Any, mine: Any, theirs: Any) -> Any:
-    """A setting that a clone has another value of. What training made of it, e.g. a decay, it makes of the new one."""
-    if isinstance(mine, list | tuple) and all(isinstance(part, list | tuple) for part in (now, theirs)):
-        return type(mine)(_carried(*parts) for parts in zip(now, mine, theirs, strict=True))
-    numbers = [part for part in (now, mine, theirs) if torch.is_tensor(part) or type(part) in (int, float)]
-    if len(numbers) < 3 or _same(now, theirs) or not theirs:
+def _became_of(then: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Any:
+    """``_became`` for each setting that all three have."""
+    result = copy.copy(then)
+    for name in [name for name in then if name in mine and name in theirs]:
+        result[name] = _became(then[name], mine[name], theirs[name])  # type: ignore[index]
+    return result
+
+
+def _became(then: Any, mine: Any, theirs: Any) -> Any:
+    """What training would have made of the setting ``mine``, if it made ``then`` of ``theirs``.
+
+    A setting that both have alike is as it was then. One that the clone has another value of is its own, and where
+    training changed it, as a schedule does with a learning rate, it is changed by the same factor.
+    """
+    three = (then, mine, theirs)
+    if all(isinstance(part, dict) for part in three) and then.keys() == theirs.keys() == mine.keys():
+        return _became_of(then, mine, theirs)
+    if all(isinstance(part, list | tuple) for part in three) and len(then) == len(mine) == len(theirs):
+        return type(mine)(_became(*parts) for parts in zip(*three, strict=True))
+    if _same(mine, theirs):
+        return then
+    if not all(torch.is_tensor(part) or type(part) in (int, float) for part in three):
         return mine
-    return mine * (now / theirs)
+    return mine if _same(then, theirs) or not theirs else mine * (then / theirs)
 
 
 def _seeded(seed: int) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Curves:
 def curves_data(history: History, metric: str | None = None) -> Curves:
     """The finite values of one metric, the experiment's unless told. Raises UsageError if no trial reports it."""
     metric = history.reported(metric)
-    curves = [_curve(trial, metric) for trial in history.leaderboard()]
+    curves = [_curve(history, trial, metric) for trial in history.leaderboard()]
     return Curves(
         metric,
         history.mode,
@@ -71,7 +71,7 @@ def draw_curves(history: History, path: str | Path | None = None, metric: str | 
     Raises UsageError for a metric that no trial reports.
     """
     metric = history.reported(metric)
-    curves = {trial.id: _curve(trial, metric) for trial in history.trials.values()}
+    curves = {trial.id: _curve(history, trial, metric) for trial in history.trials.values()}
     leaders = [curves[trial.id] for trial in highlighted(history) if curves[trial.id].epochs]
     others = [curve for curve in curves.values() if curve.epochs and curve not in leaders]
 
@@ -91,8 +91,11 @@ def draw_curves(history: History, path: str | Path | None = None, metric: str | 
     return figure
 
 
-def _curve(trial: TrialHistory, metric: str) -> _Curve:
-    rows = [row for row in trial.epochs_done if math.isfinite(row.metrics.get(metric, math.nan))]
+def _curve(history: History, trial: TrialHistory, metric: str) -> _Curve:
+    """The curve of a clone that goes on from an epoch of its parent begins there."""
+    parent = history.trials.get(trial.parent)
+    before = [row for row in parent.epochs_done if row.epoch == trial.begins] if parent and trial.epochs_done else []
+    rows = [row for row in (*before, *trial.epochs_done) if math.isfinite(row.metrics.get(metric, math.nan))]
     return _Curve(trial, [row.epoch for row in rows], [row.metrics[metric] for row in rows])
 
 

@@ -22,12 +22,14 @@ def dataframe(history: History) -> pandas.DataFrame:
     columns: dict[str, Any] = {
         "trial": [trial.id for trial in trials],
         "state": [trial.state.value for trial in trials],
-        "epochs": [len(trial.epochs_done) for trial in trials],
+        "epochs": [trial.epochs_trained for trial in trials],
         "best_epoch": pandas.array([trial.best.epoch if trial.best else None for trial in trials], dtype="Int64"),
         **{name: pandas.array([best.get(name) for best in bests], dtype="float64") for name in metrics},
     }
     for key in dict.fromkeys(key for config in configs for key in config):
         columns[f"config/{key}"] = [config.get(key) for config in configs]
+    columns["origin"] = [trial.origin for trial in trials]
+    columns["parent"] = [trial.parent or None for trial in trials]
     columns["error"] = [trial.error for trial in trials]
     return pandas.DataFrame(columns)
 

@@ -192,7 +192,7 @@ class _Chart:
         self._collect("unit", [span for span in done if span.work is Work.TRAIN], **edge)
         self._collect("evaluation", [span for span in done if span.work is Work.EVALUATE], alpha=0.45, **edge, **hatch)
         if self.roomy:
-            edges = [self.colors[span.trial] for span in undone]
+            edges = [self._color(span) for span in undone]
             self._collect("undone", undone, facecolors="white", edgecolors=edges, linestyles="dashed", linewidths=0.8)
         else:
             self._collect("undone", undone, alpha=0.25, linewidths=0.0)
@@ -214,7 +214,7 @@ class _Chart:
     ) -> None:
         from matplotlib.collections import PolyCollection
 
-        style = {"facecolors": [self.colors[span.trial] for span in spans], **style}
+        style = {"facecolors": [self._color(span) for span in spans], **style}
         corners = [self._corners(span, extent or self.extent) for span in spans]
         bars = PolyCollection(corners, gid=name, zorder=2, **style)
         self.axes.add_collection(bars, autolim=False)
@@ -223,6 +223,10 @@ class _Chart:
         ends = [self.scale(span.ended) for span in spans]
         rows = [self._middle(span.worker) for span in spans]
         self.axes.scatter(ends, rows, marker="x", s=45, color=FAILURE, linewidths=1.8, zorder=6, gid="failed")
+
+    def _color(self, span: Span) -> str:
+        """The colour of a trial; units of one that was deleted are grey."""
+        return self.colors.get(span.trial, OTHERS)
 
     def _corners(self, span: Span, extent: tuple[float, float]) -> list[tuple[float, float]]:
         left, right, row = self.scale(span.started), self.scale(span.ended), self.rows[span.worker]
@@ -243,7 +247,7 @@ class _Chart:
             text = str(span.partition)
             if span.work is Work.TRAIN and not span.undone and self._inches(span) > _DIGIT * (len(text) + 1):
                 middle = self.scale((span.started + span.ended) / 2)
-                color = _readable_on(self.colors[span.trial])
+                color = _readable_on(self._color(span))
                 self.axes.text(
                     middle, self._middle(span.worker), text, fontsize=7, color=color, ha="center", va="center", zorder=3
                 )

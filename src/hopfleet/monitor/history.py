@@ -20,6 +20,7 @@ from hopfleet.domain.messages import (
     Evaluated,
     Finish,
     Message,
+    RunHeld,
     RunStarted,
     RunUnit,
     TrialAdded,
@@ -80,6 +81,7 @@ class TrialHistory:
     origin: str = "search"  #: or "point", "clone", "person"
     parent: str = ""  #: the trial that it was cloned from
     inherited: tuple[int, ...] = ()  #: the partitions that its parent's model had visited
+    begins: int = 0  #: the epoch of its parent that it goes on from; 0 for one that starts afresh
     milestones: list[int] = field(default_factory=list)  #: where it was to end, before it was told to go on
     state: TrialState = TrialState.PENDING
     epochs_done: list[EpochRow] = field(default_factory=list)
@@ -92,6 +94,16 @@ class TrialHistory:
     @property
     def units_done(self) -> int:
         return len(self.units)
+
+    @property
+    def epochs_trained(self) -> int:
+        """The last epoch that has ended, its parent's included."""
+        return self.epochs_done[-1].epoch if self.epochs_done else self.begins
+
+    @property
+    def source(self) -> str:
+        """``t0003``, or ``t0003 at 2`` where it goes on from an epoch; nothing if it is nobody's clone."""
+        return f"{self.parent} at {self.begins}" if self.inherited else self.parent
 
     @property
     def visits(self) -> list[list[int]]:
@@ -154,6 +166,7 @@ class History:
         self.started: float | None = None
         self.updated: float | None = None
         self.finished: bool | None = None  #: ``complete`` of Finish; None while the run goes on or was cut off
+        self.held = False  #: a person has paused the run
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: ended trials that are not kept
         self._epochs_let_go = 0  #: epochs that were planned for them
@@ -193,7 +206,7 @@ class History:
             case TrialAdded():
                 self.trials[message.trial] = TrialHistory(
                     *(message.trial, message.number, message.config, message.seed, message.epochs),
-                    *(message.origin, message.parent, message.visits),
+                    *(message.origin, message.parent, message.visits, len(message.visits) // self.partitions),
                 )
             case TrialRolledBack(trial=trial, version=version):
                 self._roll_back(self._trial(trial), version)
@@ -215,6 +228,8 @@ class History:
                 self._trial(message.trial).saved[message.version] = message
             case VersionLost() | DropVersion():
                 self._trial(message.trial).saved.pop(message.version, None)
+            case RunHeld(held=held):
+                self.held = held
             case Finish(complete=complete):
                 self.finished = complete
         self.started = time if self.started is None else self.started
@@ -253,6 +268,7 @@ class History:
                 self.gaps.append((self.updated, time))
         self.runs += 1
         self.finished = None
+        self.held = False
 
     def _join(self, time: float, message: WorkerJoined) -> None:
         worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from hopfleet.domain.messages import Finish, Message, RunStarted, TrialEnded, WorkerLost
+from hopfleet.domain.messages import RELEASED, Finish, Message, RunStarted, TrialEnded, WorkerLost
 from hopfleet.monitor.history import History
 from hopfleet.monitor.tables import header, leaderboard_table, workers_line
 from hopfleet.monitor.wording import duration, number, one_line
@@ -119,6 +119,8 @@ class PlainView(LiveView):
         match message:
             case RunStarted() if self.history.runs > 1:
                 self._line(f"resumed, run {self.history.runs}")
+            case WorkerLost(worker=worker, reason=reason) if reason == RELEASED:
+                self._line(f"worker {worker} is let go")
             case WorkerLost(worker=worker, reason=reason):
                 self._line(f"worker {worker} lost: {one_line(reason)}")
             case TrialEnded():
@@ -136,7 +138,7 @@ class PlainView(LiveView):
 
     def _ended(self, message: TrialEnded) -> str:
         trial = self.history.trials[message.trial]
-        facts = [f"{trial.id} {trial.state.value}", f"{len(trial.epochs_done)}/{trial.epochs} epochs"]
+        facts = [f"{trial.id} {trial.state.value}", f"{trial.epochs_trained}/{trial.epochs} epochs"]
         value = self.history.value(trial)
         if trial.best and value is not None:
             facts.append(f"{self.history.metric}={number(value)} at epoch {trial.best.epoch}")

@@ -104,12 +104,14 @@ def trials_table(history: History) -> FittedTable:
 
 def _trial_columns(history: History, trials: Sequence[TrialHistory]) -> list[Column]:
     styles = [STATE_STYLES[trial.state] for trial in trials]
-    epochs = [f"{len(trial.epochs_done)}/{trial.epochs}" for trial in trials]
+    epochs = [f"{trial.epochs_trained}/{trial.epochs}" for trial in trials]
     others = [name for name in history.metric_names() if name != history.metric]
+    clones = [Column("from", [trial.source or NOTHING for trial in trials], 7)] if any(t.parent for t in trials) else []
     return [
         Column("trial", [trial.id for trial in trials], 0),
         Column("state", [trial.state.value for trial in trials], 3, "left", styles),
         Column("epochs", epochs, 2, "right"),
+        *clones,
         Column(history.metric, _metric_cells(trials, history.metric), 1, "right", ["bold"] * len(trials)),
         *(Column(name, _metric_cells(trials, name), 30 + place, "right") for place, name in enumerate(others)),
     ]
@@ -197,7 +199,9 @@ def _states(history: History) -> Iterator[tuple[str, str]]:
         if count:
             yield (f"{count} {state.value}  ", STATE_STYLES[state])
     if history.runs > 1:
-        yield (f"run {history.runs}", "dim")
+        yield (f"run {history.runs}  ", "dim")
+    if history.held:
+        yield ("paused by a person", "bold yellow")
 
 
 def progress_text(history: History, elapsed: float) -> str:

@@ -31,7 +31,7 @@ class Grid(Search):
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if trials:
             raise UsageError(f"trials={trials}: a grid has as many trials as points; give a dimension other options")
-        wider = {**self.space, **space}
+        wider = spaces.widened(self.space, space)
         # Points that were there keep their numbers; the new ones follow.
         more = [point for point in _points(wider) if point not in self._points]
         self.space = wider

@@ -29,7 +29,7 @@ class Random(Search):
         return [self._config(number) for number in range(min(count, self._trials))]
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
-        wider = {**self.space, **space}
+        wider = spaces.widened(self.space, space)
         self._points = spaces.exhaustive_points(wider)
         self.space = wider
         self._trials += trials

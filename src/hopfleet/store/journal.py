@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time as clocks
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hopfleet.domain.messages import Message, OperatorAsked, decode, encode
+from hopfleet.domain.messages import Message, OperatorAsked, WishAnswered, decode, encode
 from hopfleet.errors import JournalError
 
 FORMAT = 1
@@ -23,9 +25,22 @@ FORMAT = 1
 
 
 WISHES = (
-    "CREATE TABLE IF NOT EXISTS wishes "
-    "(number INTEGER PRIMARY KEY AUTOINCREMENT, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"
+    "CREATE TABLE IF NOT EXISTS wishes (number INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "time REAL NOT NULL, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A wish as the audit trail has it. ``granted`` is None, and ``text`` empty, while nobody has answered it."""
+
+    number: int
+    time: float  #: when it was asked, in seconds since the epoch
+    who: str
+    wish: str
+    arguments: Mapping[str, Any]
+    granted: bool | None = None
+    text: str = ""
 
 
 class Journal:
@@ -84,8 +99,9 @@ class Journal:
     def ask(self, who: str, wish: str, arguments: Mapping[str, Any]) -> int:
         """Put a wish into the queue, from any process; returns its number."""
         self._database.execute(WISHES)
-        row = (who, wish, json.dumps(arguments))
-        number = self._database.execute("INSERT INTO wishes (who, wish, arguments) VALUES (?, ?, ?)", row).lastrowid
+        row = (clocks.time(), who, wish, json.dumps(arguments))
+        insert = "INSERT INTO wishes (time, who, wish, arguments) VALUES (?, ?, ?, ?)"
+        number = self._database.execute(insert, row).lastrowid
         assert number is not None
         return number
 
@@ -94,11 +110,34 @@ class Journal:
         if self._taken is None:
             query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = 'OperatorAsked'"
             self._taken = self._database.execute(query).fetchone()[0] or 0
-        query = "SELECT number, who, wish, arguments FROM wishes WHERE number > ? ORDER BY number"
         return [
             OperatorAsked(wish, json.loads(arguments), who, number)
-            for number, who, wish, arguments in self._database.execute(query, (self._taken,))
+            for number, _, who, wish, arguments in self._queue(self._taken)
         ]
+
+    def trail(self) -> list[Wish]:
+        """All wishes that anybody ever put into the queue, with what came of them."""
+        query = "SELECT body FROM messages WHERE kind = 'WishAnswered'"
+        answers: dict[int, WishAnswered] = {}
+        for (body,) in self._database.execute(query):
+            answer = WishAnswered(**json.loads(body))
+            answers[answer.number] = answer
+        return [_wish(row, answers.get(row[0])) for row in self._queue(0)]
+
+    def answer(self, number: int) -> WishAnswered | None:
+        """What came of a wish, if anything has yet."""
+        query = "SELECT body FROM messages WHERE kind = 'WishAnswered' AND json_extract(body, '$.number') = ?"
+        row = self._database.execute(query, (number,)).fetchone()
+        return None if row is None else WishAnswered(**json.loads(row[0]))
+
+    def _queue(self, after: int) -> list[tuple[int, float, str, str, str]]:
+        query = "SELECT number, time, who, wish, arguments FROM wishes WHERE number > ? ORDER BY number"
+        try:
+            return self._database.execute(query, (after,)).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):  # nobody has ever asked for anything
+                return []
+            raise
 
     def last(self) -> Message | None:
         """The newest message."""
@@ -107,3 +146,9 @@ class Journal:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _wish(row: tuple[int, float, str, str, str], answer: WishAnswered | None) -> Wish:
+    number, time, who, name, arguments = row
+    wish = Wish(number, time, who, name, json.loads(arguments))
+    return wish if answer is None else replace(wish, granted=answer.granted, text=answer.text)

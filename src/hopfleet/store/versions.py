@@ -74,15 +74,25 @@ class Versions:
         return digest(target), target.stat().st_size
 
     def copy(self, parent: str, version: int, trial: str) -> tuple[str, int]:
-        """Give ``trial`` a durable version of ``parent``: a second name of one file, that lives as long as either."""
+        """Give ``trial`` a durable version of ``parent``: a second name of one file, that lives as long as either.
+
+        Where a file cannot have two names, it is a copy. Doing it again, after a crash in between, does no harm.
+        """
         source, target = (self.path(name, version, durable=True) for name in (parent, trial))
         if not source.is_file():
             raise CheckpointError(f"version {version} of {parent} is not saved; looked for {source}")
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = target.with_suffix(".tmp")
         beside.unlink(missing_ok=True)
-        os.link(source, beside)
+        try:
+            os.link(source, beside)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(source, beside)
+            sync(beside)
         beside.replace(target)
+        beside.unlink(missing_ok=True)  # renaming one name of a file to another of its names leaves both
         sync(target.parent)
         return digest(target), target.stat().st_size
 
@@ -92,6 +102,11 @@ class Versions:
             self._spare(self.path(trial, version, durable=False))
         for path in (self.path(trial, version, durable=True), self._spilled(trial, version)):
             path.unlink(missing_ok=True)
+
+    def forget(self, trial: str) -> None:
+        """Remove all that is left of a trial."""
+        for folder in (self.durable_folder, self.shared_folder):
+            shutil.rmtree(folder / trial, ignore_errors=True)
 
     def _spare(self, path: Path) -> None:
         """Keep a few dropped files: memory that was used before is written twice as fast."""

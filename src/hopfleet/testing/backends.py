@@ -4,7 +4,8 @@
         def make(self):
             return MyBackend()
 
-``trains = False`` leaves out what a backend that only pretends to train cannot do.
+``trains = False`` leaves out what a backend that only pretends to train cannot do; ``stops = False`` says that a unit
+that has begun runs to its end, whatever anybody wants.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from hopfleet.backends.base import Backend
 from hopfleet.data import partition
 from hopfleet.domain.messages import (
+    RELEASED,
     Evaluate,
     Evaluated,
     Event,
@@ -29,6 +31,7 @@ from hopfleet.domain.messages import (
     VersionLost,
     VersionSaved,
     WorkerJoined,
+    WorkerLost,
 )
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions import Versions
@@ -43,6 +46,7 @@ class BackendSuite:
     """The tests. Each starts the backend with two workers on a tiny job and closes it."""
 
     trains = True
+    stops = True
 
     def make(self) -> Backend:
         raise AssertionError("override make()")
@@ -154,6 +158,46 @@ class BackendSuite:
             (event,) = wait_for(backend, VersionLost)
             assert event.version == 3
 
+    def test_more_workers_are_added(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, workers):
+            backend.add(2)
+            added = [event.worker for event in wait_for(backend, WorkerJoined, 2)]
+            assert len({*workers, *added}) == 4
+            backend.send(unit(added[1]), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert event.worker == added[1]
+
+    def test_a_released_worker_saves_and_goes_for_good(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, second)):
+            backend.send(unit(first), trial())
+            wait_for(backend, UnitFinished)
+            backend.send(SaveVersion(first, "t0001", 1, durable=True), trial())
+            backend.release(first)
+            saved, lost = wait_for_any(backend, 2)
+            assert isinstance(saved, VersionSaved) and (saved.trial, saved.version) == ("t0001", 1)
+            assert lost == WorkerLost(first, RELEASED)
+            backend.send(unit(second, version=1, partition=1), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert (event.worker, event.version) == (second, 2)
+            backend.add(1)  # nobody but this one comes
+            (joined,) = wait_for(backend, WorkerJoined)
+            assert joined.worker not in (first, second)
+
+    def test_a_stopped_worker_gives_up_and_is_replaced(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, second)):
+            backend.send(unit(first, "t0003"), trial("t0003", seconds=60.0 if self.stops else 0.0))
+            backend.stop(first)
+            if self.stops:
+                lost, joined = wait_for_any(backend, 2)
+                assert isinstance(lost, WorkerLost) and lost.worker == first
+                assert isinstance(joined, WorkerJoined) and joined.worker != second
+                first = joined.worker
+            else:
+                wait_for(backend, UnitFinished)
+            backend.send(unit(first, attempt=2), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert (event.worker, event.attempt) == (first, 2)
+
     def test_killing_leaves_nothing_behind(self, tmp_path: Path) -> None:
         backend = self.make()
         backend.start(job(tmp_path), 2)
@@ -191,10 +235,17 @@ def unit(worker: str, name: str = "t0001", **values: Any) -> RunUnit:
 
 def wait_for(backend: Backend, kind: Callable[..., Any], count: int = 1) -> list[Any]:
     """The next ``count`` events, which must all be of ``kind``."""
+    events = wait_for_any(backend, count)
+    assert [type(event) for event in events] == [kind] * count, events
+    return events
+
+
+def wait_for_any(backend: Backend, count: int) -> list[Any]:
+    """The next ``count`` events."""
     events: list[Event] = []
     for _ in range(PATIENCE):
         events += backend.receive(0.25)
         if len(events) >= count:
             break
-    assert [type(event) for event in events] == [kind] * count, events
+    assert len(events) == count, events
     return events

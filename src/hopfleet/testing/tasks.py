@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfi
 
 
 class CountingTask(Task):
-    """Its whole state is the number of units and rows that it has seen; ``fault`` in the configuration raises."""
+    """Its whole state is the number of units and rows that it has seen.
+
+    ``fault`` in the configuration raises; units take ``seconds``.
+    """
 
     def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
         return CountingSession(config)
@@ -41,6 +45,7 @@ class CountingSession(Session):
         return batch
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        time.sleep(self.config.get("seconds", 0.0))
         self.rows += sum(len(batch["x"]) for batch in batches)
         self.units += 1
         return {"train_units": RowSum.of(float(self.units), 1), "train_loss": RowSum.of(1 / self.units, batches.rows)}

@@ -1,0 +1,140 @@
+"""What a person's wishes meet at the edges: workers on their way, runs that begin, models that nobody holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.space import uniform
+from hopfleet.scheduler.invariants import validate, validate_history
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.search import Random
+from hopfleet.search.base import Goal
+
+
+class Wheel:
+    """A controller and its messages; ``train`` reports whatever runs on a worker as finished."""
+
+    def __init__(self, *workers, trials=1, epochs=2, partitions=2, fixed=False, seed=0, started=None):
+        search = Random(trials, epochs)
+        search.setup({"x": uniform(0, 1)}, seed=seed, goal=Goal("train_loss", "min"))
+        self.controller = Controller(
+            *(search, POLICIES["longest-remaining"]()),
+            partitions=partitions,
+            valid_partitions=0,
+            seed=seed,
+            fixed_order=fixed,
+        )
+        self.clock = 0.0
+        self.messages = []
+        self.tell(started or m.RunStarted("test"))
+        for worker in workers:
+            self.tell(m.WorkerJoined(worker))
+
+    def tell(self, event):
+        follow = self.controller.handle(event)
+        self.messages += [event, *follow]
+        validate(self.controller.schedule)
+        for message in follow:
+            if isinstance(message, m.CopyVersion):
+                follow = [*follow, *self.tell(m.VersionSaved(message.trial, message.version, True, "", 0))]
+        return follow
+
+    def ask(self, wish, **arguments):
+        return self.tell(m.OperatorAsked(wish, arguments, "ada", 1))
+
+    def train(self, worker="w1", durable=True):
+        slot = self.controller.schedule.slots[worker]
+        unit, version = slot.unit, self.controller.schedule.trials[slot.unit.trial].version + 1
+        where = (worker, unit.trial, unit.epoch, unit.partition, slot.attempt)
+        self.clock += 1.0
+        sums = {"train_loss": RowSum.of(1.0, 1)}
+        follow = self.tell(m.UnitFinished(*where, version, self.clock - 1.0, self.clock, sums=sums))
+        for save in [message for message in follow if isinstance(message, m.SaveVersion)]:
+            follow = [*follow, *self.tell(m.VersionSaved(save.trial, save.version, save.durable, "", 0))]
+        return follow
+
+
+def answers(messages):
+    return [message.text for message in messages if isinstance(message, m.WishAnswered)]
+
+
+def test_the_number_of_workers_is_settled_when_all_have_come():
+    wheel = Wheel(started=m.RunStarted("test", workers=2))
+    assert answers(wheel.ask("workers", count=3)) == []
+    assert answers(wheel.tell(m.WorkerJoined("w1"))) == []
+    follow = wheel.tell(m.WorkerJoined("w2"))
+    assert answers(follow) == ["from 2 to 3 workers"]
+    assert m.AddWorkers(1) in follow
+    assert answers(wheel.ask("workers", by=1)) == []
+    assert answers(wheel.tell(m.WorkerJoined("w3"))) == ["from 3 to 4 workers"]
+
+
+def test_a_run_is_not_finished_while_a_wish_has_no_answer():
+    wheel = Wheel("w1", epochs=1)
+    wheel.train()
+    wheel.train()
+    assert wheel.tell(m.RunStarted("test", workers=2, wishes=2)) == []
+    assert wheel.ask("workers", count=1) == wheel.ask("extend", epochs=1) == wheel.tell(m.WorkerJoined("w1")) == []
+    follow = wheel.tell(m.WorkerJoined("w2"))
+    assert answers(follow) == ["from 2 to 1 workers", "all train until epoch 2"]
+    assert m.ReleaseWorker("w2") in follow
+    wheel.train()
+    wheel.train()
+    assert wheel.controller.finished
+
+
+def test_a_worker_that_was_stopped_is_replaced_before_others_are_counted():
+    wheel = Wheel("w1", "w2", trials=2)
+    stopped = wheel.ask("stop", trial="t0001", now=True)
+    (command,) = [message for message in stopped if isinstance(message, m.StopUnit)]
+    wheel.tell(m.WorkerLost(command.worker, "its process ended"))
+    assert answers(wheel.ask("workers", count=2)) == []
+    assert answers(wheel.tell(m.WorkerJoined("w3"))) == ["there are 2 workers already"]
+
+
+def test_a_run_hears_the_wishes_that_waited_for_it_before_it_is_finished():
+    wheel = Wheel("w1", epochs=1)
+    wheel.train()
+    wheel.train()
+    assert wheel.controller.finished
+    assert wheel.tell(m.RunStarted("test", workers=1, wishes=2)) == []
+    assert not wheel.controller.finished
+    assert m.Finish(complete=True) not in wheel.ask("extend", trials=0)
+    follow = wheel.ask("resume", trial="t0001", epochs=2)
+    assert answers(follow) == ["t0001 goes on from epoch 1 until epoch 2"]
+    assert wheel.tell(m.RunStarted("test", workers=1, wishes=1)) == []
+    wheel.ask("stop", trial="t0001")
+    assert wheel.controller.finished
+
+
+def test_a_new_run_is_not_paused():
+    wheel = Wheel("w1")
+    wheel.ask("pause")
+    assert wheel.controller.held
+    wheel.tell(m.RunStarted("test"))
+    assert not wheel.controller.held
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_clone_from_the_middle_of_an_epoch_visits_each_partition_once(seed):
+    """In a fixed order too: the clone's own order, without what its parent has visited in that epoch."""
+    wheel = Wheel("w1", partitions=5, epochs=2, fixed=True, seed=seed)
+    schedule = wheel.controller.schedule
+    for _ in range(7):
+        wheel.train()
+    wheel.ask("stop", trial="t0001")
+    wheel.train()
+    assert "t0001" in schedule.parked
+    assert schedule.parked["t0001"].saved[8]
+    wheel.tell(m.RunStarted("test", wishes=1))
+    wheel.ask("clone", trial="t0001", warm=True, epochs=3)
+    wheel.tell(m.WorkerJoined("w1"))
+    while not wheel.controller.finished:
+        wheel.train()
+    visits = schedule.parked["t0002"].visits
+    assert len(visits) == 15
+    assert [sorted(visits[start : start + 5]) for start in (0, 5, 10)] == [list(range(5))] * 3
+    validate_history(wheel.messages, partitions=5)
