@@ -31,15 +31,22 @@ if TYPE_CHECKING:
     from hopfleet.results import TrialResult as TrialResult
     from hopfleet.results import load as load
     from hopfleet.search.grid import Grid as Grid
+    from hopfleet.search.optuna import CMAES as CMAES
+    from hopfleet.search.optuna import GP as GP
+    from hopfleet.search.optuna import NSGA2 as NSGA2
+    from hopfleet.search.optuna import TPE as TPE
+    from hopfleet.search.optuna import Optuna as Optuna
     from hopfleet.search.random import Random as Random
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
     "__version__": "hopfleet.version",
     "choice": "hopfleet.domain.space",
+    "CMAES": "hopfleet.search.optuna",
     "Dataset": "hopfleet.data",
     "Experiment": "hopfleet.experiment",
     "FunctionTask": "hopfleet.frameworks.torch",
+    "GP": "hopfleet.search.optuna",
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
@@ -49,7 +56,9 @@ _HOMES = {
     "lograndint": "hopfleet.domain.space",
     "loguniform": "hopfleet.domain.space",
     "normal": "hopfleet.domain.space",
+    "NSGA2": "hopfleet.search.optuna",
     "open_dataset": "hopfleet.data",
+    "Optuna": "hopfleet.search.optuna",
     "partition": "hopfleet.data",
     "qloguniform": "hopfleet.domain.space",
     "quniform": "hopfleet.domain.space",
@@ -59,6 +68,7 @@ _HOMES = {
     "sample_from": "hopfleet.domain.space",
     "Simulated": "hopfleet.backends.simulated",
     "TorchTask": "hopfleet.frameworks.torch",
+    "TPE": "hopfleet.search.optuna",
     "TrialResult": "hopfleet.results",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",

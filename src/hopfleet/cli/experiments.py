@@ -140,6 +140,7 @@ def _experiment_json(results: Results) -> dict[str, Any]:
         "elapsed": history.elapsed,
         "progress": {"done": history.progress().done, "planned": history.progress().planned},
         "eta": history.progress().eta,
+        "pareto": [trial.id for trial in history.pareto()],
         "leaderboard": [_trial_json(results, results[trial.id], brief=True) for trial in history.leaderboard()],
         "workers": [
             {

@@ -104,14 +104,27 @@ def trials_table(history: History) -> FittedTable:
 def _trial_columns(history: History, trials: Sequence[TrialHistory]) -> list[Column]:
     styles = [STATE_STYLES[trial.state] for trial in trials]
     epochs = [f"{len(trial.epochs_done)}/{trial.epochs}" for trial in trials]
-    others = [name for name in history.metric_names() if name != history.metric]
+    objectives = [name for name, _ in history.objectives[1:]]
+    others = [name for name in history.metric_names() if name != history.metric and name not in objectives]
     return [
         Column("trial", [trial.id for trial in trials], 0),
         Column("state", [trial.state.value for trial in trials], 3, "left", styles),
         Column("epochs", epochs, 2, "right"),
         Column(history.metric, _metric_cells(trials, history.metric), 1, "right", ["bold"] * len(trials)),
+        *(Column(name, _metric_cells(trials, name), 1, "right") for name in objectives),
+        *_marks(history, trials),
         *(Column(name, _metric_cells(trials, name), 30 + place, "right") for place, name in enumerate(others)),
     ]
+
+
+def _marks(history: History, trials: Sequence[TrialHistory]) -> Iterator[Column]:
+    """Who is on the Pareto front, where there are several objectives, and within limits, where there are any."""
+    if len(history.objectives) > 1:
+        front = {trial.id for trial in history.pareto()}
+        yield Column("pareto", ["*" if trial.id in front else "" for trial in trials], 2)
+    if history.limits:
+        cells = ["" if trial.best is None else "yes" if history.feasible(trial) else "no" for trial in trials]
+        yield Column("feasible", cells, 2)
 
 
 def _metric_cells(trials: Iterable[TrialHistory], name: str) -> list[str]:

@@ -6,6 +6,14 @@ from collections.abc import Mapping
 
 from hopfleet.search.base import Search
 from hopfleet.search.grid import Grid
+from hopfleet.search.optuna import CMAES, GP, NSGA2, TPE
 from hopfleet.search.random import Random
 
-SEARCHES: Mapping[str, type[Search]] = {"grid": Grid, "random": Random}
+SEARCHES: Mapping[str, type[Search]] = {
+    "cmaes": CMAES,
+    "gp": GP,
+    "grid": Grid,
+    "nsga2": NSGA2,
+    "random": Random,
+    "tpe": TPE,
+}
