@@ -398,13 +398,8 @@ class Experiment:
         """How many workers, and why."""
         if isinstance(self.workers, int):
             return self.workers, "as asked"
-        return choose_workers(
-            this_machine(),
-            device=device,
-            devices=devices,
-            threads=self.threads,
-            trials=self.search.trials + len(self.points),
-        )
+        trials = len(self.points) + self.search.trials
+        return choose_workers(this_machine(), device=device, devices=devices, threads=self.threads, trials=trials)
 
     def _probe(self, backend: Backend) -> None:
         """Try configurations on one batch, so that a metric that does not exist is known before work starts."""
@@ -524,9 +519,7 @@ def _earlier_ones(warm_start: Any) -> list[Any]:
         warm_start = [warm_start]
     for source in [warm_start] if not isinstance(warm_start, Iterable) else warm_start:
         if not isinstance(source, str | os.PathLike | Results):
-            raise UsageError(
-                f"warm_start={source!r}: must be the name of an experiment, its results, or a list of them"
-            )
+            raise UsageError(f"warm_start={source!r}: must be the name of an experiment, its results, or a list")
     return list(warm_start)
 
 
