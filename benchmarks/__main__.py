@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.row import Row, table
 
-SPINE = ("imports", "decision", "overhead", "hop", "efficiency", "memory", "throughput")
+SPINE = ("imports", "decision", "search", "overhead", "hop", "efficiency", "memory", "throughput")
 SCHEDULING = ("openshop", "online", "replicas", "nodes")
 NAMES = (*SPINE, *SCHEDULING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

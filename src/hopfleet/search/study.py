@@ -55,19 +55,22 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # it announces every study
         self._storage.create_new_study([DIRECTIONS[mode] for mode in modes], "hopfleet")
         optuna.logging.set_verbosity(verbosity)
-        self._study = _Study("hopfleet", self._storage, sampler)
+        self._study: Any = _Study("hopfleet", self._storage, sampler)
         #: What the sampler wrote down about each trial when it chose its values.
         self._notes: list[Mapping[str, Any]] = []
 
     @property
     def exhausted(self) -> bool:
         """Whether the sampler has said that there is nothing left to try."""
-        return self._study.exhausted
+        return bool(self._study.exhausted)
 
     def ask(
-        self, sampler: BaseSampler, space: spaces.Space, given: Mapping[str, Any]
+        self, sampler: Any, space: spaces.Space, given: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Chosen, Mapping[str, Any]]:
         """A configuration, the values that the sampler chose for it, and its notes. Leaves nothing behind."""
+        if not callable(space) and type(sampler) is type(self._study.sampler) and hasattr(sampler, "_search_space"):
+            # What all trials have in common, which it would have to find out again, trial by trial.
+            sampler._search_space = self._study.sampler._search_space
         self._study.sampler = sampler
         before = self._storage.get_study_system_attrs(0)
         trial = self._study.ask()
