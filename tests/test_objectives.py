@@ -114,10 +114,18 @@ def test_a_function_as_space(search: Any) -> None:
     assert all(trial.config["lr"] == 0.05 or trial.config["width"] == 8 for trial in results.trials)
 
 
+class OneByOne(hop.TPE):
+    """What it has heard when it is asked does not depend on how fast things go."""
+
+    def concurrency(self, workers: int) -> int:
+        return 1
+
+
 def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, capsys: Any, own_home: Any) -> None:
-    one: dict[str, Any] = {"metric": "accuracy", "mode": "max"}
+    search = OneByOne(trials=4, max_epochs=2, n_startup_trials=2)
+    one: dict[str, Any] = {"metric": "accuracy", "mode": "max", "order": "fixed", "workers": 1, "search": search}
     earlier = experiment(name="earlier", **one).fit(quiet=True)
-    whole = experiment(name="whole", warm_start=earlier, order="fixed", workers=1, **one).fit(quiet=True)
+    whole = experiment(name="whole", warm_start=earlier, **one).fit(quiet=True)
     told = whole.definition["warm_start"]
     assert told["names"] == ["earlier"]
     assert [trial["config"] for trial in told["trials"]] == [trial.config for trial in earlier.trials]
@@ -125,7 +133,7 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
     from hopfleet.loop import Loop
 
     run = Loop.run
-    later = experiment(name="later", warm_start="earlier", order="fixed", workers=1, **one)
+    later = experiment(name="later", warm_start="earlier", **one)
     calls = []
 
     def interrupted(loop: Any, events: Any) -> bool:
@@ -146,8 +154,9 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(Loop, "run", run)
     shutil.rmtree(own_home / "earlier")
     results = later.fit()
-    assert "warm start: 4 of 4 earlier trials (earlier) are of use to TPE" in capsys.readouterr().out
+    assert "warm start: 4 of 4 earlier trials (earlier) are of use to OneByOne" in capsys.readouterr().out
     assert [trial.config for trial in results.trials] == [trial.config for trial in whole.trials]
+    assert results.trials[2].config != earlier.trials[2].config
 
 
 @pytest.mark.parametrize(
