@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.row import Row, table
 
 SPINE = (
-    *("imports", "decision", "simulation", "overhead", "hop", "efficiency", "memory", "throughput", "preview"),
-    *("control",),
+    *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
+    *("preview", "control"),
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes")
 NAMES = (*SPINE, *SCHEDULING)

@@ -8,6 +8,7 @@ import pytest
 
 from hopfleet.controller import Controller
 from hopfleet.domain import messages as m
+from hopfleet.domain.objectives import Limit
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.space import uniform
@@ -163,6 +164,20 @@ def test_a_metric_that_does_not_come_fails_the_trial():
     assert end.state is TrialState.FAILED
     assert end.reason == "metric='loss': is not among those that the task returned (accuracy, f1)"
     assert "(none)" in of(Desk("w1").epoch(), m.TrialEnded)[0].reason
+
+
+def test_all_metrics_of_the_goal_must_come():
+    desk = Desk("w1")
+    desk.controller.search.goal = Goal("loss", "min", (("params", "min"),))
+    end = of(desk.epoch(loss=1.0), m.TrialEnded)[0]
+    assert end.reason == "metric='params': is not among those that the task returned (loss)"
+
+
+def test_an_epoch_within_limits_is_better_than_any_beyond():
+    desk = Desk("w1", epochs=4)
+    desk.controller.search.goal = Goal("loss", "min", limits=(Limit.parse("size <= 5"),))
+    ends = [of(desk.epoch(loss=loss, size=size), m.EpochEnded)[0] for loss, size in ((3, 6), (9, 5), (1, 7), (8, 4))]
+    assert [end.best for end in ends] == [True, True, False, True]
 
 
 def test_a_trial_ends_when_its_last_version_is_durable():

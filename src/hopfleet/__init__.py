@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from hopfleet.search.grid import Grid as Grid
     from hopfleet.search.halving import SuccessiveHalving as SuccessiveHalving
     from hopfleet.search.hyperband import Hyperband as Hyperband
+    from hopfleet.search.optuna import CMAES as CMAES
+    from hopfleet.search.optuna import GP as GP
+    from hopfleet.search.optuna import NSGA2 as NSGA2
+    from hopfleet.search.optuna import TPE as TPE
+    from hopfleet.search.optuna import Optuna as Optuna
     from hopfleet.search.pbt import PBT as PBT
     from hopfleet.search.random import Random as Random
     from hopfleet.search.stopping import Budget as Budget
@@ -58,11 +63,13 @@ _HOMES = {
     "Budget": "hopfleet.search.stopping",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
+    "CMAES": "hopfleet.search.optuna",
     "Control": "hopfleet.wheel",
     "control": "hopfleet.wheel",
     "Dataset": "hopfleet.data",
     "Experiment": "hopfleet.experiment",
     "FunctionTask": "hopfleet.frameworks.torch",
+    "GP": "hopfleet.search.optuna",
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
@@ -74,7 +81,9 @@ _HOMES = {
     "loguniform": "hopfleet.domain.space",
     "Median": "hopfleet.search.stopping",
     "normal": "hopfleet.domain.space",
+    "NSGA2": "hopfleet.search.optuna",
     "open_dataset": "hopfleet.data",
+    "Optuna": "hopfleet.search.optuna",
     "partition": "hopfleet.data",
     "Patience": "hopfleet.search.stopping",
     "PBT": "hopfleet.search.pbt",
@@ -94,6 +103,7 @@ _HOMES = {
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
     "TorchTask": "hopfleet.frameworks.torch",
+    "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",
     "TrialResult": "hopfleet.results",
     "TrialState": "hopfleet.domain.trial",

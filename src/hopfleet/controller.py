@@ -7,7 +7,6 @@ event, then decides until nothing is left to decide, and applies each decision a
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -341,9 +340,8 @@ class Controller:
     @_apply.register
     def _(self, message: m.EpochEnded) -> None:
         progress = self.schedule.trials[message.trial]
-        value = message.metrics.get(self.search.goal.metric, math.nan)
         if message.best:
-            progress.best = (message.version, value)
+            progress.best = (message.version, self.search.goal.rank(message.metrics))
         self._wanted += self.search.observe(progress.trial, message.epoch, message.metrics)
         self._dry = False
         self.schedule.end_epoch(message.trial)
@@ -564,12 +562,13 @@ class Controller:
     def _end_epoch(self, progress: Progress) -> Iterator[m.Message]:
         goal = self.search.goal
         metrics = means(add([add(progress.trained.values()), add(progress.evaluated.values())]))
-        if goal.metric not in metrics:
+        missing = next((name for name in goal.metrics if name not in metrics), None)
+        if missing is not None:
             known = ", ".join(sorted(metrics)) or "none"
-            reason = f"metric={goal.metric!r}: is not among those that the task returned ({known})"
+            reason = f"metric={missing!r}: is not among those that the task returned ({known})"
             yield from self._end(progress, Outcome(TrialState.FAILED, reason))
             return
-        best = progress.best is None or goal.better(metrics[goal.metric], progress.best[1])
+        best = progress.best is None or goal.rank(metrics) < progress.best[1]
         epoch = progress.epochs_ended + 1
         yield self._decided(m.EpochEnded(progress.trial.id, epoch, progress.version, metrics, best))
 

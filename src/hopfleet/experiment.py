@@ -6,11 +6,12 @@ import contextlib
 import copy
 import datetime
 import itertools
+import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from hopfleet.domain.messages import (
     WishAnswered,
     WorkerJoined,
 )
+from hopfleet.domain.objectives import PARAMS, Limit
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import (
     CheckpointError,
@@ -59,12 +61,13 @@ from hopfleet.preview import (
     trial_for_probe,
     worth_a_pilot,
 )
-from hopfleet.results import Results
+from hopfleet.results import Results, load
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import MAX_LIVE, Goal, Search, at_least_one
+from hopfleet.search.base import MAX_LIVE, Earlier, Goal, Rule, Search, allowed, at_least_one, name_of
+from hopfleet.search.stopping import Stopping
 from hopfleet.store.folder import RunFolder, check_name, home
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
@@ -80,7 +83,10 @@ PREVIEW = "HOPFLEET_PREVIEW"
 UNDER_RUN = "__hopfleet__"
 """The ``__name__`` of a file that ``hopfleet run`` loads."""
 
-SAME = ("task", "space", "search", "metric", "mode", "seed", "batch_size", "drop_last", "order", "train", "valid")
+SAME = (
+    *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start"),
+    *("seed", "batch_size", "drop_last", "order", "train", "valid"),
+)
 """Parts of the definition that must not change between a run and its resumption."""
 
 REPLACE = "fit(overwrite=True) replaces it, another name= keeps both"
@@ -137,8 +143,12 @@ class Experiment:
         valid: Any = None,
         space: spaces.Space,
         search: Search | str = "random",
-        metric: str | None = None,
-        mode: str | None = None,
+        metric: str | Sequence[str] | None = None,
+        mode: str | Sequence[str] | None = None,
+        constraints: Sequence[str | Rule] = (),
+        points: Sequence[Mapping[str, Any]] = (),
+        warm_start: Any = (),
+        stop: Any = (),
         seed: int = 0,
         name: str | None = None,
         folder: str | os.PathLike[str] | None = None,
@@ -160,9 +170,14 @@ class Experiment:
         self.search = _named("search", search, SEARCHES)() if isinstance(search, str) else search
         if not isinstance(self.search, Search):
             raise UsageError(f"search={search!r}: must be a search, e.g. hop.Random(trials=16), or its name")
-        self.goal = _goal(metric, mode, valid is not None)
+        if stop:
+            self.search = _stopping(self.search, stop)
+        self.goal = _goal(metric, mode, constraints, valid is not None)
         self.seed = _seed(seed)
         self.search.setup(space, seed=self.seed, goal=self.goal)
+        #: Configurations to try first.
+        self.points = [self._point(number, point) for number, point in enumerate(_listed("points", points, Mapping))]
+        self.warm_start = _earlier_ones(warm_start)
         self.use(workers=workers, backend=backend, policy=policy)
         if order not in ("open", "fixed"):
             raise UsageError(f"order={order!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
@@ -248,6 +263,7 @@ class Experiment:
     def _prepare(self, overwrite: bool) -> tuple[Dataset, Dataset | None, bool]:
         """The data sets, and whether an earlier run goes on. Everything is checked before anything is changed."""
         before, wishes = (None, 0) if overwrite else self._last_message()
+        earlier = self._earlier(resumed=before is not None)
         if before is None:
             # Nothing there, or nothing that ever got going.
             self.folder.clear()
@@ -257,7 +273,7 @@ class Experiment:
             )
         resumed = before is not None
         train, valid = self._data(self.folder)
-        definition = self._definition(train, valid)
+        definition = self._definition(train, valid) | earlier
         if resumed:
             self._check_same(definition)
         else:
@@ -314,7 +330,8 @@ class Experiment:
     def _check_configs(self, train: Dataset) -> None:
         """Make every configuration that is known beforehand, so that none goes wrong in the middle of a run."""
         smallest = min(train.partition_rows)
-        for size in {config.get("batch_size", self.batch_size) for config in self.search.examples(CHECKED)}:
+        configs = [*self.points, *self.search.examples(CHECKED)]
+        for size in {config.get("batch_size", self.batch_size) for config in configs}:
             at_least_one("batch_size", size)
             if size > smallest:
                 raise UsageError(
@@ -324,9 +341,42 @@ class Experiment:
 
     def _known_configs(self, most: int) -> Iterator[tuple[int, Config]]:
         """The configurations that are known before work starts, of the first so many trials, with their numbers."""
-        yield from enumerate(self.search.examples(most))
+        yield from enumerate([*self.points, *self.search.examples(most)][:most])
+
+    def _point(self, number: int, point: Mapping[str, Any]) -> Config:
+        """A point to try first, with draws for what it leaves out."""
+
+        def attempt(count: int) -> Config:
+            which = f"{number}.{count}" if count else number
+            return spaces.complete(self.space, point, seed=self.seed, number=which)
+
+        return allowed(self.goal, attempt, f"completion of the point {dict(point)}")
+
+    def _earlier(self, *, resumed: bool) -> dict[str, Any]:
+        """What earlier experiments have brought, for the definition. A run that goes on knows it already."""
+        if not self.warm_start:
+            return {}
+        names = [source.name if isinstance(source, Results) else str(source) for source in self.warm_start]
+        if resumed:
+            before: dict[str, Any] = self.folder.definition().get("warm_start") or {}
+            if before.get("names") == names:
+                return {"warm_start": before}
+        found = [source.refresh() if isinstance(source, Results) else load(source) for source in self.warm_start]
+        trials = [
+            {"config": trial.config, "metrics": {name: value for name, value in last.items() if math.isfinite(value)}}
+            for results in found
+            for trial in results.trials
+            for last in trial.history[-1:]
+        ]
+        return {"warm_start": {"names": names, "trials": trials}}
 
     def _definition(self, train: Dataset, valid: Dataset | None) -> dict[str, Any]:
+        further = {
+            "others": [list(other) for other in self.goal.others],
+            "limits": [str(limit) for limit in self.goal.limits],
+            "rules": [name_of(rule) for rule in self.goal.rules],
+            "points": self.points,
+        }
         return {
             "name": self.name,
             "hopfleet": __version__,
@@ -336,6 +386,7 @@ class Experiment:
             "search": self.search.describe(),
             "metric": self.goal.metric,
             "mode": self.goal.mode,
+            **{key: value for key, value in further.items() if value},
             "seed": self.seed,
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
@@ -351,7 +402,15 @@ class Experiment:
 
     def _history(self, partitions: int) -> History:
         mode: Any = self.goal.mode
-        return History(metric=self.goal.metric, mode=mode, partitions=partitions, name=self.name, limit=SHOWN)
+        return History(
+            metric=self.goal.metric,
+            mode=mode,
+            partitions=partitions,
+            name=self.name,
+            limit=SHOWN,
+            others=self.goal.others,
+            limits=self.goal.limits,
+        )
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -366,14 +425,12 @@ class Experiment:
         versions = Versions(self.folder.checkpoints)
         versions.sweep()
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
-        controller = self._controller(outline, Estimates(outline.rows))
-        if resumed:
-            controller.restore(_shown(journal, view))
         complete = False
         try:
             backend.start(self._job(train, valid, self.folder, device), workers)
-            if not resumed:
-                controller = self._controller(outline, self._foresee(backend, outline, view))
+            estimates = Estimates(outline.rows) if resumed else self._foresee(backend, outline, view)
+            controller = self._controller(outline, estimates, view)
+            controller.restore(_shown(journal, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
@@ -396,6 +453,7 @@ class Experiment:
             threads=self.threads,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
+            count_parameters=self.goal.counts_parameters,
         )
 
     def _outline(self, train: Dataset, valid: Dataset | None, workers: int) -> Outline:
@@ -414,15 +472,19 @@ class Experiment:
             known=not self.search.adaptive,
         )
 
-    def _controller(self, outline: Outline, estimates: Estimates) -> Controller:
+    def _controller(self, outline: Outline, estimates: Estimates, view: LiveView) -> Controller:
+        # A search keeps what it heard; a run that goes on begins with one that has heard nothing.
+        search = copy.deepcopy(self.search)
+        self._learn(search, view)
         return Controller(
-            copy.deepcopy(self.search),  # what it learns, and what a person adds to it, is in the journal
+            search,
             self.policy(),
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=self.seed,
             estimates=estimates,
             fixed_order=outline.fixed_order,
+            points=self.points,
         )
 
     # ------------------------------------------------------------------------------------------- looking ahead
@@ -504,6 +566,17 @@ class Experiment:
             ) from error
         return backend
 
+    def _learn(self, search: Search, view: LiveView) -> None:
+        """Tell the search of earlier experiments."""
+        if not self.warm_start:
+            return
+        told = self.folder.definition()["warm_start"]
+        used = search.learn([Earlier(trial["config"], trial["metrics"]) for trial in told["trials"]])
+        view.note(
+            f"warm start: {used} of {len(told['trials'])} earlier trials ({', '.join(told['names'])}) are of use to "
+            f"{type(search).__name__}"
+        )
+
     def _device(self) -> tuple[str, int]:
         found, count = self.task.devices()
         if self.device == "auto":
@@ -514,29 +587,26 @@ class Experiment:
         """How many workers, and why."""
         if isinstance(self.workers, int):
             return self.workers, "as asked"
-        return choose_workers(
-            this_machine(), device=device, devices=devices, threads=self.threads, trials=self.search.trials
-        )
+        trials = len(self.points) + self.search.trials
+        return choose_workers(this_machine(), device=device, devices=devices, threads=self.threads, trials=trials)
 
     def _probe(self, backend: Backend, batches: int) -> dict[int, Finding]:
         """Try configurations on one batch, so that a metric that does not exist is known before work starts.
 
         Returns what was found, by trial number; ``batches`` of training are timed on the way.
         """
-        metric = self.goal.metric
-        if self.valid is None:
-            if not metric.startswith("train_"):
-                raise UsageError(
-                    f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'"
-                )
-            return {}
+        named = [name for name in self.goal.metrics if not name.startswith("train_")]
+        if self.valid is None and any(name != PARAMS for name in named):
+            metric = next(name for name in named if name != PARAMS)
+            raise UsageError(f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'")
         found: dict[int, Finding] = {}
-        for number, config in enumerate(self.search.examples(PROBES)):
+        for number, config in self._known_configs(PROBES) if named else ():
             finding = found[number] = backend.probe(trial_for_probe(number, config), batches)
             if finding.metrics or not finding.error:
-                if metric not in finding.metrics and not metric.startswith("train_"):
+                missing = next((name for name in named if name not in finding.metrics), None)
+                if missing is not None:
                     known = ", ".join(finding.metrics)
-                    raise UsageError(f"metric={metric!r}: metrics() does not return it; it returns {known}")
+                    raise UsageError(f"metric={missing!r}: metrics() does not return it; it returns {known}")
                 break
         return found
 
@@ -596,16 +666,72 @@ def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost
                 yield VersionLost(name, version, str(error))
 
 
-def _goal(metric: str | None, mode: str | None, has_valid: bool) -> Goal:
+def _goal(metric: Any, mode: Any, constraints: Any, has_valid: bool) -> Goal:
     if metric is None:
         metric = "loss" if has_valid else "train_loss"
+    several = not isinstance(metric, str)
+    names = _listed("metric", metric, str) if several else [metric]
+    if not names:
+        raise UsageError("metric=[]: name at least one metric")
+    if len(set(names)) < len(names):
+        raise UsageError(f"metric={metric!r}: names a metric twice; name each once")
+    modes = _modes(names, mode, several)
+    limits, rules = _constraints(constraints)
+    return Goal(names[0], modes[0], tuple(zip(names[1:], modes[1:], strict=True)), limits, rules)
+
+
+def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
     if mode is None:
-        if not metric.endswith("loss"):
-            raise UsageError(f"metric={metric!r}: say mode='max' or mode='min'")
-        mode = "min"
-    if mode not in ("min", "max"):
-        raise UsageError(f"mode={mode!r}: must be 'min' or 'max'")
-    return Goal(metric, mode)
+        unclear = [name for name in names if not name.endswith("loss")]
+        if unclear:
+            remedy = "mode=['max', 'min', ...], one for each metric" if several else "mode='max' or mode='min'"
+            raise UsageError(f"metric={unclear[0]!r}: say {remedy}")
+        return ["min"] * len(names)
+    modes = [mode] if isinstance(mode, str) else _listed("mode", mode, str)
+    if len(modes) != len(names):
+        raise UsageError(f"mode={mode!r}: must have one mode for each of the {len(names)} metrics")
+    for one in modes:
+        if one not in ("min", "max"):
+            raise UsageError(f"mode={one!r}: must be 'min' or 'max'")
+    return modes
+
+
+def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Rule, ...]]:
+    if isinstance(constraints, str) or callable(constraints):
+        constraints = [constraints]
+    listed = _listed("constraints", constraints, object)
+    for one in listed:
+        if not isinstance(one, str) and not callable(one):
+            raise UsageError(
+                f"constraint {one!r}: must be a function of the configuration, or text such as 'params <= 100000'"
+            )
+    limits = tuple(Limit.parse(one) for one in listed if isinstance(one, str))
+    return limits, tuple(one for one in listed if not isinstance(one, str))
+
+
+def _listed(name: str, values: Any, kind: type) -> list[Any]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise UsageError(f"{name}={values!r}: must be a list")
+    listed = list(values)
+    wrong = [value for value in listed if not isinstance(value, kind)]
+    if wrong:
+        wanted = "text" if kind is str else "a dict of names to values"
+        raise UsageError(f"{name}=[{wrong[0]!r}]: each must be {wanted}")
+    return listed
+
+
+def _earlier_ones(warm_start: Any) -> list[Any]:
+    if isinstance(warm_start, str | os.PathLike | Results):
+        warm_start = [warm_start]
+    for source in [warm_start] if not isinstance(warm_start, Iterable) else warm_start:
+        if not isinstance(source, str | os.PathLike | Results):
+            raise UsageError(f"warm_start={source!r}: must be the name of an experiment, its results, or a list")
+    return list(warm_start)
+
+
+def _stopping(search: Search, rules: Any) -> Search:
+    """A search with rules that end trials, or everything, early."""
+    return Stopping(search, list(rules) if isinstance(rules, Iterable) else [rules])
 
 
 def _seed(seed: Any) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopfleet.domain.objectives import Limit
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, NotFound, UsageError
@@ -137,6 +138,8 @@ class Results:
             mode=self.definition["mode"],
             partitions=self.definition["train"]["partitions"],
             name=self.definition["name"],
+            others=[(name, mode) for name, mode in self.definition.get("others", ())],
+            limits=[Limit.parse(text) for text in self.definition.get("limits", ())],
         )
         self._read = 0
         self.refresh()
@@ -167,9 +170,20 @@ class Results:
     def best(self) -> TrialResult:
         """The trial with the best epoch."""
         best = self.history.best()
+        if best is None and any(trial.best for trial in self.history.trials.values()):
+            wanted = ", ".join(map(str, self.history.limits)) or f"a {self.history.metric} that is a number"
+            raise NotFound(f"{self.name} has no trial with {wanted}; results.trials has all of them")
         if best is None:
             raise NotFound(f"{self.name} has no trial with a finished epoch yet")
         return TrialResult(self, best)
+
+    @property
+    def pareto(self) -> list[TrialResult]:
+        """The trials that no other one beats in all metrics of the experiment, in the order that they were added.
+
+        Each counts with its best epoch by the first metric. Trials beyond a limit are left out.
+        """
+        return [TrialResult(self, trial) for trial in self.history.pareto()]
 
     def __getitem__(self, trial: str) -> TrialResult:
         if trial not in self.history.trials:

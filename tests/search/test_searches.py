@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from hopfleet.domain.objectives import Limit
 from hopfleet.domain.space import choice, grid_search, sample_from, uniform
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search import SEARCHES, Grid, Random
-from hopfleet.search.base import MAX_LIVE, UNLIMITED, Goal, Search, at_least_one
+from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Search, at_least_one
 
 GOAL = Goal("loss", "min")
 
@@ -25,7 +26,7 @@ def all_of(search, space, seed=0):
 
 
 def test_by_name():
-    assert sorted(SEARCHES) == ["asha", "grid", "halving", "hyperband", "pbt", "random"]
+    assert sorted(SEARCHES) == ["asha", "cmaes", "gp", "grid", "halving", "hyperband", "nsga2", "pbt", "random", "tpe"]
     assert SEARCHES["grid"] is Grid
     assert SEARCHES["random"] is Random
 
@@ -177,3 +178,71 @@ def test_examples_are_draws_unless_a_search_knows_better():
     search = Plain(trials=3)
     configs = all_of(search, {"x": uniform(0, 1)})
     assert search.examples(3) == configs
+
+
+def test_better_by_rank_within_limits_first():
+    goal = Goal("m", "max", (("n", "min"),), limits=(Limit.parse("params <= 5"),))
+    assert goal.metrics == ["m", "n", "params"]
+    assert goal.counts_parameters
+    assert not GOAL.counts_parameters
+    inside, beyond = {"m": 1.0, "params": 5.0}, {"m": 2.0, "params": 6.0}
+    assert goal.rank(inside) < goal.rank(beyond) < goal.rank({"m": math.nan, "params": 6.0})
+    assert goal.rank({"m": 2.0, "params": 5.0}) < goal.rank(inside) < goal.rank({"params": 5.0})
+    assert goal.cost(inside) == -1.0
+    assert goal.cost(beyond) == math.inf
+
+
+def small(config):
+    return config["x"] < 0.1
+
+
+def test_constraints_are_drawn_for():
+    goal = Goal("loss", "min", rules=(small,))
+    search = Random(trials=50)
+    search.setup({"x": uniform(0, 1)}, seed=0, goal=goal)
+    configs = [search.suggest(number).config for number in range(50)]
+    assert all(small(config) for config in configs)
+    assert search.examples(50) == configs == [search.sample(number) for number in range(50)]
+    plain = all_of(Random(trials=50), {"x": uniform(0, 1)})
+    assert [config for config in plain if small(config)] == [c for c, p in zip(configs, plain, strict=True) if c == p]
+    search.setup({"x": uniform(0.5, 1)}, seed=0, goal=goal)
+    with pytest.raises(SpaceError, match="no configuration satisfied small in 1000 draws; make the constraints looser"):
+        search.suggest(0)
+
+
+def test_constraints_that_raise():
+    search = Random()
+    search.setup({"y": uniform(0, 1)}, seed=0, goal=Goal("loss", "min", rules=(small,)))
+    with pytest.raises(SpaceError, match="constraint small: raised KeyError: 'x' for"):
+        search.suggest(0)
+
+
+def test_grid_leaves_out_what_is_not_allowed():
+    goal = Goal("loss", "min", rules=(lambda config: config["x"] != 2,))
+    grid = Grid()
+    grid.setup({"x": choice([1, 2, 3])}, seed=0, goal=goal)
+    assert grid.examples(9) == [{"x": 1}, {"x": 3}]
+    assert grid.suggest(1).config == {"x": 3}
+    assert grid.sample(2) is None
+    grid.extend(trials=0, epochs=0, space={"x": choice([1, 2, 3, 4])})
+    assert grid.examples(9) == [{"x": 1}, {"x": 3}, {"x": 4}]
+    with pytest.raises(SpaceError, match="no point of the grid satisfies small; make the constraints looser"):
+        grid.setup({"x": choice([1, 2])}, seed=0, goal=Goal("loss", "min", rules=(small,)))
+
+
+def test_functions_as_spaces():
+    def space(trial):
+        return {"x": trial.suggest_float("x", 0, 1)}
+
+    configs = all_of(Random(trials=5), space)
+    assert len({config["x"] for config in configs}) == 5
+    with pytest.raises(SpaceError, match=r"a grid cannot enumerate what a function .* hop.Random"):
+        Grid().setup(space, seed=0, goal=GOAL)
+    with pytest.raises(SpaceError, match="no dimensions to change"):
+        search = Random()
+        search.setup(space, seed=0, goal=GOAL)
+        search.extend(trials=0, epochs=0, space={"y": 1})
+
+
+def test_most_learn_nothing_from_earlier_trials():
+    assert Random().learn([Earlier({"x": 1}, {"loss": 1.0})]) == 0

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.errors import TaskError
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
@@ -38,6 +39,11 @@ class Session(ABC):
     @abstractmethod
     def size(self) -> int:
         """About how many bytes a saved version takes."""
+
+    @property
+    def parameters(self) -> int:
+        """The number of trainable parameters, for experiments whose goal names ``params``."""
+        raise TaskError("params: this framework does not count them; return a number of that name from metrics()")
 
     @abstractmethod
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:

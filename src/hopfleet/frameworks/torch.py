@@ -192,6 +192,10 @@ class TorchSession(Session):
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
     def save(self, path: Path) -> None:
         arrays = Arrays(torch.is_tensor, _identity)
         tree = {

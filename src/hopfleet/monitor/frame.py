@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def dataframe(history: History) -> pandas.DataFrame:
-    """One row per trial in the order of their numbers: state, metrics at the best epoch, configuration, error."""
+    """One row per trial in the order of their numbers: state, metrics at the best epoch, configuration, error.
+
+    With several objectives ``pareto`` says whether it is on the front; with limits ``feasible``, whether it keeps them.
+    """
     import pandas
 
     metrics = history.metric_names()
@@ -26,6 +29,11 @@ def dataframe(history: History) -> pandas.DataFrame:
         "best_epoch": pandas.array([trial.best.epoch if trial.best else None for trial in trials], dtype="Int64"),
         **{name: pandas.array([best.get(name) for best in bests], dtype="float64") for name in metrics},
     }
+    if len(history.objectives) > 1:
+        front = {trial.id for trial in history.pareto()}
+        columns["pareto"] = [trial.id in front for trial in trials]
+    if history.limits:
+        columns["feasible"] = [history.feasible(trial) for trial in trials]
     for key in dict.fromkeys(key for config in configs for key in config):
         columns[f"config/{key}"] = [config.get(key) for config in configs]
     columns["origin"] = [trial.origin for trial in trials]

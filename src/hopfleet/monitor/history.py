@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
@@ -36,6 +36,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
+from hopfleet.domain.objectives import Limit, costs, feasible, front
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import UsageError
@@ -152,9 +153,22 @@ class History:
     long a run is; what was let go still counts in ``counts`` and ``progress``.
     """
 
-    def __init__(self, *, metric: str, mode: Mode, partitions: int, name: str, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        metric: str,
+        mode: Mode,
+        partitions: int,
+        name: str,
+        limit: int | None = None,
+        others: Sequence[tuple[str, str]] = (),
+        limits: Sequence[Limit] = (),
+    ) -> None:
         self.metric = metric
         self.mode: Mode = mode
+        #: All metrics that are optimised, with their modes; and what metrics must keep to.
+        self.objectives: list[tuple[str, str]] = [(metric, mode), *others]
+        self.limits = limits
         self.partitions = partitions
         self.name = name
         self.trials: dict[str, TrialHistory] = {}
@@ -170,7 +184,7 @@ class History:
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: ended trials that are not kept
         self._epochs_let_go = 0  #: epochs that were planned for them
-        self._metric_names = {metric: None}  #: an ordered set
+        self._metric_names: dict[str, None] = {name: None for name, _ in self.objectives}  #: an ordered set
         self._trained = 0  #: units that ran to their end, undone ones included
         self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
 
@@ -352,20 +366,33 @@ class History:
         value = trial.best.metrics.get(self.metric) if trial.best else None
         return None if value is None or math.isnan(value) else value
 
+    def feasible(self, trial: TrialHistory) -> bool:
+        """Whether the trial keeps all limits at its best epoch."""
+        return trial.best is not None and feasible(self.limits, trial.best.metrics)
+
     def leaderboard(self) -> list[TrialHistory]:
-        """All trials, best first; those without a value last; ties in the order of their numbers."""
+        """All trials, best first; those beyond a limit after them, those without a value last; ties by number."""
         sign = 1 if self.mode == "min" else -1
 
-        def key(trial: TrialHistory) -> tuple[bool, float, int]:
+        def key(trial: TrialHistory) -> tuple[bool, bool, float, int]:
             value = self.value(trial)
-            return (value is None, 0.0 if value is None else sign * value, trial.number)
+            if value is None:
+                return (True, True, 0.0, trial.number)
+            return (False, not self.feasible(trial), sign * value, trial.number)
 
         return sorted(self.trials.values(), key=key)
 
     def best(self) -> TrialHistory | None:
-        """The leader, if any trial has a value yet."""
+        """The leader, if any trial has a value yet, and keeps all limits."""
         leaders = self.leaderboard()[:1]
-        return leaders[0] if leaders and self.value(leaders[0]) is not None else None
+        return leaders[0] if leaders and self.value(leaders[0]) is not None and self.feasible(leaders[0]) else None
+
+    def pareto(self) -> list[TrialHistory]:
+        """The trials within all limits that no other one beats in all objectives, each at its best epoch."""
+        trials = sorted(filter(self.feasible, self.trials.values()), key=lambda trial: trial.number)
+        points = [(trial, costs(self.objectives, trial.best.metrics)) for trial in trials if trial.best]
+        known = [(trial, point) for trial, point in points if point is not None]
+        return [known[place][0] for place in front([point for _, point in known])]
 
     def counts(self) -> dict[TrialState, int]:
         """How many trials are in each state."""
@@ -377,7 +404,7 @@ class History:
         return counts
 
     def metric_names(self) -> list[str]:
-        """The experiment's metric, then the others in the order in which they first appeared."""
+        """The experiment's metrics, then the others in the order in which they first appeared."""
         return list(self._metric_names)
 
     def reported(self, metric: str | None) -> str:

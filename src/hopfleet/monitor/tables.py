@@ -105,7 +105,8 @@ def trials_table(history: History) -> FittedTable:
 def _trial_columns(history: History, trials: Sequence[TrialHistory]) -> list[Column]:
     styles = [STATE_STYLES[trial.state] for trial in trials]
     epochs = [f"{trial.epochs_trained}/{trial.epochs}" for trial in trials]
-    others = [name for name in history.metric_names() if name != history.metric]
+    objectives = [name for name, _ in history.objectives[1:]]
+    others = [name for name in history.metric_names() if name != history.metric and name not in objectives]
     clones = [Column("from", [trial.source or NOTHING for trial in trials], 7)] if any(t.parent for t in trials) else []
     return [
         Column("trial", [trial.id for trial in trials], 0),
@@ -113,8 +114,20 @@ def _trial_columns(history: History, trials: Sequence[TrialHistory]) -> list[Col
         Column("epochs", epochs, 2, "right"),
         *clones,
         Column(history.metric, _metric_cells(trials, history.metric), 1, "right", ["bold"] * len(trials)),
+        *(Column(name, _metric_cells(trials, name), 1, "right") for name in objectives),
+        *_marks(history, trials),
         *(Column(name, _metric_cells(trials, name), 30 + place, "right") for place, name in enumerate(others)),
     ]
+
+
+def _marks(history: History, trials: Sequence[TrialHistory]) -> Iterator[Column]:
+    """Who is on the Pareto front, where there are several objectives, and within limits, where there are any."""
+    if len(history.objectives) > 1:
+        front = {trial.id for trial in history.pareto()}
+        yield Column("pareto", ["*" if trial.id in front else "" for trial in trials], 2)
+    if history.limits:
+        cells = ["" if trial.best is None else "yes" if history.feasible(trial) else "no" for trial in trials]
+        yield Column("feasible", cells, 2)
 
 
 def _metric_cells(trials: Iterable[TrialHistory], name: str) -> list[str]:

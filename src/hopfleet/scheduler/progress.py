@@ -57,8 +57,8 @@ class Progress:
     saver: str | None = None
     #: The worker whose memory holds the newest version.
     holder: str | None = None
-    #: Version and metric of the best epoch so far.
-    best: tuple[int, float] | None = None
+    #: Version and rank of the best epoch so far.
+    best: tuple[int, tuple[bool, float]] | None = None
     #: How the trial will end, once nothing of it runs and, unless it failed, its last version is durable.
     outcome: Outcome | None = None
     #: Saved versions that clones of this trial are still to get, by clone.

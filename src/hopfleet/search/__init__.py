@@ -9,14 +9,19 @@ from hopfleet.search.base import Search
 from hopfleet.search.grid import Grid
 from hopfleet.search.halving import SuccessiveHalving
 from hopfleet.search.hyperband import Hyperband
+from hopfleet.search.optuna import CMAES, GP, NSGA2, TPE
 from hopfleet.search.pbt import PBT
 from hopfleet.search.random import Random
 
 SEARCHES: Mapping[str, Callable[[], Search]] = {
     "asha": ASHA,
+    "cmaes": CMAES,
+    "gp": GP,
     "grid": Grid,
     "halving": SuccessiveHalving,
     "hyperband": Hyperband,
+    "nsga2": NSGA2,
     "pbt": PBT,
     "random": Random,
+    "tpe": TPE,
 }

@@ -92,7 +92,7 @@ class ASHA(Sampled):
             raise UsageError(f"epochs={epochs}: the rungs of ASHA are fixed; resume single trials until a later epoch")
         if space:
             self.sampler.extend(trials=0, epochs=0, space=space)
-            self.space = {**self.space, **space}
+            self.space = spaces.widened(self.space, space)
         self._trials += trials
         self._ask_for_enough()
 

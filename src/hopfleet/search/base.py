@@ -12,19 +12,27 @@ Trials that the search did not suggest may turn up as well: points to try first,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.objectives import PARAMS, Limit, feasible
 from hopfleet.domain.trial import Config, Trial, TrialState
-from hopfleet.errors import UsageError
+from hopfleet.errors import SpaceError, UsageError
+from hopfleet.errors import describe as describe_error
 
 MAX_LIVE = 256
 """How many trials are under way at once. Enough for any schedule to be dense, few enough to bound disk and memory."""
 
 UNLIMITED = 1 << 62
 """More trials than there will ever be: a budget ends the experiment, not the search."""
+
+DRAWS = 1000
+"""How many configurations are drawn, at most, to find one that the constraints allow."""
+
+Rule = Callable[[Config], Any]
+"""Says of a configuration whether it may be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +79,31 @@ Decision = Train | Stop | Clone
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be optimised: a metric, and others beside it where there are several objectives."""
+    """What is to be optimised: a metric, and others beside it where there are several objectives; and what must hold.
+
+    ``limits`` bind metrics, ``rules`` bind configurations.
+    """
 
     metric: str
     mode: str
     others: tuple[tuple[str, str], ...] = ()
+    limits: tuple[Limit, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     @property
     def objectives(self) -> tuple[tuple[str, str], ...]:
         """All metrics with their modes, the first one first."""
         return ((self.metric, self.mode), *self.others)
+
+    @property
+    def metrics(self) -> list[str]:
+        """All metrics that must be known after each epoch."""
+        return list(dict.fromkeys([name for name, _ in self.objectives] + [limit.metric for limit in self.limits]))
+
+    @property
+    def counts_parameters(self) -> bool:
+        """Whether the number of trainable parameters is among them."""
+        return PARAMS in self.metrics
 
     def better(self, value: float, than: float) -> bool:
         """Whether ``value`` beats ``than``. NaN beats nothing, and is beaten by every number."""
@@ -90,12 +113,40 @@ class Goal:
             return True
         return value > than if self.mode == "max" else value < than
 
-    def cost(self, metrics: Mapping[str, float]) -> float:
-        """The metric as something to be made small; NaN, and what is missing, is the worst of all."""
+    def rank(self, metrics: Mapping[str, float]) -> tuple[bool, float]:
+        """The smaller, the better: what keeps all limits comes first, then the metric counts."""
         value = metrics.get(self.metric, float("nan"))
-        if value != value:
-            return float("inf")
-        return -value if self.mode == "max" else value
+        cost = float("inf") if value != value else -value if self.mode == "max" else value
+        return not feasible(self.limits, metrics), cost
+
+    def cost(self, metrics: Mapping[str, float]) -> float:
+        """The metric as something to be made small; NaN, what is missing or breaks a limit, is the worst of all."""
+        broken, cost = self.rank(metrics)
+        return float("inf") if broken else cost
+
+    def allows(self, config: Config) -> bool:
+        """Whether a configuration may be tried."""
+        for rule in self.rules:
+            try:
+                allowed = rule(config)
+            except Exception as error:
+                raise SpaceError(f"constraint {name_of(rule)}: raised {describe_error(error)} for {config}") from error
+            if not allowed:
+                return False
+        return True
+
+
+def name_of(function: Any) -> str:
+    """What a function is called."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A trial of an earlier experiment: what was tried, and the metrics after its last epoch."""
+
+    config: Config
+    metrics: Mapping[str, float]
 
 
 class Search(ABC):
@@ -112,7 +163,17 @@ class Search(ABC):
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         """Check the space and start afresh. Raises SpaceError for a space that this search cannot walk."""
         spaces.check(space)
-        self.space, self.seed, self.goal = space, seed, goal
+        self.seed, self.goal = seed, goal
+        self._walk(space)
+
+    def _walk(self, space: spaces.Space) -> None:
+        self.space = space
+        #: What ``grid_search`` asks for, to be taken in turn.
+        self._turns = spaces.exhaustive_points(space)
+
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        """Hear of trials of earlier experiments, before the first suggestion. Says how many were of use."""
+        return 0
 
     @abstractmethod
     def suggest(self, number: int) -> Suggestion | None:
@@ -121,6 +182,20 @@ class Search(ABC):
         It may be asked again with the same number, if nothing came of its answer. If there is none and nothing is under
         way, all is done.
         """
+
+    def sample(self, number: int) -> Config | None:
+        """A configuration alone, by its number and whatever ``trials`` says: for searches that have a sampler."""
+        return self.draw(number)
+
+    def draw(self, number: int) -> Config:
+        """The random configuration of that number: its first draw that the goal allows."""
+        fixed = self._turns[number % len(self._turns)]
+
+        def attempt(count: int) -> Config:
+            name = f"{number}.{count}" if count else number
+            return spaces.configure(self.space, seed=self.seed, number=name, fixed=fixed)
+
+        return allowed(self.goal, attempt)
 
     def added(self, trial: Trial) -> None:  # noqa: B027 (most have nothing to do)
         """Hear of a trial that was added, suggested by this search or not."""
@@ -147,7 +222,7 @@ class Search(ABC):
 
     def examples(self, count: int) -> list[Config]:
         """Up to ``count`` configurations like those that it will suggest, to be looked at before work starts."""
-        return [spaces.configure(self.space, seed=self.seed, number=number) for number in range(count)]
+        return [self.draw(number) for number in range(count)]
 
     @property
     @abstractmethod
@@ -177,6 +252,18 @@ def check_concurrency(value: Any) -> int | str | None:
             "leave it out for twice as many as workers"
         )
     return value
+
+
+def allowed(goal: Goal, attempt: Callable[[int], Config], what: str = "configuration") -> Config:
+    """The first of many attempts that the goal allows."""
+    for count in range(DRAWS):
+        config = attempt(count)
+        if goal.allows(config):
+            return config
+    raise SpaceError(
+        f"no {what} satisfied {', '.join(map(name_of, goal.rules))} in {DRAWS} draws; make the constraints "
+        "looser or the space narrower"
+    )
 
 
 def at_least_one(name: str, value: Any) -> int:

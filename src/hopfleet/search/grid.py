@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError, UsageError
-from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
+from hopfleet.search.base import Goal, Search, Suggestion, at_least_one, name_of
 
 
 class Grid(Search):
@@ -16,17 +18,24 @@ class Grid(Search):
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
-        self._points = _points(space)
+        self._points = self._allowed(_points(space))
+        if not self._points:
+            rules = ", ".join(map(name_of, goal.rules))
+            raise SpaceError(f"no point of the grid satisfies {rules}; make the constraints looser")
 
     @property
     def trials(self) -> int:
         return len(self._points)
 
     def suggest(self, number: int) -> Suggestion | None:
-        return Suggestion(self._config(number), self.max_epochs) if number < self.trials else None
+        config = self.sample(number)
+        return None if config is None else Suggestion(config, self.max_epochs)
+
+    def sample(self, number: int) -> Config | None:
+        return self._config(self._points[number]) if number < self.trials else None
 
     def examples(self, count: int) -> list[Config]:
-        return [self._config(number) for number in range(min(count, self.trials))]
+        return [self._config(point) for point in self._points[:count]]
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if trials:
@@ -35,14 +44,22 @@ class Grid(Search):
         # Points that were there keep their numbers; the new ones follow.
         more = [point for point in _points(wider) if point not in self._points]
         self.space = wider
-        self._points += more
+        self._points += self._allowed(more)
         self.max_epochs += epochs
 
-    def _config(self, number: int) -> Config:
-        return spaces.configure(self.space, seed=self.seed, number=number, fixed=self._points[number])
+    def _allowed(self, points: list[dict[str, object]]) -> list[dict[str, object]]:
+        return [point for point in points if self.goal.allows(self._config(point))] if self.goal.rules else points
+
+    def _config(self, point: Mapping[str, object]) -> Config:
+        return spaces.configure(self.space, seed=self.seed, number=0, fixed=point)
 
 
 def _points(space: spaces.Space) -> list[dict[str, object]]:
+    if callable(space):
+        raise SpaceError(
+            f"space={spaces.describe(space)}: a grid cannot enumerate what a function may ask for; search with "
+            "hop.Random(trials=...), or write the space as a dict"
+        )
     for path, dimension in spaces.dimensions(space).items():
         if not isinstance(dimension, spaces.Choice | spaces.Derived):
             raise SpaceError(

@@ -15,7 +15,7 @@ from typing import Any
 from hopfleet.domain import space as spaces
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
-from hopfleet.errors import UsageError
+from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, at_least
 from hopfleet.search.sampled import Sampled
 
@@ -76,6 +76,8 @@ class PBT(Sampled):
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
+        if callable(space):
+            raise SpaceError("PBT cannot explore what a function yields; give it a space that is a dict")
         known = spaces.dimensions(space)
         for name in self.explore or ():
             if name not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config
-from hopfleet.search.base import UNLIMITED, Goal, Search, Suggestion, at_least_one
+from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one
 
 
 class Random(Search):
@@ -14,27 +14,17 @@ class Random(Search):
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
 
-    def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
-        super().setup(space, seed=seed, goal=goal)
-        self._points = spaces.exhaustive_points(space)
-
     @property
     def trials(self) -> int:
         return self._trials
 
     def suggest(self, number: int) -> Suggestion | None:
-        return Suggestion(self._config(number), self.max_epochs) if number < self._trials else None
+        return Suggestion(self.draw(number), self.max_epochs) if number < self._trials else None
 
     def examples(self, count: int) -> list[Config]:
-        return [self._config(number) for number in range(min(count, self._trials))]
+        return super().examples(min(count, self._trials))
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
-        wider = spaces.widened(self.space, space)
-        self._points = spaces.exhaustive_points(wider)
-        self.space = wider
+        self._walk(spaces.widened(self.space, space))
         self._trials += trials
         self.max_epochs += epochs
-
-    def _config(self, number: int) -> Config:
-        fixed = self._points[number % len(self._points)]
-        return spaces.configure(self.space, seed=self.seed, number=number, fixed=fixed)

@@ -12,7 +12,7 @@ from typing import Any
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
-from hopfleet.search.base import Decision, Goal, Search, check_concurrency
+from hopfleet.search.base import Decision, Earlier, Goal, Search, check_concurrency
 from hopfleet.search.random import Random
 
 
@@ -44,6 +44,9 @@ class Sampled(Search):
                 self.sampler.extend(trials=missing, epochs=0, space={})
             except UsageError:
                 return
+
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        return self.sampler.learn(earlier)
 
     def sample(self, number: int) -> Config | None:
         """The configuration of the suggestion with this number; None if the sampler has none now."""

@@ -14,7 +14,7 @@ from typing import Any
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
-from hopfleet.search.base import Clone, Decision, Goal, Search, Stop, Suggestion, at_least, at_least_one
+from hopfleet.search.base import Clone, Decision, Earlier, Goal, Search, Stop, Suggestion, at_least, at_least_one
 
 
 class Rule:
@@ -193,6 +193,9 @@ class Stopping(Search):
     def _affordable(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Decisions without those that would begin a trial too many."""
         return [decision for decision in decisions if not (self._full and isinstance(decision, Clone))]
+
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        return self.search.learn(earlier)
 
     def added(self, trial: Trial) -> None:
         self._begun += 1

@@ -23,6 +23,8 @@ class Job:
     threads: int
     batch_size: int
     drop_last: bool
+    #: Whether the number of trainable parameters is to be reported as the metric ``params``.
+    count_parameters: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionLost,
 )
+from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
@@ -106,6 +107,8 @@ class Worker:
             session, hopped = self._session(command.version, trial)
             stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
             sums = session.train(stream, last=command.last)
+            if self._job.valid is None:
+                self._count(session, sums, stream.rows)
             version = command.version + 1
             self._hold(command.trial, Held(session, version))
             unused = tuple(key for key in session.unused() if key != "batch_size")
@@ -120,6 +123,7 @@ class Worker:
             seed = derive(self._job.seed, "evaluate", command.epoch, command.partition)
             stream = self._valid_stream(session, self._job.valid, command.partition)
             sums = session.evaluate(stream, seed=seed)
+            self._count(session, sums, stream.rows)
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
             self._emit(Evaluated(*where, started, time.time(), sums))
 
@@ -133,6 +137,7 @@ class Worker:
                 opened = time.perf_counter() - began
                 if self._job.valid is not None:
                     metrics, _ = self._evaluate_one(session, self._job.valid)
+                self._count(session, metrics, 1)
                 found = Finding(tuple(metrics), open_seconds=opened)
                 return self._rehearsed(found, session, trial, batches) if batches else found
         except Exception as error:
@@ -206,6 +211,11 @@ class Worker:
                 del self._held[name]
 
     # ----------------------------------------------------------------------------------------------- helpers
+
+    def _count(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
+        """Add the number of parameters to what a task reports, if it is wanted and not there."""
+        if self._job.count_parameters and PARAMS not in sums:
+            sums[PARAMS] = RowSum.of(session.parameters, rows)
 
     def _batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self._job.batch_size))

@@ -1,0 +1,248 @@
+"""Optuna's samplers as searches: they learn from the trials so far where to look next.
+
+What is suggested follows from the trials so far, from the seed and from the number of the suggestion: each one gets a
+sampler of its own, with a seed of its own. So nothing is left behind by asking, and an experiment that is resumed goes
+on with what an undisturbed one would have tried. A sampler that the user made is used as it is: with a seed it does
+the same every time.
+
+A trial counts with the metrics after its last epoch so far, as soon as it pauses or ends; until then it counts as
+running, so that its neighbourhood is not tried again. Trials that others added count as well, if they fit the space.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hopfleet.domain import space as spaces
+from hopfleet.domain.objectives import feasible
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Config, Trial, TrialState
+from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.search.base import UNLIMITED, Decision, Earlier, Goal, Search, Suggestion, allowed, at_least_one
+
+if TYPE_CHECKING:
+    from hopfleet.search.study import Chosen
+
+
+class Optuna(Search):
+    """``trials`` configurations from a sampler of Optuna (None: until a budget is spent).
+
+    ``sampler`` is one of ``optuna.samplers``; by default ``TPESampler``.
+    """
+
+    adaptive = True
+    #: The class in ``optuna.samplers`` that is made anew for each suggestion.
+    kind = "TPESampler"
+    #: Options that it gets unless told otherwise.
+    defaults: ClassVar[Mapping[str, Any]] = {"constant_liar": True}
+    #: Whether it writes notes on the trials that it suggests, and reads them later.
+    takes_notes = False
+    #: Whether it knows what to do with several objectives, and with limits on metrics.
+    many_objectives = True
+    knows_limits = True
+
+    _given: Any = None
+
+    def __init__(self, sampler: Any = None, trials: int | None = 16, max_epochs: int = 10) -> None:
+        self._prepare(trials, max_epochs, {})
+        if sampler is not None and not (hasattr(sampler, "sample_relative") and not isinstance(sampler, type)):
+            raise UsageError(f"sampler={sampler!r}: must be a sampler, e.g. optuna.samplers.TPESampler(seed=0)")
+        self.takes_notes = sampler is not None
+        self._given = sampler
+
+    def _prepare(self, trials: int | None, max_epochs: int, options: Mapping[str, Any]) -> None:
+        self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
+        self.max_epochs = at_least_one("max_epochs", max_epochs)
+        self._options = {**self.defaults, **options}
+        if "seed" in options:
+            raise UsageError("seed: follows from Experiment(seed=...); leave it out")
+        try:
+            self._make(0)
+        except TypeError as error:
+            raise UsageError(f"{type(self).__name__}: {error}") from error
+
+    def _make(self, seed: int) -> Any:
+        from hopfleet.search.study import new_sampler
+
+        return new_sampler(self.kind, seed, self._options)
+
+    def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
+        super().setup(space, seed=seed, goal=goal)
+        if goal.others and not self.many_objectives:
+            raise UsageError(
+                f"metric={[name for name, _ in goal.objectives]}: {type(self).__name__} optimises one metric; "
+                "use hop.NSGA2(...) or hop.TPE(...)"
+            )
+        from hopfleet.search.study import Study
+
+        self._sampler = copy.deepcopy(self._given)
+        self._study = Study([mode for _, mode in goal.objectives], self._sampler or self._make(0))
+        #: Where each trial is in the study, and the newest metrics of those under way.
+        self._places: dict[str, int] = {}
+        self._newest: dict[str, Mapping[str, float]] = {}
+        self._resting: set[str] = set()
+        #: What was suggested last, and how many suggestions became trials.
+        self._asked: tuple[Config, Chosen, Mapping[str, Any]] | None = None
+        self._taken = 0
+
+    @property
+    def trials(self) -> int:
+        return self._trials
+
+    # ------------------------------------------------------------------------------------------------- asking
+
+    def suggest(self, number: int) -> Suggestion | None:
+        if number >= self._trials or self._study.exhausted:
+            return None
+        return Suggestion(self.sample(number), self.max_epochs)
+
+    def sample(self, number: int) -> Config:
+        self._asked = self._ask(number)
+        return self._asked[0]
+
+    def _ask(self, number: int) -> tuple[Config, Chosen, Mapping[str, Any]]:
+        answers: list[tuple[Config, Chosen, Mapping[str, Any]]] = []
+
+        def attempt(count: int) -> Config:
+            sampler = self._sampler or self._make(derive(self.seed, "optuna", number, count))
+            answers[:] = [self._study.ask(sampler, self.space, self._turns[number % len(self._turns)])]
+            return answers[0][0]
+
+        allowed(self.goal, attempt)
+        return answers[0]
+
+    def examples(self, count: int) -> list[Config]:
+        return super().examples(min(count, self._trials))
+
+    # ------------------------------------------------------------------------------------------------ hearing
+
+    def added(self, trial: Trial) -> None:
+        asked, self._asked = self._asked, None
+        if asked is None and (self.takes_notes or callable(self.space)):
+            # The suggestion was made before the experiment was resumed: its notes, and the values that a function
+            # made a configuration of, are found by asking again.
+            asked = self._ask(self._taken)
+        chosen = None if callable(self.space) else self._find(trial.config)
+        notes: Mapping[str, Any] = {}
+        if asked is not None and asked[0] == trial.config:
+            self._taken += 1
+            chosen = asked[1] if chosen is None else chosen
+            notes = asked[2] if self.takes_notes else notes
+        elif chosen is None:
+            chosen = self._find(trial.config)
+        if chosen is not None:
+            self._places[trial.id] = self._study.add(chosen, notes)
+
+    def _find(self, config: Config) -> Chosen | None:
+        """The values that make a configuration, without those that are taken in turn."""
+        found = spaces.find(self.space, config)
+        if found is None:
+            return None
+        return {name: value for name, value in found.items() if name not in self._turns[0]}
+
+    def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
+        if trial.id in self._places:
+            self._newest[trial.id] = metrics
+            if epoch >= trial.epochs:
+                self._resting.add(trial.id)
+            if trial.id in self._resting:
+                self._tell(trial.id, metrics)
+        return ()
+
+    def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
+        if trial.id in self._places:
+            metrics = self._newest.pop(trial.id, {})
+            self._resting.add(trial.id)
+            self._tell(trial.id, {} if state is TrialState.FAILED else metrics)
+        return ()
+
+    def learn(self, earlier: Sequence[Earlier]) -> int:
+        used = 0
+        for number, one in enumerate(earlier):
+            chosen = self._find(one.config)
+            if chosen is not None and self._values(one.metrics) is not None:
+                name = f"earlier {number}"
+                self._places[name] = self._study.add(chosen, {})
+                self._tell(name, one.metrics)
+                used += 1
+        return used
+
+    def _tell(self, name: str, metrics: Mapping[str, float]) -> None:
+        values = self._values(metrics)
+        excess = {} if values is None else {str(limit): limit.excess(metrics) for limit in self.goal.limits}
+        self._study.tell(self._places[name], values, excess if self.knows_limits else {})
+
+    def _values(self, metrics: Mapping[str, float]) -> list[float] | None:
+        """All objectives; None where something is missing or not a number, as in a trial that failed."""
+        goal = self.goal
+        values = [metrics.get(name, math.nan) for name in goal.metrics]
+        if any(map(math.isnan, values)):
+            return None
+        if not self.knows_limits and not feasible(goal.limits, metrics):
+            return [-math.inf if goal.mode == "max" else math.inf]
+        return values[: len(goal.objectives)]
+
+    # ----------------------------------------------------------------------------------------------- the rest
+
+    def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
+        if space:
+            name = type(self).__name__
+            raise UsageError(f"space={spaces.describe(space)}: {name} has learnt from the dimensions that there are")
+        self._trials += trials
+        self.max_epochs += epochs
+
+    def describe(self) -> dict[str, Any]:
+        sampler = self.kind if self._given is None else type(self._given).__name__
+        options = {name: _described(value) for name, value in self._options.items()} if self._given is None else {}
+        return {**super().describe(), "sampler": sampler, "options": options}
+
+
+class _Named(Optuna):
+    """A sampler of Optuna by a short name; ``options`` are those of its class in ``optuna.samplers``."""
+
+    def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
+        self._prepare(trials, max_epochs, options)
+
+
+class TPE(_Named):
+    """The tree-structured Parzen estimator: good everywhere, fast, and for several objectives too."""
+
+
+class GP(_Named):
+    """A Gaussian process: few trials that cost much."""
+
+    kind = "GPSampler"
+    defaults: ClassVar[Mapping[str, Any]] = {"warn_independent_sampling": False}
+
+
+class CMAES(_Named):
+    """CMA-ES: many trials in a space of numbers, one objective."""
+
+    kind = "CmaEsSampler"
+    defaults: ClassVar[Mapping[str, Any]] = {"warn_independent_sampling": False}
+    takes_notes = True
+    many_objectives = False
+    knows_limits = False
+
+    def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
+        super().__init__(trials, max_epochs, **options)
+        if find_spec("cmaes") is None:
+            raise MissingExtra("cmaes", "optuna")
+
+
+class NSGA2(_Named):
+    """The genetic algorithm NSGA-II: several objectives, many trials."""
+
+    kind = "NSGAIISampler"
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    takes_notes = True
+
+
+def _described(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,0 +1,360 @@
+"""Optuna's samplers as searches."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+
+import optuna
+import pytest
+
+from hopfleet.domain import space as spaces
+from hopfleet.domain.objectives import Limit
+from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.errors import MissingExtra, SpaceError, UsageError
+from hopfleet.search import optuna as bridge
+from hopfleet.search.base import DRAWS, Earlier, Goal
+from hopfleet.search.optuna import CMAES, GP, NSGA2, TPE, Optuna
+from hopfleet.search.study import decode, distribution, encode
+
+LOSS = Goal("loss", "min")
+SPACE = {
+    "lr": spaces.loguniform(1e-4, 1),
+    "net": {"width": spaces.randint(1, 9), "drop": spaces.quniform(0, 0.5, 0.1)},
+    "kind": spaces.choice(["a", [1, 2], None]),
+    "shift": spaces.normal(1, 2),
+    "turn": spaces.grid_search([10, 20]),
+    "fixed": 5,
+    "twice": spaces.sample_from(lambda config: config["net"]["width"] * 2),
+}
+
+
+def conditional(trial):
+    depth = trial.suggest_int("depth", 1, 3)
+    return {"widths": [trial.suggest_int(f"width{layer}", 1, 9) for layer in range(depth)]}
+
+
+def named(trial):
+    trial.suggest_float("x", -1, 1)
+
+
+def result(config):
+    if "widths" in config:
+        return {"loss": float(sum(config["widths"])), "params": float(len(config["widths"]))}
+    if "x" in config:
+        return {"loss": config["x"] ** 2, "params": 1.0}
+    loss = (math.log(config["lr"]) + 3) ** 2 + config["net"]["width"] + config["shift"] ** 2
+    return {"loss": loss, "params": 10.0 - config["net"]["width"]}
+
+
+class Run:
+    """Plays the controller: two trials behind, two epochs each, every fifth a foreign one, every seventh fails."""
+
+    def __init__(self, make, space=SPACE, goal=LOSS, seed=3):
+        self.make, self.space, self.goal, self.seed = make, space, goal, seed
+        self.log, self.configs, self.suggested = [], [], 0
+        self.afresh()
+
+    def afresh(self):
+        self.search = self.make()
+        self.search.setup(self.space, seed=self.seed, goal=self.goal)
+
+    def resume(self):
+        self.afresh()
+        for name, *arguments in self.log:
+            getattr(self.search, name)(*arguments)
+
+    def call(self, name, *arguments):
+        self.log.append((name, *arguments))
+        assert getattr(self.search, name)(*arguments) in ((), None)
+
+    def trial(self, number):
+        return Trial(f"t{number}", number, self.configs[number], 0, 2)
+
+    def step(self):
+        number = len(self.configs)
+        if number % 5 == 4:
+            config = spaces.configure(self.space, seed=77, number=number)
+        else:
+            config = self.search.suggest(self.suggested).config
+            self.suggested += 1
+        self.configs.append(config)
+        self.call("added", self.trial(number))
+        if number >= 2:
+            trial = self.trial(number - 2)
+            metrics = result(trial.config)
+            self.call("observe", trial, 1, {name: value + 1 for name, value in metrics.items()})
+            if number % 7 == 6:
+                self.call("ended", trial, TrialState.FAILED)
+            else:
+                self.call("observe", trial, 2, metrics)
+                self.call("ended", trial, TrialState.COMPLETED)
+
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+        return self
+
+
+MANY = Goal("loss", "min", (("params", "max"),))
+LIMITED = Goal("loss", "min", limits=(Limit.parse("params >= 5"),), rules=(lambda config: config.get("fixed") != 6,))
+SEARCHES = {
+    "tpe": lambda: TPE(trials=None),
+    "gp": lambda: GP(trials=None, n_startup_trials=4),
+    "cmaes": lambda: CMAES(trials=None, popsize=4),
+    "nsga2": lambda: NSGA2(trials=None, population_size=4),
+    "given": lambda: Optuna(optuna.samplers.NSGAIISampler(seed=5, population_size=4), trials=None),
+    "default": lambda: Optuna(trials=None),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("goal", [LOSS, MANY, LIMITED], ids=["one", "two", "limited"])
+@pytest.mark.parametrize("space", [SPACE, conditional, named], ids=["dict", "conditional", "named"])
+def test_a_resumed_search_goes_on_as_an_undisturbed_one(name, goal, space):
+    if (name == "cmaes" and goal is MANY) or (name == "gp" and (space is not named or goal is not LOSS)):
+        pytest.skip("not for this search, or too slow")
+    count = 8 if name == "gp" else 24
+    undisturbed = Run(SEARCHES[name], space, goal).steps(count)
+    disturbed = Run(SEARCHES[name], space, goal).steps(count // 2)
+    disturbed.search.suggest(disturbed.suggested)  # nothing comes of it
+    disturbed.resume()
+    disturbed.steps(count - count // 2)
+    assert disturbed.configs == undisturbed.configs
+    assert Run(SEARCHES[name], space, goal, seed=4).steps(count).configs != undisturbed.configs or name == "given"
+
+
+@pytest.mark.parametrize("name", ["tpe", "cmaes", "nsga2"])
+def test_asking_leaves_nothing_behind(name):
+    run = Run(SEARCHES[name]).steps(13)
+    first = run.search.suggest(run.suggested)
+    assert run.search.suggest(run.suggested + 1) != first
+    assert run.search.suggest(run.suggested) == first
+
+
+def test_it_learns():
+    run = Run(lambda: TPE(trials=None), {"x": spaces.uniform(-1, 1)}).steps(60)
+    early, late = run.configs[:10], run.configs[-10:]
+    assert sum(abs(config["x"]) for config in late) < sum(abs(config["x"]) for config in early) / 2
+
+
+def test_every_part_of_the_space_is_filled():
+    run = Run(lambda: TPE(trials=None)).steps(20)
+    for config in run.configs:
+        assert spaces.find(SPACE, config) is not None
+    mine = [config for number, config in enumerate(run.configs) if number % 5 != 4]
+    assert [config["turn"] for config in mine] == [10, 20] * 8
+
+
+@pytest.mark.parametrize(
+    ("dimension", "values"),
+    [
+        (spaces.choice(["a", [1, 2], None]), ["a", [1, 2], None]),
+        (spaces.quniform(0.05, 0.5, 0.1), [0.05, 0.1, 0.3, 0.5]),
+        (spaces.qloguniform(0.01, 1.0, 0.1), [0.01, 0.1, 1.0]),
+        (spaces.uniform(-1, 1), [-1.0, 0.25]),
+        (spaces.lograndint(1, 100), [1, 99]),
+        (spaces.Integer(1, 7, step=2), [1, 5]),
+        (spaces.Float(0.05, 0.45, step=0.1, anchored=True), [0.05, 0.15, 0.45]),
+    ],
+)
+def test_dimensions_there_and_back(dimension, values):
+    for value in values:
+        there = encode(dimension, value)
+        assert distribution(dimension)._contains(distribution(dimension).to_internal_repr(there))
+        assert decode(dimension, there) == value
+
+
+def test_a_normal_dimension_is_searched_by_its_quantile():
+    bell = spaces.normal(10, 2)
+    assert decode(bell, 0.5) == 10
+    assert encode(bell, 10) == 0.5
+    assert decode(bell, encode(bell, 13.0)) == pytest.approx(13.0)
+    assert 0 < encode(bell, -1000) < encode(bell, 1000) < 1
+
+
+def test_nothing_else_is_searched():
+    with pytest.raises(AssertionError, match="nothing to search for"):
+        distribution(SPACE["twice"])
+
+
+# --------------------------------------------------------------------------------------------- what trials count as
+
+
+def trials_of(run):
+    return run.search._study._study.get_trials(deepcopy=False)
+
+
+def one_trial(goal=LOSS, make=lambda: TPE()):
+    run = Run(make, {"x": spaces.uniform(-1, 1)}, goal)
+    run.configs.append({"x": 0.5})
+    run.call("added", run.trial(0))
+    return run
+
+
+def test_a_trial_runs_until_it_rests():
+    run = one_trial()
+    run.call("observe", run.trial(0), 1, {"loss": 3.0})
+    assert trials_of(run)[0].state == optuna.trial.TrialState.RUNNING
+    run.call("observe", run.trial(0), 2, {"loss": 2.0})
+    assert (trials_of(run)[0].state, trials_of(run)[0].value) == (optuna.trial.TrialState.COMPLETE, 2.0)
+    # It was paused, and goes on.
+    longer = Trial("t0", 0, run.configs[0], 0, 4)
+    run.call("observe", longer, 3, {"loss": 1.0})
+    assert trials_of(run)[0].value == 1.0
+    run.call("ended", longer, TrialState.COMPLETED)
+    assert trials_of(run)[0].value == 1.0
+
+
+def test_a_stopped_trial_counts_with_its_last_value():
+    run = one_trial()
+    run.call("observe", run.trial(0), 1, {"loss": 3.0})
+    run.call("ended", run.trial(0), TrialState.STOPPED)
+    assert trials_of(run)[0].value == 3.0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "state"),
+    [({}, TrialState.STOPPED), ({"loss": math.nan}, TrialState.COMPLETED), ({"loss": 1.0}, TrialState.FAILED)],
+)
+def test_a_trial_without_a_value_failed(metrics, state):
+    run = one_trial()
+    run.call("observe", run.trial(0), 1, metrics)
+    run.call("ended", run.trial(0), state)
+    assert trials_of(run)[0].state == optuna.trial.TrialState.FAIL
+
+
+def test_trials_that_fit_nowhere_are_not_heard_of():
+    run = one_trial()
+    run.configs.append({"x": 5.0})
+    run.call("added", run.trial(1))
+    run.call("observe", run.trial(1), 2, {"loss": 3.0})
+    run.call("ended", run.trial(1), TrialState.COMPLETED)
+    assert len(trials_of(run)) == 1
+
+
+def test_limits_are_told():
+    goal = Goal("loss", "min", limits=(Limit.parse("params <= 5"),))
+    run = one_trial(goal)
+    run.call("observe", run.trial(0), 2, {"loss": 3.0, "params": 7.0})
+    assert trials_of(run)[0].constraints == {"params <= 5": 2.0}
+    run = one_trial(goal)
+    run.call("observe", run.trial(0), 2, {"loss": 3.0})
+    assert trials_of(run)[0].state == optuna.trial.TrialState.FAIL
+
+
+@pytest.mark.parametrize(("mode", "value"), [("min", math.inf), ("max", -math.inf)])
+def test_who_knows_no_limits_is_told_the_worst(mode, value):
+    goal = Goal("loss", mode, limits=(Limit.parse("params <= 5"),))
+    run = one_trial(goal, lambda: CMAES())
+    run.call("observe", run.trial(0), 2, {"loss": 3.0, "params": 7.0})
+    assert trials_of(run)[0].value == value
+    run.call("observe", run.trial(0), 3, {"loss": 3.0, "params": 5.0})
+    assert trials_of(run)[0].value == 3.0
+
+
+def test_all_objectives_are_told():
+    run = one_trial(Goal("loss", "min", (("accuracy", "max"),)), lambda: NSGA2())
+    run.call("observe", run.trial(0), 2, {"loss": 3.0, "accuracy": 0.5})
+    assert trials_of(run)[0].values == [3.0, 0.5]
+    assert [direction.name for direction in run.search._study._study.directions] == ["MINIMIZE", "MAXIMIZE"]
+
+
+def test_earlier_trials_are_learnt_from():
+    earlier = [Earlier({"x": number / 20 - 1}, {"loss": (number / 20 - 1.4) ** 2}) for number in range(40)]
+    useless = [Earlier({"x": 3.0}, {"loss": 0.0}), Earlier({"y": 0.0}, {"loss": 0.0}), Earlier({"x": 0.0}, {})]
+    search = TPE(trials=8)
+    search.setup({"x": spaces.uniform(-1, 1)}, seed=0, goal=LOSS)
+    assert search.learn([*earlier, *useless]) == 40
+    warm = [search.suggest(number).config["x"] for number in range(8)]
+    search.setup({"x": spaces.uniform(-1, 1)}, seed=0, goal=LOSS)
+    cold = [search.suggest(number).config["x"] for number in range(8)]
+    assert sum(abs(x - 0.4) for x in warm) < sum(abs(x - 0.4) for x in cold) / 2
+
+
+# ---------------------------------------------------------------------------------------------------- the rest
+
+
+def test_as_many_as_asked():
+    search = TPE(trials=2, max_epochs=3, n_startup_trials=1, gamma=None)
+    search.setup(SPACE, seed=0, goal=LOSS)
+    assert search.trials == 2
+    assert search.suggest(1).epochs == 3
+    assert search.suggest(2) is None
+    assert search.sample(2) is not None
+    assert len(search.examples(9)) == 2
+    search.extend(trials=1, epochs=2, space={})
+    assert search.suggest(2).epochs == 5
+    with pytest.raises(UsageError, match="TPE has learnt from the dimensions that there are"):
+        search.extend(trials=0, epochs=0, space={"lr": 1})
+    assert copy.deepcopy(search).suggest(1) == search.suggest(1)
+
+
+def test_a_sampler_that_has_nothing_left_ends_the_search():
+    run = Run(
+        lambda: Optuna(optuna.samplers.GridSampler({"x": [0, 1]}, seed=0), trials=None), {"x": spaces.choice([1, 2])}
+    )
+    for number in range(2):
+        run.configs.append(run.search.suggest(number).config)
+        run.call("added", run.trial(number))
+    for number in range(2):
+        run.call("observe", run.trial(number), 2, {"loss": 1.0})
+    assert {config["x"] for config in run.configs} == {1, 2}
+    assert run.search.suggest(2) is None
+
+
+def test_constraints_are_drawn_for():
+    search = TPE(trials=None)
+    rule = Goal("loss", "min", rules=(lambda config: config["x"] > 0.5,))
+    search.setup({"x": spaces.uniform(-1, 1)}, seed=0, goal=rule)
+    assert all(search.suggest(number).config["x"] > 0.5 for number in range(20))
+    never = Goal("loss", "min", rules=(conditional_never,))
+    search.setup({"x": spaces.choice([1])}, seed=0, goal=never)
+    with pytest.raises(SpaceError, match=f"no configuration satisfied conditional_never in {DRAWS} draws"):
+        search.suggest(0)
+
+
+def conditional_never(config):
+    return False
+
+
+def test_descriptions():
+    search = TPE(trials=4, max_epochs=2, gamma=None, n_startup_trials=3)
+    search.setup(SPACE, seed=0, goal=LOSS)
+    assert search.describe() == {
+        "search": "TPE",
+        "trials": 4,
+        "max_epochs": 2,
+        "sampler": "TPESampler",
+        "options": {"constant_liar": True, "gamma": None, "n_startup_trials": 3},
+    }
+    given = Optuna(optuna.samplers.RandomSampler(seed=1))
+    given.setup(SPACE, seed=0, goal=LOSS)
+    assert given.describe()["sampler"] == "RandomSampler"
+    assert bridge._described(conditional) == "conditional"
+
+
+def test_values_that_cannot_work():
+    with pytest.raises(UsageError, match=r"sampler=3: must be a sampler, e.g. optuna.samplers.TPESampler\(seed=0\)"):
+        Optuna(3)
+    with pytest.raises(UsageError, match="sampler=<class"):
+        Optuna(optuna.samplers.TPESampler)
+    with pytest.raises(UsageError, match=r"TPE: .*unexpected keyword argument 'colour'"):
+        TPE(colour=3)
+    with pytest.raises(UsageError, match="seed: follows from Experiment"):
+        TPE(seed=3)
+    with pytest.raises(UsageError, match=r"metric=\['loss', 'params'\]: CMAES optimises one metric; use hop.NSGA2"):
+        CMAES().setup(SPACE, seed=0, goal=MANY)
+    with pytest.raises(UsageError, match="trials=0"):
+        NSGA2(trials=0)
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(bridge, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"this needs cmaes, .*hopfleet\[optuna\]"):
+        CMAES()
+    monkeypatch.delitem(sys.modules, "hopfleet.search.study")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtra, match=r"this needs Optuna, .*hopfleet\[optuna\]"):
+        TPE()

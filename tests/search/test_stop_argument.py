@@ -1,0 +1,24 @@
+"""``Experiment(stop=[...])`` puts rules around the search. It needs hopfleet.search.stopping."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hopfleet as hop
+
+stopping = pytest.importorskip("hopfleet.search.stopping")
+
+
+def test_rules_are_put_around_the_search():
+    class Task(hop.TorchTask):
+        pass
+
+    data = {"x": np.zeros((8, 1), "float32")}
+    rules = [stopping.Median()]
+    search = hop.Random(trials=2)
+    experiment = hop.Experiment(Task(), train=data, space={"lr": hop.uniform(0, 1)}, search=search, stop=rules)
+    assert isinstance(experiment.search, stopping.Stopping)
+    assert experiment.search.trials == 2
+    plain = hop.Experiment(Task(), train=data, space={"lr": hop.uniform(0, 1)}, search=search)
+    assert experiment.search.describe() != plain.search.describe()
