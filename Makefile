@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests other-tests lint format bench docs clean
+.PHONY: help demo test pure-tests long-tests other-tests lint format bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -26,7 +26,7 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 	$(BIN)/hopfleet demo
 
 test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
-	$(MAKE) --jobs=2 --output-sync=target pure-tests other-tests
+	$(MAKE) --jobs=2 --output-sync=target long-tests pure-tests other-tests
 
 PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
 PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py,src/hopfleet/wishes.py
@@ -35,8 +35,13 @@ pure-tests: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest $(PURE_TESTS)
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 --include='$(PURE_FILES)'
 
+LONG_TESTS := tests/test_benchmarks.py tests/test_docs.py tests/test_notebook.py tests/test_preview.py tests/test_resume.py tests/test_wheel.py
+
+long-tests: $(VENV)/.dev
+	$(BIN)/python -m pytest $(LONG_TESTS)
+
 other-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS))
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS))
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -17,7 +17,8 @@ SPINE = (
     *("preview", "control"),
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes")
-NAMES = (*SPINE, *SCHEDULING)
+SEARCHING = ("searching",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

@@ -116,7 +116,7 @@ def test_each_fault_strikes(kind):
 
 def test_rolled_back_across_the_end_of_an_epoch():
     """The worker dies with epoch 1 ended and unsaved: its units run again, and count in epoch 1 alone."""
-    setting = Setting(partitions=3, valid=0, trials=1, epochs=2, save_seconds=1000.0, faults=(Fault(4, "lose"),))
+    setting = Setting(partitions=3, valid=0, trials=1, epochs=2, save_seconds=1000.0, faults=(Fault(5, "lose"),))
     driver = Driver(setting).run()
     kinds = [type(message) for message in driver.messages]
     assert kinds.index(m.EpochEnded) < kinds.index(m.TrialRolledBack)

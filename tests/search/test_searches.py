@@ -11,7 +11,10 @@ from hopfleet.domain.space import choice, grid_search, sample_from, uniform
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search import SEARCHES, Grid, Random
+from hopfleet.search.asha import ASHA
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Search, at_least_one
+from hopfleet.search.pbt import PBT
+from hopfleet.search.stopping import Patience, Stopping
 
 GOAL = Goal("loss", "min")
 
@@ -246,3 +249,22 @@ def test_functions_as_spaces():
 
 def test_most_learn_nothing_from_earlier_trials():
     assert Random().learn([Earlier({"x": 1}, {"loss": 1.0})]) == 0
+
+
+class Scholar(Random):
+    """Remembers what it is told of earlier trials."""
+
+    def learn(self, earlier):
+        return len(earlier)
+
+
+def test_whoever_samples_learns_from_earlier_trials():
+    told = [Earlier({"x": 1}, {"loss": 1.0})] * 3
+    search = Stopping(ASHA(sampler=Scholar()), [Patience()])
+    search.setup({"x": uniform(0, 1)}, seed=0, goal=GOAL)
+    assert search.learn(told) == 3
+
+
+def test_a_population_explores_no_functions():
+    with pytest.raises(SpaceError, match="PBT cannot explore what a function yields; give it a space that is a dict"):
+        PBT().setup(lambda trial: {"x": trial.suggest_float("x", 0, 1)}, seed=0, goal=GOAL)
