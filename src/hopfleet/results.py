@@ -204,7 +204,7 @@ class Results:
         """
         from hopfleet.monitor.charts import draw_chart
 
-        figure = draw_chart(self.history, kind, **self._known(kind), **options)
+        figure = draw_chart(self.history, kind, **self._completed(kind, options))
         save(figure, self._picture(path, f"{kind}.png"))
         return figure
 
@@ -212,11 +212,16 @@ class Results:
         """What a chart shows, as plain values that JSON can hold."""
         from hopfleet.monitor.charts import chart_data
 
-        return chart_data(self.history, kind, **self._known(kind), **options)
+        return chart_data(self.history, kind, **self._completed(kind, options))
 
-    def _known(self, kind: str) -> dict[str, Any]:
-        """What the run folder tells of a chart."""
-        return {"predicted": self._predicted()} if kind == "gantt" else {}
+    def _completed(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options with what the run folder tells of a chart."""
+        objectives = self.history.objectives
+        if kind == "gantt":
+            return {"predicted": self._predicted(), **options}
+        if kind == "pareto" and "metrics" not in options and len(objectives) > 1:
+            return {"metrics": [name for name, _ in objectives], "modes": [mode for _, mode in objectives], **options}
+        return dict(options)
 
     def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Which worker trained what and when, and beneath, what a pilot predicted: ``plot("gantt", path)``."""
