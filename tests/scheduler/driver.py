@@ -344,13 +344,13 @@ class Driver:
         if self.controller.refuses(event):
             assert self.controller.handle(event) == []
             return
-        before = {name: dict(progress.saved) for name, progress in self.controller.schedule.trials.items()}
+        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+        before = {name: dict(progress.saved) for name, progress in known.items()}
         if isinstance(event, m.VersionSaved):
             before[event.trial][event.version] = event.durable or before[event.trial].get(event.version, False)
         if isinstance(event, m.UnitFinished):
             worker = self.fleet.workers[event.worker]
             self.check_model(event.trial, event.version, worker.memory[event.trial])
-        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
         follow = self.controller.handle(event)
         self.deleted |= {x.trial: known[x.trial] for x in follow if isinstance(x, m.TrialDeleted)}
         self.messages += [event, *follow]
