@@ -82,25 +82,25 @@ def test_resumed(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=70)
 @given(experiments(FAULTS))
 def test_everything_goes_wrong(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(experiments(playful=True))
 def test_trials_pause_resume_and_clone(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(experiments(WISHES, playful=True))
 def test_a_person_at_the_wheel(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(experiments((*WISHES, *FAULTS), playful=True))
 def test_a_person_at_the_wheel_while_everything_goes_wrong(setting):
     Driver(setting).run()
