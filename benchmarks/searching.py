@@ -31,13 +31,13 @@ WORKERS = 8
 HOURS = 16
 EPOCHS = 27
 TARGET = 0.968
-UNTIL = 40_000.0
+UNTIL = 12_000.0
 MANY = 4000
 
 
 def measure(quick: bool) -> list[Row]:
-    seeds = range(2) if quick else range(10)
-    return [*_exploring(seeds), *_time_to_target(seeds, HOURS * 200 if quick else UNTIL)]
+    seeds = range(1) if quick else range(8)
+    return [*_exploring(seeds), *_time_to_target(seeds, 3_000.0 if quick else UNTIL)]
 
 
 # ------------------------------------------------------------------------------------------------------ exploring
@@ -180,7 +180,7 @@ def _at(best: Sequence[tuple[float, float]], time: float) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--charts", type=Path, metavar="FOLDER")
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=8)
     options = parser.parse_args()
     if options.charts:
         print(draw(options.charts, range(options.seeds), UNTIL))

@@ -71,7 +71,7 @@ def hopping(
     workers: int,
     until: float,
     seed: int,
-    policy: str = "longest-remaining",
+    policy: str = "auto",
     max_live: int = 256,
 ) -> Log:
     """Ours: as many partitions as workers, each on one of them; a unit takes its part of an epoch."""

@@ -30,7 +30,7 @@ Model = tuple[tuple[int, int], ...]
 
 FAULTS = ("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut")
 WISHES = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
-WORK_CONSERVING = {"longest-remaining", "random"}
+WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
 DAMAGE = {"vanish", "rot", "repeat"}
 """Faults after which a saved version may be gone for good."""

@@ -41,7 +41,7 @@ from hopfleet.scheduler.schedule import Assignment
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 
-LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "random"})
+LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "nearly-done", "random"})
 
 
 @pytest.fixture(autouse=True)

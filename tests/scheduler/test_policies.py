@@ -13,6 +13,7 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import next_assignment
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
+from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.schedule import Assignment
 
@@ -32,6 +33,32 @@ def test_by_name():
     assert POLICIES["random"]() is random_choice
     assert POLICIES["auto"]() is not POLICIES["auto"]()
     assert DEFAULT in POLICIES
+
+
+def test_what_is_nearly_done_first():
+    desk = Desk(None, partitions=3, trials=3)
+    assert nearly_done(desk.schedule, random.Random(0)).unit.trial == "t1"
+    desk.train("w1", "t2", 0)
+    assert nearly_done(desk.schedule, random.Random(0)) == Assignment("w1", Unit("t2", 1, 1))
+    desk.schedule.saved("t2", 1, durable=False)
+    desk.train("w1", "t1", 0)
+    # Both have two left: the one whose model is there goes on.
+    assert nearly_done(desk.schedule, random.Random(0)).unit.trial == "t1"
+
+
+def test_nobody_who_is_idle_may_be_able():
+    desk = Desk((0,), partitions=2, trials=1, epochs=1)
+    desk.train("w1", "t1", 0)
+    assert nearly_done(desk.schedule, random.Random(0)) is None
+
+
+def test_while_trials_keep_coming_there_is_no_end_to_aim_at():
+    desk = Desk(None, partitions=2, trials=2)
+    desk.train("w1", "t1", 0)
+    auto = POLICIES["auto"]()
+    assert auto(desk.schedule, random.Random(0)).unit.trial == "t2"
+    desk.schedule.more_to_come = True
+    assert auto(desk.schedule, random.Random(0)).unit.trial == "t1"
 
 
 def test_longest_trial_first():

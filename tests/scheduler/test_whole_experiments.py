@@ -25,7 +25,9 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.scheduler.invariants import validate, validate_history
 
-policies = st.sampled_from(["auto", "longest-remaining", "match-reserve", "random"])  # the others: test_online.py
+policies = st.sampled_from(
+    ["auto", "longest-remaining", "match-reserve", "nearly-done", "random"]
+)  # the others: test_online.py
 steps = st.integers(0, 40) | st.integers(0, 400)
 
 

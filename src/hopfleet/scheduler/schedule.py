@@ -73,6 +73,8 @@ class Schedule:
         self._ready = Ready()
         #: Trials with validation partitions that nobody evaluates yet.
         self.awaiting: dict[str, Progress] = {}
+        #: Whether trials will be added as others end, nobody knows how many.
+        self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
         self.urgent: set[str] = set()
         #: Workers that run nothing.

@@ -13,6 +13,7 @@ from hopfleet.scheduler.policies.exact import Exact
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.match_reserve import MatchReserve
 from hopfleet.scheduler.policies.monte_carlo import MonteCarlo
+from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.policies.vector_rearrangement import VectorRearrangement
@@ -23,6 +24,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "longest-remaining": lambda: longest_remaining,
     "match-reserve": MatchReserve,
     "monte-carlo": MonteCarlo,
+    "nearly-done": lambda: nearly_done,
     "portfolio": Portfolio,
     "random": lambda: random_choice,
     "vector-rearrangement": VectorRearrangement,

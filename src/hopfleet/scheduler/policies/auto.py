@@ -17,8 +17,9 @@ from hopfleet.scheduler.plan import Plan, by_start, rotation, strictly
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
 from hopfleet.scheduler.policies.longest_remaining import longest_on_floor
 from hopfleet.scheduler.policies.match_reserve import match_alone, match_and_reserve
+from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.portfolio import ByPortfolio
-from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.schedule import Assignment, Schedule
 
 MANY = 64
 """With more idle trials than this for each worker any choice is as good, and longest-remaining is the fastest."""
@@ -65,6 +66,9 @@ class Auto(Dispatcher):
         self._news = -1
         self._noise = 0.0
         self._units = 0
+
+    def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
+        return nearly_done(schedule, rng) if schedule.more_to_come else super().__call__(schedule, rng)
 
     def _too_many(self, schedule: Schedule) -> bool:
         return len(schedule.ready) > MANY * len(schedule.slots)

@@ -17,19 +17,23 @@ from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
 
 def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | None:
-    slots = list(schedule.idle.values())
-    if len(slots) > 1 and any(slot.partitions is not None for slot in slots):
-        slots.sort(key=schedule.load, reverse=True)
-    for slot in slots:
+    for slot in by_load(schedule):
         progress = schedule.longest(slot)
         if progress is not None:
-            return Assignment(
-                slot.worker, Unit(progress.trial.id, progress.epoch, _partition(schedule, progress, slot))
-            )
+            partition = partition_for(schedule, progress, slot)
+            return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
     return None
 
 
-def _partition(schedule: Schedule, progress: Progress, slot: Slot) -> int:
+def by_load(schedule: Schedule) -> list[Slot]:
+    """Idle workers, the most loaded first."""
+    slots = list(schedule.idle.values())
+    if len(slots) > 1 and any(slot.partitions is not None for slot in slots):
+        slots.sort(key=schedule.load, reverse=True)
+    return slots
+
+
+def partition_for(schedule: Schedule, progress: Progress, slot: Slot) -> int:
     """The partition that is warm here, else the one with the most work left for each worker that has it."""
 
     def urgency(partition: int) -> tuple[bool, float, int]:
