@@ -168,8 +168,9 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
+        replaced = message.worker in self._stopped and not self.schedule.slots[message.worker].retired
         unit = self._forget_worker(message.worker)
-        self._starting += message.worker in self._stopped
+        self._starting += replaced
         if unit is not None:
             progress = self.schedule.trials[unit.trial]
             progress.losses += progress.outcome is None  # else it may be that a person wanted it to stop
