@@ -138,6 +138,8 @@ class Ending(CountingTask):
     """Ends its process in the way that the configuration names."""
 
     def open(self, config: Mapping[str, Any], **rest: Any) -> Session:
+        if "say" in config:
+            print(config["say"], flush=True)
         if "exit" in config:
             os._exit(config["exit"])
         if "signal" in config:
@@ -162,9 +164,26 @@ def test_a_death_has_a_name(tmp_path: Path, config: dict[str, Any], reason: str)
     with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
         backend.send(unit(first), trial(**config))
         lost, joined = wait_for_any(backend, 2)
-        assert lost == WorkerLost(first, reason)
+        assert (lost.worker, lost.reason) == (first, reason)
         backend.send(unit(joined.worker), trial())
         wait_for(backend, UnitFinished)
+
+
+def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
+    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
+        said = "\n".join(map(str, range(100)))
+        backend.send(unit(first), trial(say=said, signal=int(signal.SIGKILL)))
+        lost, joined = wait_for_any(backend, 2)
+        assert lost.log.split() == [str(number) for number in range(100 - local.LOG_LINES, 100)]
+        backend.send(unit(joined.worker), trial("t0002", signal=int(signal.SIGSEGV)))
+        lost, _ = wait_for_any(backend, 2)
+        assert "Segmentation fault" in lost.log
+        assert "test_local.py" in lost.log
+
+
+def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path) -> None:
+    with local_workers(job(tmp_path), 2) as (backend, (first, _)):
+        os.kill(pid_of(backend, first), signal.SIGSTOP)
 
 
 def test_a_death_for_want_of_memory_is_told_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,9 @@ RETRY_SECONDS = 0.1
 START_SECONDS = 120.0
 """Importing a framework from a cold disk takes a while; longer than this it does not."""
 
+LOG_LINES, LOG_BYTES = 20, 4096
+"""How much of the end of a trial's log is told with the loss of its worker."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -80,6 +83,8 @@ class Member:
     released: bool = False
     #: Why it was killed from here.
     killed: str = ""
+    #: The trial that it was last told to work on.
+    trial: str = ""
     #: Processor time that it had used, and when that was last seen to change.
     ticks: int = 0
     worked: float = 0.0
@@ -150,6 +155,8 @@ class Local:
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
         if member is not None:
+            if not isinstance(command, SaveVersion):
+                member.trial = command.trial
             kind, body = encode(command)
             self._tell(member, [kind, body, _spec(trial)])
 
@@ -176,7 +183,7 @@ class Local:
                 self._tell(member, ["Stop", None, None])
         for member in self._members.values():
             with contextlib.suppress(EOFError, OSError):
-                while not kill:
+                while not kill and _lives_on(member):
                     member.connection.recv_bytes()
             member.connection.close()
         self._selector.close()
@@ -312,7 +319,7 @@ class Local:
         member.connection.close()
         reason = self._reason(member)
         if member.ready:
-            self._events.append(WorkerLost(member.name, reason))
+            self._events.append(WorkerLost(member.name, reason, self._last_words(member)))
         if self._closing or member.retired:
             return
         if member.ready:
@@ -330,6 +337,17 @@ class Local:
         self._starved += starved
         return ending(code, starved=starved)
 
+    def _last_words(self, member: Member) -> str:
+        """The end of what the code of the trial at work has printed."""
+        if not member.trial or member.released:
+            return ""
+        try:
+            with (self._job.logs / f"{member.trial}.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+                return "\n".join(log.read().decode(errors="replace").splitlines()[-LOG_LINES:])
+        except OSError:
+            return ""
+
     def _retry(self, member: Member, reason: str) -> None:
         """Start another one in place of one that was never ready, after a while."""
         failures = member.failures + 1
@@ -340,6 +358,16 @@ class Local:
                 f"{log} may say why"
             )
         self._due.append((time.monotonic() + RETRY_SECONDS * 2 ** (failures - 1), member.device, failures))
+
+
+def _lives_on(member: Member) -> bool:
+    """Wait for something to read from a worker that is told to stop; if it cannot go on, kill it."""
+    while not member.connection.poll(STOPPED_SECONDS):
+        found = vitals(member.pid)
+        if found is not None and (found.stopped or found.gone):
+            _kill(member.pid)
+            return False
+    return True
 
 
 def _verdict(member: Member, now: float) -> str:

@@ -55,7 +55,7 @@ def _become_worker(descriptor: int) -> None:
     code = 1
     try:
         # The last words of a process that crashes go where its output goes.
-        faulthandler.enable()
+        faulthandler.enable(all_threads=False)
         from hopfleet.worker.process import serve
 
         serve(Connection(descriptor))
