@@ -157,7 +157,6 @@ class Ending(CountingTask):
         ({"exit": 7}, "its process ended with exit code 7"),
         ({"signal": signal.SIGKILL}, "its process was killed by SIGKILL"),
         ({"signal": signal.SIGSEGV}, "its process was killed by SIGSEGV"),
-        ({"deaf": True}, "its process was killed by SIGKILL"),
     ],
 )
 def test_a_death_has_a_name(tmp_path: Path, config: dict[str, Any], reason: str) -> None:
@@ -167,6 +166,15 @@ def test_a_death_has_a_name(tmp_path: Path, config: dict[str, Any], reason: str)
         assert (lost.worker, lost.reason) == (first, reason)
         backend.send(unit(joined.worker), trial())
         wait_for(backend, UnitFinished)
+
+
+def test_a_worker_without_a_socket_does_not_live_on(tmp_path: Path) -> None:
+    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
+        pid = pid_of(backend, first)
+        backend.send(unit(first), trial(deaf=True))
+        wait_for(backend, WorkerLost)
+        assert not Path(f"/proc/{pid}").exists()
+        wait_for(backend, WorkerJoined)
 
 
 def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
