@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +28,14 @@ class NoWork(TorchTask):
         began = time.time()
         time.sleep(config.get("seconds", 0.0))
         return {"loss": 0.0, "began": began, "ended": time.time()}
+
+
+class Marking(NoWork):
+    """Leaves a file in ``config["marks"]`` whose name says when a unit began, in which process, and of which trial."""
+
+    def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        (Path(config["marks"]) / f"{time.time():.6f}-{os.getpid()}-{config['number']}").touch()
+        return super().train(model, batches, config)
 
 
 class Freight(NoWork):

@@ -118,6 +118,29 @@ class KillOnce(Plain):
         return os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Starved(Everything):
+    """Its device runs out of memory at a batch (``config["at"]``) of a process, as long as marks can be made."""
+
+    batches = 0
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.run_out("train")
+        return super().loss(model, batch)
+
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        self.run_out("evaluate")
+        return {"accuracy": (model(batch["x"]).argmax(1) == batch["y"]).float().mean()}
+
+    def run_out(self, during: str) -> None:
+        if during != self.config["during"]:
+            return
+        self.batches += 1
+        marks = sorted(Path(self.config["marks"]).glob("left-*"))
+        if self.batches >= self.config["at"] and marks:
+            marks[0].unlink()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
 class Printing(Plain):
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         print("a word from", self.config["word"])

@@ -282,10 +282,19 @@ def test_units_that_kill_workers_fail_their_trial():
     desk = Desk("w1", "w2", "w3", "w4", trials=1, epochs=1)
     desk.tell(m.WorkerLost("w1", "killed"))
     desk.tell(m.WorkerLost("w2", "killed"))
-    end = of(desk.tell(m.WorkerLost("w3", "signal 9")), m.TrialEnded)[0]
-    assert end.reason == (
-        "3 workers in a row were lost while t0001 trains on partition 0 in epoch 1; the last one: signal 9"
-    )
+    end = of(desk.tell(m.WorkerLost("w3", "signal 9", "too large\nalas")), m.TrialEnded)[0]
+    what = "3 workers in a row were lost while t0001 trains on partition 0 in epoch 1"
+    assert end.reason == f"{what}: killed; then killed; then signal 9"
+    assert end.traceback == "the last lines of its log:\ntoo large\nalas"
+
+
+def test_losses_of_one_kind_are_told_once():
+    desk = Desk("w1", "w2", "w3", "w4", trials=1, epochs=1)
+    for worker in ("w1", "w2", "w3"):
+        desk.tell(m.WorkerLost(worker, "killed"))
+    (end,) = of(desk.messages, m.TrialEnded)
+    assert end.reason.endswith(" in epoch 1: each time killed")
+    assert end.traceback == ""
 
 
 def test_a_finished_unit_forgives_the_losses():
@@ -293,7 +302,7 @@ def test_a_finished_unit_forgives_the_losses():
     for worker in ("w1", "w2"):
         desk.tell(m.WorkerLost(worker, "killed"))
     desk.finished("w3")
-    assert desk["t0001"].losses == 0
+    assert desk["t0001"].losses == []
 
 
 def test_an_idle_worker_is_lost_without_harm():

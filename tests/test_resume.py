@@ -18,7 +18,7 @@ from plain_loop import train_in_sequence
 from test_bits import assert_same_state
 
 import hopfleet as hop
-from hopfleet.domain.messages import Message, RunStarted, TrialRolledBack
+from hopfleet.domain.messages import Message, RunStarted, TrialRolledBack, WorkerLost
 from hopfleet.errors import ExperimentExists, Interrupted
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
@@ -64,14 +64,25 @@ def messages(home: Path) -> list[Message]:
         return [message for _, _, message in journal.read()]
 
 
-def processes_of(home: Path) -> list[str]:
-    """Live processes that were started with this home folder."""
-    found = []
+def processes_of(home: Path) -> dict[int, str]:
+    """Live processes that were started with this home folder: their ids and command lines."""
+    found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             other = entry.name.isdigit() and int(entry.name) != os.getpid()
             if other and str(home).encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().decode())
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode()
+    return found
+
+
+def workers_of(home: Path) -> list[int]:
+    """The ids of worker processes, oldest first: those whose parent is a zygote too."""
+    zygotes = {pid for pid, line in processes_of(home).items() if "hopfleet.worker.zygote" in line}
+    found = []
+    for pid in sorted(zygotes):
+        with contextlib.suppress(OSError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) in zygotes:
+                found.append(pid)
     return found
 
 
@@ -107,7 +118,41 @@ def test_killed_workers_do_not_outlive_their_controller(own_home: Path) -> None:
     deadline = time.monotonic() + 20
     while processes_of(own_home) and time.monotonic() < deadline:
         threading.Event().wait(0.02)
-    assert processes_of(own_home) == []
+    assert processes_of(own_home) == {}
+
+
+def signal_a_worker(home: Path, after: int, *steps: float) -> None:
+    """Run the script to its end; a worker gets signals when ``after`` messages are journaled. A float is a pause."""
+    process = subprocess.Popen([sys.executable, str(SCRIPT), "local", "2"])
+    try:
+        while not ended(process) and journaled(home) < after:
+            pass
+        worker = workers_of(home)[0]
+        for step in steps:
+            if isinstance(step, float):
+                threading.Event().wait(step)
+            else:
+                os.kill(worker, step)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("after", "steps", "reason"),
+    [
+        (40, (signal.SIGKILL,), "killed by SIGKILL"),
+        (90, (signal.SIGSTOP,), "stopped (SIGSTOP)"),
+        (40, (signal.SIGSTOP, 0.5, signal.SIGCONT), ""),
+    ],
+)
+def test_a_disturbed_worker_changes_no_bits(own_home: Path, after: int, steps: tuple[float, ...], reason: str) -> None:
+    signal_a_worker(own_home, after, *steps)
+    lost = [message.reason for message in messages(own_home) if isinstance(message, WorkerLost)]
+    assert len(lost) == bool(reason)
+    assert all(reason in words for words in lost)
+    assert_undisturbed_bits(own_home)
 
 
 def test_lost_versions_are_trained_again_in_the_same_order(own_home: Path) -> None:

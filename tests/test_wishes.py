@@ -66,7 +66,7 @@ def test_a_trial_stops_now():
     assert follow == [m.TrialStopped("t0001", "stopped by a person"), m.StopUnit("w1", "t0001", 1)]
     follow = desk.tell(m.WorkerLost("w1", "killed"))
     assert of(follow, m.TrialEnded)[0].state is TrialState.STOPPED
-    assert desk.controller.schedule.parked["t0001"].losses == 0
+    assert desk.controller.schedule.parked["t0001"].losses == []
 
 
 def test_a_stopped_trial_whose_model_lies_in_shared_memory_alone_is_saved_by_anybody():
@@ -278,6 +278,22 @@ def test_workers_go_when_they_are_done_those_without_work_first():
     assert not of(follow, m.RunUnit)
     desk.tell(m.WorkerLost("w2", "no longer wanted"))
     assert list(desk.controller.schedule.idle) == []
+
+
+def test_nobody_waits_for_the_successor_of_a_retired_worker():
+    desk = Wheel("w1", "w2", trials=2)
+    desk.granted("workers", count=1)
+    desk.granted("stop", trial="t0002", now=True)
+    desk.tell(m.WorkerLost("w2", "killed"))
+    assert desk.refused("workers", count=1) == "there are 1 workers already"
+
+
+def test_a_wish_for_workers_waits_for_the_successor_of_a_stopped_one():
+    desk = Wheel("w1", "w2", trials=2)
+    desk.granted("stop", trial="t0002", now=True)
+    desk.tell(m.WorkerLost("w2", "killed"))
+    assert desk.ask("workers", count=1) == []
+    assert of(desk.tell(m.WorkerJoined("w3")), m.WishAnswered)
 
 
 def test_the_last_worker_with_a_partition_stays():

@@ -168,14 +168,17 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
+        replaced = message.worker in self._stopped and not self.schedule.slots[message.worker].retired
         unit = self._forget_worker(message.worker)
-        self._starting += message.worker in self._stopped
-        if unit is not None:
-            progress = self.schedule.trials[unit.trial]
-            progress.losses += progress.outcome is None  # else it may be that a person wanted it to stop
-            if progress.losses >= MAX_LOSSES and progress.outcome is None:
-                reason = f"{progress.losses} workers in a row were lost while {unit}; the last one: {message.reason}"
-                self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason))
+        self._starting += replaced
+        progress = None if unit is None else self.schedule.trials[unit.trial]
+        # If it was to end anyway, it may be that a person wanted it to stop.
+        if progress is not None and progress.outcome is None:
+            progress.losses.append(message.reason)
+            if len(progress.losses) >= MAX_LOSSES:
+                reason = f"{len(progress.losses)} workers in a row were lost while {unit}: {_all(progress.losses)}"
+                log = message.log and f"the last lines of its log:\n{message.log}"
+                self.schedule.settle(progress.trial.id, Outcome(TrialState.FAILED, reason, log))
 
     def _forget_worker(self, worker: str) -> Unit | None:
         held = [p for p in self.schedule.trials.values() if worker in (p.holder, p.saver)]
@@ -646,6 +649,10 @@ def _needed(progress: Progress) -> set[int]:
     durable = (version for version, is_durable in progress.saved.items() if is_durable)
     best = 0 if progress.best is None else progress.best[0]
     return {max(progress.saved, default=0), max(durable, default=0), best, *progress.lends.values()}
+
+
+def _all(reasons: Sequence[str]) -> str:
+    return f"each time {reasons[0]}" if len(set(reasons)) == 1 else "; then ".join(reasons)
 
 
 def _name(number: int) -> str:

@@ -30,6 +30,7 @@ from hopfleet.domain.messages import (
     TrialDeleted,
     VersionLost,
     VersionSaved,
+    WorkerRetired,
 )
 from hopfleet.errors import CheckpointError
 from hopfleet.store.journal import Journal
@@ -115,6 +116,8 @@ class Loop:
                 self._backend.stop(worker)
             case AddWorkers(count=count):
                 self._backend.add(count)
+            case WorkerRetired(worker=worker):
+                self._backend.retire(worker)
             case ReleaseWorker(worker=worker):
                 self._backend.release(worker)
             case Finish():

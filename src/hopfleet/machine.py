@@ -48,6 +48,19 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
     return offer, why
 
 
+def starvations() -> int:
+    """How many processes the kernel has killed so far because this container was out of memory, as far as it says."""
+    groups = [line.split(":", 2) for line in _lines("/proc/self/cgroup")]
+    second = ["", *(path.rstrip("/") for _, kinds, path in groups if not kinds)]
+    first = ["", *(path.rstrip("/") for _, kinds, path in groups if kinds == "memory")]
+    files = [f"/sys/fs/cgroup{path}/memory.events" for path in reversed(second)]
+    files += [f"/sys/fs/cgroup/memory{path}/memory.oom_control" for path in reversed(first)]
+    for line in next(filter(None, map(_lines, files)), []):
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return 0
+
+
 def _lines(path: str) -> list[str]:
     try:
         return Path(path).read_text().splitlines()

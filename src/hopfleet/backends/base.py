@@ -5,7 +5,7 @@ it from one thread: ``start`` once, then ``send`` and ``receive`` in any order, 
 error. Per worker, commands are obeyed in the order sent. A worker that dies is reported as WorkerLost, exactly once;
 whether another one takes its place is up to the backend, and shows as WorkerJoined.
 
-``add``, ``release`` and ``stop`` change who works; what comes of them shows in events as well.
+``add``, ``retire``, ``release`` and ``stop`` change who works; what comes of them shows in events as well.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class Backend(Protocol):
 
     def add(self, count: int) -> None:
         """Begin to start so many more workers."""
+
+    def retire(self, worker: str) -> None:
+        """Start nobody in the place of a worker that will be released, should it be lost before."""
 
     def release(self, worker: str) -> None:
         """Let a worker go that has nothing to do, when it has saved what it was told to. It shows as WorkerLost."""

@@ -41,6 +41,9 @@ class Inline:
             self._workers[name] = Worker(name, job, device, self._events.append, _raise, capture=capture, guest=True)
             self._events.append(WorkerJoined(name, device))
 
+    def retire(self, worker: str) -> None:
+        """It cannot be lost."""
+
     def release(self, worker: str) -> None:
         # What it was told to save comes first.
         for command, trial in [told for told in self._commands if told[0].worker == worker]:  # type: ignore[union-attr]

@@ -1,7 +1,9 @@
 """Worker processes on this machine, forked from a zygote that has the framework loaded.
 
-Each worker has a socket of its own. A socket that closes tells of its death at once; a worker that is silent for too
-long is killed and counts as dead. A lost worker is replaced.
+Each worker has a socket of its own. A socket that closes tells of its death at once, and the zygote tells how it died.
+A worker that is silent is looked at: if its process is stopped or gone, it is killed and counts as dead. If it is
+there it may be busy, e.g. in a long call into C, and is given much longer. A lost worker is replaced. One that dies
+before it is ready is tried again, a few times and more and more slowly.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 
 import cloudpickle
 
+from hopfleet.backends.vitals import ending, vitals
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
@@ -37,13 +40,29 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import CheckpointError, TaskError, WorkersLost
+from hopfleet.machine import starvations
 from hopfleet.worker.job import Finding, Job
 
+STOPPED_SECONDS = 1.5
+"""A worker that has not beaten for so long is taken for dead if its process is stopped or gone."""
+
 SILENCE_SECONDS = 60.0
-"""A worker that has not beaten for so long is taken for dead."""
+"""A worker that has not beaten for so long, nor used a processor, is taken for dead."""
+
+AWAY_SECONDS = 1.0
+"""If nobody has listened for so long, say because of a Ctrl-Z, silence says nothing."""
+
+MAX_STARTS = 5
+"""How often in a row a worker may die before it is ready."""
+
+RETRY_SECONDS = 0.1
+"""The pause after the first such death. It doubles with each."""
 
 START_SECONDS = 120.0
 """Importing a framework from a cold disk takes a while; longer than this it does not."""
+
+LOG_LINES, LOG_BYTES = 20, 4096
+"""How much of the end of a trial's log is told with the loss of its worker."""
 
 
 @dataclass(slots=True)
@@ -55,9 +74,20 @@ class Member:
     connection: Connection
     pid: int
     heard: float
+    #: How many died before they were ready, in a row, whose place it took.
+    failures: int = 0
     ready: bool = False
-    #: It may go, and nobody takes its place.
+    #: Nobody takes its place.
+    retired: bool = False
+    #: It may go.
     released: bool = False
+    #: Why it was killed from here.
+    killed: str = ""
+    #: The trial that it was last told to work on.
+    trial: str = ""
+    #: Processor time that it had used, and when that was last seen to change.
+    ticks: int = 0
+    worked: float = 0.0
 
 
 class Local:
@@ -74,6 +104,11 @@ class Local:
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closing = False
+        #: Workers to be started again: when, on which device, after how many failures.
+        self._due: list[tuple[float, str, int]] = []
+        self._looked = time.monotonic()
+        #: How many deaths for want of memory are told already.
+        self._starved = starvations()
 
     def start(self, job: Job, workers: int) -> None:
         self._job = job
@@ -82,18 +117,25 @@ class Local:
         self.add(workers)
 
     def add(self, count: int) -> None:
-        for number in range(len(self._members), len(self._members) + count):
+        here = len(self._members) + len(self._due)
+        for number in range(here, here + count):
             self._spawn(_device(self._job, number))
+
+    def retire(self, worker: str) -> None:
+        member = self._members.get(worker)
+        if member is not None:
+            member.retired = True
 
     def release(self, worker: str) -> None:
         member = self._members.get(worker)
         if member is not None:
-            member.released = True
+            member.retired = member.released = True
             self._tell(member, ["Stop", None, None])
 
     def stop(self, worker: str) -> None:
         member = self._members.get(worker)
         if member is not None:
+            member.killed = "it was told to give up what it did"
             _kill(member.pid)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
@@ -103,7 +145,7 @@ class Local:
         member = next(member for member in self._members.values() if member.ready)
         self._tell(member, ["Probe", batches, _spec(trial)])
         while not self._findings:
-            self._pump(1.0)
+            self._pump(AWAY_SECONDS / 4)
             if member.name not in self._members:
                 return Finding(error="the worker died while it tried the configuration")
         return self._findings.popleft()
@@ -113,12 +155,18 @@ class Local:
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
         if member is not None:
+            if not isinstance(command, SaveVersion):
+                member.trial = command.trial
             kind, body = encode(command)
             self._tell(member, [kind, body, _spec(trial)])
 
     def receive(self, timeout: float) -> list[Event]:
-        if not self._events:
-            self._pump(timeout)
+        deadline = time.monotonic() + timeout
+        while not self._events:
+            left = deadline - time.monotonic()
+            self._pump(max(0.0, left))
+            if left <= 0:
+                break
         events = list(self._events)
         self._events.clear()
         return events
@@ -135,7 +183,7 @@ class Local:
                 self._tell(member, ["Stop", None, None])
         for member in self._members.values():
             with contextlib.suppress(EOFError, OSError):
-                while not kill:
+                while not kill and _lives_on(member):
                     member.connection.recv_bytes()
             member.connection.close()
         self._selector.close()
@@ -175,7 +223,15 @@ class Local:
                 line += piece
         return line.decode().strip()
 
-    def _spawn(self, device: str) -> None:
+    def _ending(self, pid: int) -> int | None:
+        """How the process of a worker ended, as the zygote has it."""
+        assert self._control is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._control.sendall(str(pid).encode())
+            return int(self._read_line())
+        return None
+
+    def _spawn(self, device: str, failures: int = 0) -> None:
         assert self._control is not None
         mine, theirs = socket.socketpair()
         name = f"w{next(self._numbers)}"
@@ -187,7 +243,7 @@ class Local:
             raise WorkersLost(f"the process that starts workers is gone; {log} may say why") from None
         finally:
             theirs.close()
-        member = Member(name, device, Connection(mine.detach()), pid, time.monotonic())
+        member = Member(name, device, Connection(mine.detach()), pid, time.monotonic(), failures)
         self._members[name] = member
         self._selector.register(member.connection, selectors.EVENT_READ, member)
         with contextlib.suppress(OSError):
@@ -203,23 +259,38 @@ class Local:
     def _wait(self, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
-        self._pump(1.0)
+        self._pump(AWAY_SECONDS / 4)
 
     def _pump(self, timeout: float) -> None:
         """Read what workers have said, waiting up to ``timeout`` for the first word."""
+        now = time.monotonic()
+        due, self._due = [start for start in self._due if start[0] <= now], [s for s in self._due if s[0] > now]
+        for _, device, failures in due:
+            self._spawn(device, failures)
+        timeout = min([timeout, *(when - now for when, _, _ in self._due)])
         while ready := self._selector.select(timeout):
             for member in [key.data for key, _ in ready]:
                 try:
                     kind, body = json.loads(member.connection.recv_bytes())
                     self._hear(member, kind, body)
                 except (EOFError, OSError):
-                    self._lose(member, "its process ended")
+                    self._lose(member)
             timeout = 0
+        self._look()
+
+    def _look(self) -> None:
+        """Kill who is taken for dead."""
+        now = time.monotonic()
+        away, self._looked = now - self._looked, now
         for member in list(self._members.values()):
-            silence = time.monotonic() - member.heard
-            if silence > SILENCE_SECONDS and member.ready:
-                _kill(member.pid)
-                self._lose(member, f"it was silent for {silence:.0f} s")
+            if away > AWAY_SECONDS:
+                member.heard = min(now, member.heard + away)
+            if now - member.heard > STOPPED_SECONDS:
+                verdict = _verdict(member, now)
+                if verdict:
+                    member.killed = member.killed or verdict
+                    _kill(member.pid)
+                    self._lose(member)
 
     def _hear(self, member: Member, kind: str, body: Any) -> None:
         member.heard = time.monotonic()
@@ -242,16 +313,76 @@ class Local:
             case _:
                 self._events.append(decode(kind, body))  # type: ignore[arg-type]
 
-    def _lose(self, member: Member, reason: str) -> None:
+    def _lose(self, member: Member) -> None:
         del self._members[member.name]
         self._selector.unregister(member.connection)
         member.connection.close()
-        if not member.ready:
-            log = self._job.logs / "workers.log"
-            raise WorkersLost(f"worker {member.name} ended before it was ready; {log} may say why")
-        self._events.append(WorkerLost(member.name, RELEASED if member.released else reason))
-        if not self._closing and not member.released:
+        reason = self._reason(member)
+        if member.ready:
+            self._events.append(WorkerLost(member.name, reason, self._last_words(member)))
+        if self._closing or member.retired:
+            return
+        if member.ready:
             self._spawn(member.device)
+        else:
+            self._retry(member, reason)
+
+    def _reason(self, member: Member) -> str:
+        code = self._ending(member.pid)
+        if member.released:
+            return RELEASED
+        if member.killed:
+            return member.killed
+        starved = code == -signal.SIGKILL and starvations() > self._starved
+        self._starved += starved
+        return ending(code, starved=starved)
+
+    def _last_words(self, member: Member) -> str:
+        """The end of what the code of the trial at work has printed."""
+        if not member.trial or member.released:
+            return ""
+        try:
+            with (self._job.logs / f"{member.trial}.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+                return "\n".join(log.read().decode(errors="replace").splitlines()[-LOG_LINES:])
+        except OSError:
+            return ""
+
+    def _retry(self, member: Member, reason: str) -> None:
+        """Start another one in place of one that was never ready, after a while."""
+        failures = member.failures + 1
+        if failures == MAX_STARTS:
+            log = self._job.logs / "workers.log"
+            raise WorkersLost(
+                f"worker {member.name} ended before it was ready, as {failures - 1} before it did: {reason}; "
+                f"{log} may say why"
+            )
+        self._due.append((time.monotonic() + RETRY_SECONDS * 2 ** (failures - 1), member.device, failures))
+
+
+def _lives_on(member: Member) -> bool:
+    """Wait for something to read from a worker that is told to stop; if it cannot go on, kill it."""
+    while not member.connection.poll(STOPPED_SECONDS):
+        found = vitals(member.pid)
+        if found is not None and (found.stopped or found.gone):
+            _kill(member.pid)
+            return False
+    return True
+
+
+def _verdict(member: Member, now: float) -> str:
+    """Why a silent worker is to be taken for dead; nothing if it may live."""
+    found = vitals(member.pid)
+    silence = now - member.heard
+    if found is not None:
+        if found.stopped:
+            return f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s"
+        if found.gone:
+            return f"its process is gone, and was silent for {silence:.1f} s"
+        if found.ticks != member.ticks:
+            member.ticks, member.worked = found.ticks, now
+    idle = now - max(member.heard, member.worked)
+    return f"it was silent for {silence:.0f} s" if idle > (SILENCE_SECONDS if member.ready else START_SECONDS) else ""
 
 
 def _pickle(job: Job) -> bytes:

@@ -74,6 +74,7 @@ class Simulated:
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Event | Failure]] = []
         self._alive: set[str] = set()
+        self._retired: set[str] = set()
         self._joined: dict[str, WorkerJoined] = {}
         self._names = itertools.count(1)
 
@@ -113,6 +114,9 @@ class Simulated:
         for _ in range(count):
             self._join(None)
 
+    def retire(self, worker: str) -> None:
+        self._retired.add(worker)
+
     def release(self, worker: str) -> None:
         self._later(self._clock, Failure(self._clock, worker, reason=RELEASED))
 
@@ -129,7 +133,7 @@ class Simulated:
                     continue
                 self._alive.remove(event.worker)
                 self._forget(event.worker)
-                if event.back is not None:
+                if event.back is not None and event.worker not in self._retired:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
                 event = WorkerLost(event.worker, event.reason)
             elif isinstance(event, WorkerJoined):

@@ -38,10 +38,11 @@ RELEASED = "no longer wanted"
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """Its memory, and what it was doing, are gone."""
+    """Its memory, and what it was doing, are gone. ``log`` is the end of what that had printed, if anybody knows."""
 
     worker: str
     reason: str
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

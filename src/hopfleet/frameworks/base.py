@@ -99,6 +99,14 @@ class Task(ABC):
     def devices(self) -> tuple[str, int]:
         """The kind of device that ``device="auto"`` stands for here, and how many there are."""
 
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether an exception says that the device has no memory left."""
+        return False
+
+    def free_memory(self) -> None:
+        """Give back the memory of the device that nothing uses any more."""
+        return
+
 
 class TrackedConfig(dict[str, Any]):
     """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths."""

@@ -99,6 +99,12 @@ class TorchTask(Task):
             return "mps", 1
         return "cpu", 1
 
+    def out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, torch.cuda.OutOfMemoryError)
+
+    def free_memory(self) -> None:
+        torch.cuda.empty_cache()
+
 
 class FunctionTask(TorchTask):
     """The Cerebro paper's three functions as a task.

@@ -65,8 +65,8 @@ class Progress:
     lends: dict[str, int] = field(default_factory=dict)
     #: Trials of a higher level go first.
     level: int = 0
-    #: Workers lost in a row while they ran a unit of this trial.
-    losses: int = 0
+    #: Why workers were lost, in a row, while they ran a unit of this trial.
+    losses: list[str] = field(default_factory=list)
     #: Time and number of measured units, for estimates.
     seconds: float = 0.0
     measured: int = 0

@@ -329,7 +329,7 @@ class Schedule:
         if progress.version > progress.epochs_ended * self.partitions:  # not a re-run of an epoch that has ended
             progress.trained[progress.version] = sums
         progress.holder = worker
-        progress.losses = 0
+        progress.losses.clear()
         progress.seconds += seconds
         progress.measured += 1
         self.seconds += seconds

@@ -183,6 +183,21 @@ class BackendSuite:
             (joined,) = wait_for(backend, WorkerJoined)
             assert joined.worker not in (first, second)
 
+    def test_a_retired_worker_that_is_lost_is_not_replaced(self, tmp_path: Path) -> None:
+        if not self.stops:
+            return
+        with self.started(tmp_path) as (backend, (first, second)):
+            backend.send(unit(first, "t0003"), trial("t0003", seconds=60.0))
+            backend.retire(first)
+            backend.stop(first)
+            (lost,) = wait_for(backend, WorkerLost)
+            assert lost.worker == first
+            backend.add(1)  # nobody but this one comes
+            (joined,) = wait_for(backend, WorkerJoined)
+            for worker in (second, joined.worker):
+                backend.send(unit(worker), trial())
+                wait_for(backend, UnitFinished)
+
     def test_a_stopped_worker_gives_up_and_is_replaced(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first, "t0003"), trial("t0003", seconds=60.0 if self.stops else 0.0))

@@ -22,7 +22,7 @@ from hopfleet.worker.job import Job
 from hopfleet.worker.logs import captured
 from hopfleet.worker.worker import Worker
 
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.25
 
 
 def serve(connection: Connection) -> None:

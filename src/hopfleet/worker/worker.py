@@ -7,14 +7,17 @@ on. It knows nothing of schedules; it runs alike in a process of its own, in the
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import shutil
+import sys
 import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from hopfleet.data import Dataset
 from hopfleet.domain.messages import (
@@ -45,6 +48,10 @@ MEMORY = 1 << 30
 
 PROBE = "probe"
 """Where a version is written that only shows how long that takes."""
+
+ADVICE = " (also on an emptied device; use a smaller batch_size, a smaller model, or fewer workers per GPU)"
+
+Done = TypeVar("Done")
 
 
 @dataclass(slots=True)
@@ -81,6 +88,8 @@ class Worker:
         self._versions = Versions(job.checkpoints)
         self._saver = Saver(self._versions, emit, fatal, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
+        #: Trials and versions whose work has run out of memory once.
+        self._cramped: set[tuple[str, int]] = set()
 
     def obey(self, command: Command, trial: Trial) -> None:
         """Do what is asked and emit what came of it. The user's exceptions become events."""
@@ -103,12 +112,16 @@ class Worker:
         self._saver.close()
 
     def _run(self, command: RunUnit, trial: Trial) -> None:
-        with self._reporting(command, Work.TRAIN) as started:
+        def train() -> tuple[Session, bool, dict[str, RowSum]]:
             session, hopped = self._session(command.version, trial)
             stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
             sums = session.train(stream, last=command.last)
             if self._job.valid is None:
                 self._count(session, sums, stream.rows)
+            return session, hopped, sums
+
+        with self._reporting(command, Work.TRAIN) as started:
+            session, hopped, sums = self._with_room(command, train)
             version = command.version + 1
             self._hold(command.trial, Held(session, version))
             unused = tuple(key for key in session.unused() if key != "batch_size")
@@ -116,7 +129,7 @@ class Worker:
             self._emit(UnitFinished(*where, started, time.time(), hopped, sums, unused))
 
     def _evaluate(self, command: Evaluate, trial: Trial) -> None:
-        with self._reporting(command, Work.EVALUATE) as started:
+        def evaluate() -> dict[str, RowSum]:
             session, _ = self._session(command.version, trial)
             self._hold(command.trial, Held(session, command.version))
             assert self._job.valid is not None
@@ -124,6 +137,10 @@ class Worker:
             stream = self._valid_stream(session, self._job.valid, command.partition)
             sums = session.evaluate(stream, seed=seed)
             self._count(session, sums, stream.rows)
+            return sums
+
+        with self._reporting(command, Work.EVALUATE) as started:
+            sums = self._with_room(command, evaluate)
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
             self._emit(Evaluated(*where, started, time.time(), sums))
 
@@ -210,6 +227,35 @@ class Worker:
             if room < 0 and name != trial:
                 del self._held[name]
 
+    def _with_room(self, command: RunUnit | Evaluate, work: Callable[[], Done]) -> Done:
+        """Do some work; if the device runs out of memory, empty it and begin once more.
+
+        The model at work is half trained then and forgotten. If its version is saved nowhere, the work ends with a
+        CheckpointError, and the trial comes back from an earlier version; it is given no third chance here.
+        """
+        key = (command.trial, command.version)
+        if key not in self._cramped:
+            try:
+                return work()
+            except Exception as error:
+                if not self._job.task.out_of_memory(error):
+                    raise
+                sys.stderr.write(f"{describe(error)}\nhopfleet: the unit begins once more, on an emptied device\n")
+            # Not before here is the exception gone, with all that it kept alive.
+            self._cramped.add(key)
+        self._make_room(command.trial)
+        done = work()
+        self._cramped.discard(key)
+        return done
+
+    def _make_room(self, trial: str) -> None:
+        """Keep no other model than that of ``trial``."""
+        for name in [name for name in self._held if name != trial]:
+            self._saver.wait(name)
+            del self._held[name]
+        gc.collect()
+        self._job.task.free_memory()
+
     # ----------------------------------------------------------------------------------------------- helpers
 
     def _count(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
@@ -247,7 +293,8 @@ class Worker:
             self._emit(VersionLost(command.trial, command.version, str(error), self.name))
         except (Exception, SystemExit) as error:
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
-            self._emit(UnitFailed(*where, started, time.time(), describe(error), traceback.format_exc()))
+            advice = ADVICE if self._job.task.out_of_memory(error) else ""
+            self._emit(UnitFailed(*where, started, time.time(), describe(error) + advice, traceback.format_exc()))
 
 
 class _First:

@@ -1,28 +1,34 @@
 """A small process that has imported the framework and forks workers from itself, in milliseconds each.
 
 It is started as ``python -m hopfleet.worker.zygote FD`` with one end of a socket pair. A request carries a worker's
-name and, as a passed descriptor, that worker's own socket; the answer is its process id. Nobody else can reach a
-worker, and the user's main script is never imported a second time. When the socket closes, the zygote ends.
+name and, as a passed descriptor, that worker's own socket; the answer is its process id. A request without a
+descriptor is the process id of a worker that has ended; the answer is how. Nobody else can reach a worker, and the
+user's main script is never imported a second time. When the socket closes, the zygote ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from multiprocessing.connection import Connection
+
+WAIT_SECONDS = 0.001
+PATIENCE = 200
+"""How often to look whether a worker that closed its socket has ended; it takes a moment."""
 
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     # Ctrl-C reaches the whole terminal; the controller alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     hello = json.loads(_receive_line(control))
     sys.path[:] = hello["path"]
     for module in ("hopfleet.worker.process", *hello["preload"]):
@@ -34,6 +40,9 @@ def main() -> None:
         message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
             return
+        if not descriptors:
+            control.sendall(f"{_ending(int(message))}\n".encode())
+            continue
         pid = os.fork()
         if pid == 0:
             control.close()
@@ -43,9 +52,10 @@ def main() -> None:
 
 
 def _become_worker(descriptor: int) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     code = 1
     try:
+        # The last words of a process that crashes go where its output goes.
+        faulthandler.enable(all_threads=False)
         from hopfleet.worker.process import serve
 
         serve(Connection(descriptor))
@@ -57,6 +67,22 @@ def _become_worker(descriptor: int) -> None:
         sys.stderr.flush()
         # No cleanup of what was inherited from the zygote.
         os._exit(code)
+
+
+def _ending(pid: int) -> int | None:
+    """The exit code of a worker, or less than zero for a signal; None if nobody knows.
+
+    One that gave up its socket and lives on is killed.
+    """
+    with contextlib.suppress(ChildProcessError):
+        for patience in range(2 * PATIENCE):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            if patience >= PATIENCE:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(WAIT_SECONDS)
+    return None
 
 
 def _receive_line(control: socket.socket) -> bytes:

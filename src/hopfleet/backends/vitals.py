@@ -1,0 +1,54 @@
+"""What the system says of a process: whether it goes on, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+ADVICE = "use fewer workers or smaller batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """A letter, as in ``ps``, and the processor time used so far, in ticks."""
+
+    state: str
+    ticks: int
+
+    @property
+    def stopped(self) -> bool:
+        """By a signal; a debugger that looks at it does not count."""
+        return self.state == "T"
+
+    @property
+    def gone(self) -> bool:
+        return self.state in ("Z", "X")
+
+
+def vitals(pid: int) -> Vitals | None:
+    """None where the system does not tell: only Linux does."""
+    try:
+        # The name, in brackets, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return Vitals("X", 0) if Path("/proc/self/stat").exists() else None
+    return Vitals(fields[0], int(fields[11]) + int(fields[12]))
+
+
+def ending(code: int | None, *, starved: bool) -> str:
+    """How a process ended, in words. ``code`` is as in ``subprocess``, None if nobody knows.
+
+    ``starved``: the kernel killed it for want of memory.
+    """
+    if code is None:
+        return "its process ended"
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    if starved:
+        return f"out of memory: killed by the kernel; {ADVICE}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"its process was killed by {name}"
