@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,23 @@ def split_target(target: str) -> tuple[Path, str]:
     return file.absolute(), variable
 
 
-def load_for_preview(file: Path, variable: str) -> Experiment:
+def load_for_preview(file: Path, variable: str, arguments: Sequence[str] = ()) -> Experiment:
     """The experiment of a file, nothing of which trains: if the file calls ``fit``, the first that it calls it on."""
     os.environ[PREVIEW] = "1"
     try:
-        return load_experiment(file, variable)[0]
+        return load_experiment(file, variable, arguments=arguments)[0]
     except FitAvoided as avoided:
         return avoided.experiment
     finally:
         del os.environ[PREVIEW]
 
 
-def load_experiment(file: Path, variable: str = "", *, resumed: str | None = None) -> tuple[Experiment, str]:
+def load_experiment(
+    file: Path, variable: str = "", *, resumed: str | None = None, arguments: Sequence[str] = ()
+) -> tuple[Experiment, str]:
     """The experiment of a file, and the variable that holds it. ``resumed`` is the name that an unnamed one takes."""
-    found = {name: value for name, value in _run(file, UNDER_RUN, resumed).items() if isinstance(value, Experiment)}
+    names = _run(file, UNDER_RUN, resumed, arguments)
+    found = {name: value for name, value in names.items() if isinstance(value, Experiment)}
     listed = ", ".join(found)
     if variable:
         if variable not in found:
@@ -68,10 +71,10 @@ def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
             raise
 
 
-def _run(file: Path, name: str, resumed: str | None, arguments: list[str] | None = None) -> dict[str, Any]:
+def _run(file: Path, name: str, resumed: str | None, arguments: Sequence[str]) -> dict[str, Any]:
     # Workers import what the file imports, so its folder stays on the path.
     sys.path.insert(0, str(file.parent))
-    with _environment(resumed), _arguments([str(file), *(arguments or [])]):
+    with _environment(resumed), _arguments([str(file), *arguments]):
         try:
             return runpy.run_path(str(file), run_name=name)
         except HopfleetError:
