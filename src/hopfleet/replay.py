@@ -261,8 +261,10 @@ class _Plan:
 
     def __init__(self, results: Results, chosen: Sequence[str]) -> None:
         self._history = results.history
-        with contextlib.closing(Journal(results.folder.journal_file)) as journal:
-            every = _courses(message for _, _, message in journal.read())
+        every: dict[str, _Course] = {}
+        if results.folder.journal_file.exists():
+            with contextlib.closing(Journal(results.folder.journal_file)) as journal:
+                every = _courses(message for _, _, message in journal.read())
         for name in chosen:
             if name not in every:
                 results[name]  # raises that there is none

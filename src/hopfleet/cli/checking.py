@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,13 +118,12 @@ def _task(results: Results) -> Task:
     told, origin = results.definition["task"], results.definition.get("origin") or {}
     if told["module"] != "__main__" and told["name"] != "FunctionTask":
         return results.find_task()
-    from hopfleet.cli.scripts import load_for_preview
+    from hopfleet.cli.scripts import enter, load_for_preview
 
     remedy = f"give it in Python: hopfleet.replay.replay({results.folder.handle!r}, task=...)"
     if origin.get("how") not in ("run", "script") or not Path(origin["file"]).is_file():
         raise UsageError(f"{results.name}: no file is known that makes its task; {remedy}")
-    if Path(origin["cwd"]).is_dir():
-        os.chdir(origin["cwd"])
+    enter(origin["cwd"])
     task = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", [])).task
     made = type(task).__qualname__
     if made != told["name"]:

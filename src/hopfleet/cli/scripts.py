@@ -13,6 +13,7 @@ from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
 from hopfleet.experiment import PREVIEW, RESUME, UNDER_RUN, Experiment, FitAvoided
+from hopfleet.store.folder import home
 
 
 class ScriptFailed(HopfleetError):
@@ -60,6 +61,14 @@ def load_experiment(
         raise UsageError(f"{file.name}: has several experiments ({listed}); say which: {file.name}:{next(iter(found))}")
     name = next(iter(found))
     return found[name], name
+
+
+def enter(cwd: str) -> None:
+    """Relative paths in the file mean what they meant; those in the environment mean what they mean here."""
+    if "HOPFLEET_HOME" in os.environ:
+        os.environ["HOPFLEET_HOME"] = str(home())
+    if Path(cwd).is_dir():
+        os.chdir(cwd)
 
 
 def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
