@@ -17,7 +17,17 @@ from steered import Steered
 from test_resume import run_and_signal
 
 import hopfleet as hop
-from hopfleet.domain.messages import Event, Message, RunUnit, TrialRolledBack, UnitFinished
+from hopfleet.domain.messages import (
+    Event,
+    Message,
+    RunUnit,
+    SaveFailed,
+    TrialRolledBack,
+    UnitFailed,
+    UnitFinished,
+    VersionLost,
+)
+from hopfleet.domain.unit import Work
 from hopfleet.errors import Interrupted, NotFound, UsageError
 from hopfleet.loop import Loop
 from hopfleet.replay import Replay, replay
@@ -118,25 +128,43 @@ def test_an_interrupted_experiment_is_replayed_as_far_as_it_got(monkeypatch: pyt
         trial.id: trial.units_done for trial in before.trials.values()
     }
     assert set(verdicts(found).values()) == {"equal"}
+    # Whoever goes on from there begins in the middle of an epoch.
+    half = next(trial.id for trial in before.trials.values() if trial.units_done % 4)
+    hop.control("first").clone(half, {"lr": 0.3}, warm=True, epochs=3)
+    plain()
+    assert len(hop.load("first").history.trials["t0003"].inherited) % 4
+    assert verdicts(replay("first", backend="inline")) == dict.fromkeys(("t0001", "t0002", "t0003"), "equal")
 
 
 def test_clones_start_with_their_parents_model(tmp_path: Path) -> None:
     space = {
         "optimizer": hop.grid_search(["sgd", "adam"]),
-        "lr": hop.choice([0.01, 0.05, 0.1]),
+        "lr": 0.05,
         "schedule": "step",
         "width": 8,
         "hold": str(tmp_path / "none"),
     }
-    search = hop.PBT(population=4, max_epochs=4, interval=1)
-    results = fitted(Steered(), space, search=search, metric="loss")
-    clones = [trial for trial in results.trials if trial.begins]
-    assert clones and any(clone.parent in {other.id for other in clones} for clone in clones), "clones of clones too"
+    results = fitted(Steered(), space)
+    for parent, changes in (
+        ("t0001", {"lr": 0.1}),
+        ("t0003", {"optimizer": "adam"}),
+        ("t0003", {"schedule": "lambda"}),
+    ):
+        hop.control("first").clone(parent, changes, warm=True, epochs=results[parent].begins + 4)
+        results = fitted(Steered(), space)
+    assert [trial.begins for trial in results.trials] == [0, 0, 2, 4, 4], "clones, and clones of clones"
     for workers in (1, 3):
         found = replay("first", backend="inline", workers=workers)
-        assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == len(results.trials)
-    found = replay("first", trials=[clones[-1].id], backend="local", workers=2)
-    assert verdicts(found) == {clones[-1].id: "equal"}, "its ancestors are trained for it, and not told of"
+        assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == 5
+    found = replay("first", trials=["t0005"], backend="local", workers=2)
+    assert verdicts(found) == {"t0005": "equal"}, "its ancestors are trained for it, and not told of"
+    assert found.trials[0].units == 4 * (results["t0005"].history[-1]["epoch"] - 4)
+
+
+def test_population_based_training() -> None:
+    results = fitted(Plain(), {"lr": hop.loguniform(1e-3, 1.0)}, search=hop.PBT(population=4, max_epochs=4, interval=1))
+    found = replay("first", backend="inline", workers=3)
+    assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == len(results.trials)
 
 
 def test_stopped_trials_and_wishes() -> None:
@@ -255,3 +283,54 @@ def test_only_backends_that_train() -> None:
         replay("first", backend="simulated")
     with pytest.raises(UsageError, match="workers=0"):
         replay("first", backend=hop.Inline(), workers=0)
+
+
+class Unreliable(hop.Inline):
+    """Reports once, instead of the first unit that it finishes, something else."""
+
+    def __init__(self, *instead: Event) -> None:
+        super().__init__()
+        self.instead = instead
+        self.killed: list[bool] = []
+
+    def receive(self, timeout: float) -> list[Event]:
+        events = super().receive(timeout)
+        if self.instead and any(isinstance(event, UnitFinished) for event in events):
+            events, self.instead = list(self.instead), ()
+        return events
+
+    def close(self, *, kill: bool = False) -> None:
+        self.killed.append(kill)
+        super().close(kill=kill)
+
+
+@pytest.mark.parametrize(
+    "event", [VersionLost("t0001", 0, "no such file", "w1"), UnitFailed("w1", "t0001", 1, 0, 1, Work.TRAIN, 0, 1, "no")]
+)
+def test_a_unit_that_cannot_begin_frees_its_worker(event: Event) -> None:
+    plain()
+    found = replay("first", backend=Unreliable(event), workers=1)
+    assert verdicts(found) == {"t0001": "failed", "t0002": "equal"}
+    assert found.trials[0].reason in ("no such file", "no")
+
+
+def test_a_state_that_cannot_be_saved() -> None:
+    plain()
+    late = UnitFinished("w1", "t0001", 1, 0, 99, 1, 0, 1)
+    mine = UnitFinished("w1", "t0001", 1, hop.load("first")["t0001"].visits[0][0], 1, 1, 0, 1)
+    found = replay("first", backend=Unreliable(late, SaveFailed("t0001", 1, "an open file"), mine), workers=1)
+    assert verdicts(found) == {"t0001": "failed", "t0002": "equal"}
+    assert found.trials[0].reason == "an open file"
+
+
+def test_an_interrupted_replay_leaves_nothing(own_home: Path) -> None:
+    plain()
+    backend = Unreliable()
+
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay("first", backend=backend, tell=interrupt)
+    assert backend.killed == [True]
+    assert [path.name for path in own_home.iterdir()] == ["first"]

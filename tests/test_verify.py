@@ -6,6 +6,8 @@ import contextlib
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,18 @@ def test_a_journal_that_cannot_be_read(results: hop.Results) -> None:
     assert verdict.checked["models"] == "not checked, for want of a journal"
 
 
+def test_a_journal_that_is_just_being_made(results: hop.Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that begins makes the file first, and fills it a moment later."""
+    journal, aside = results.folder.journal_file, results.folder.path / "aside"
+    journal.rename(aside)
+    journal.touch()
+    monkeypatch.setattr(module, "TELL_SECONDS", 0.0)
+    assert results.verify().faults[0].part == "journal"
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: aside.rename(journal))
+    with contextlib.closing(results.folder.lock()):
+        assert results.verify().ok
+
+
 def test_an_experiment_that_never_began(results: hop.Results) -> None:
     results.folder.journal_file.unlink()
     for path in results.folder.checkpoints.iterdir():
@@ -299,3 +313,50 @@ def test_the_journal_keeps_digests_of_files(results: hop.Results) -> None:
         rows = database.execute("SELECT body FROM messages WHERE kind = 'VersionSaved'").fetchall()
     digests = {json.loads(body)["digest"] for (body,) in rows}
     assert digest(results.best.checkpoint) in digests
+
+
+def test_deleted_trials_are_not_missed(results: hop.Results) -> None:
+    hop.control("whole").delete("t0002")
+    experiment().fit(quiet=True)
+    assert not (results.folder.checkpoints / "t0002").exists()
+    assert results.refresh().verify().ok
+
+
+def test_a_paused_trial_is_not_made_again() -> None:
+    search = hop.SuccessiveHalving(trials=4, max_epochs=4, min_epochs=1)
+    results = experiment(space={"number": hop.uniform(0, 1)}, search=search).fit(quiet=True)
+    # As if the run had been cut off when the first trial paused, and its model lost.
+    change(results, "DELETE FROM messages WHERE number > (SELECT min(number) FROM messages WHERE kind = 'TrialPaused')")
+    shutil.rmtree(results.folder.checkpoints)
+    states = {trial.id: trial.state for trial in hop.load("whole").trials}
+    remedies = {Path(fault.where).parent.name: fault.remedy for fault in results.verify().faults}
+    (paused,) = [trial for trial, state in states.items() if state is hop.TrialState.PAUSED]
+    assert remedies[paused] == "restore it from a backup"
+    assert all("makes it again" in remedy for trial, remedy in remedies.items() if trial != paused)
+
+
+def test_while_it_runs(own_home: Path) -> None:
+    process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("killable.py")), "local", "2"])
+    looked = 0
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(hop.HopfleetError):  # it may not have begun
+                results = hop.load("killed")
+                faults = results.verify().faults
+                looked += bool(results.trials)
+                assert faults == []
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0 and looked
+    verdict = hop.load("killed").verify()
+    assert verdict.faults == [] and verdict.notes == []
+
+
+def test_it_can_be_interrupted(results: hop.Results) -> None:
+    def interrupt(text: str) -> None:
+        if "of" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify(results.folder, interrupt)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ from hopfleet.store.versions import Versions
 
 PARTS = ("journal", "models", "data", "folder")
 
-_OURS = re.compile(r"(t\d+)/(\.?v\d+\.safetensors(\.\d+)?|v\d+\.tmp|\.?hop-\d+\.safetensors(\.\d+)?)")
+_OURS = re.compile(r"(t\d+|probe)/(\.?v\d+\.safetensors(\.\d+)?|v\d+\.tmp|\.?hop-\d+\.safetensors(\.\d+)?)")
 """Names that a worker gives to files, those included that it gives while it writes."""
 
 RESTORE = "restore it or partition again"
@@ -177,7 +178,7 @@ class _Verification:
         """What the journal says; None if it cannot be read."""
         path = self._folder.journal_file
         try:
-            known, broken = self._read()
+            known, broken = self._read_settled()
         except JournalError as error:
             self._checked["journal"] = "cannot be read"
             self._checked["models"] = "not checked, for want of a journal"
@@ -189,6 +190,16 @@ class _Verification:
             remedy = "restore it from a backup; if nobody has touched it, this is a bug of Hopfleet: please tell us"
             self._faults.append(Fault("journal", str(path), broken, remedy))
         return known
+
+    def _read_settled(self) -> tuple[_Known, str]:
+        """The same as ``_read``, twice where a run may just be making the journal."""
+        try:
+            return self._read()
+        except JournalError:
+            if not self._folder.running:
+                raise
+        time.sleep(TELL_SECONDS)
+        return self._read()
 
     def _read(self) -> tuple[_Known, str]:
         """What the journal says, and which invariant it breaks."""
