@@ -495,7 +495,9 @@ def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def slow(quiet: bool, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str], None]]:
+def slow(
+    quiet: bool, clock: Callable[[], float] = time.monotonic, what: str = "preview"
+) -> Iterator[Callable[[str], None]]:
     """A function that says on standard error what is going on, once it has taken a while."""
     next_word = clock() + SLOW
 
@@ -503,6 +505,6 @@ def slow(quiet: bool, clock: Callable[[], float] = time.monotonic) -> Iterator[C
         nonlocal next_word
         if not quiet and clock() >= next_word:
             next_word = clock() + SLOW
-            sys.stderr.write(f"preview: {text}\n")
+            sys.stderr.write(f"{what}: {text}\n")
 
     yield tell

@@ -10,7 +10,7 @@ import importlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.trial import TrialState
@@ -22,6 +22,9 @@ from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
+
+if TYPE_CHECKING:
+    from hopfleet.verify import Verdict
 
 
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
@@ -233,6 +236,15 @@ class Results:
             Span(worker, trial, epoch, partition, Work(work), started, ended)
             for worker, trial, epoch, partition, work, started, ended in prediction["spans"]
         ]
+
+    def verify(self) -> Verdict:
+        """Compare the run folder with its journal: invariants, checksums of models and data, permissions.
+
+        ``ok`` of the verdict says whether all is well, ``faults`` what is not.
+        """
+        from hopfleet.verify import verify
+
+        return verify(self.folder)
 
     def find_task(self, task: Task | None = None) -> Task:
         """The task given, or the one of the experiment if it can be imported."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hopfleet.cli.checking import replay, verify
 from hopfleet.cli.data import partition
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
@@ -59,7 +60,7 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 WATCHING = (demo, run, resume, ls, show, best, export, plot)
 WHEEL = (stop, delete, clone, add, extend, pause, workers, prioritise, wishes)
-for command in (*WATCHING, *WHEEL, partition, simulate, doctor):
+for command in (*WATCHING, *WHEEL, verify, replay, partition, simulate, doctor):
     # The number of workers may be -1: it is no option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 

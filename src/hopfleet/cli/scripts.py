@@ -7,12 +7,13 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
 from hopfleet.experiment import PREVIEW, RESUME, UNDER_RUN, Experiment, FitAvoided
+from hopfleet.store.folder import home
 
 
 class ScriptFailed(HopfleetError):
@@ -30,20 +31,23 @@ def split_target(target: str) -> tuple[Path, str]:
     return file.absolute(), variable
 
 
-def load_for_preview(file: Path, variable: str) -> Experiment:
+def load_for_preview(file: Path, variable: str, arguments: Sequence[str] = ()) -> Experiment:
     """The experiment of a file, nothing of which trains: if the file calls ``fit``, the first that it calls it on."""
     os.environ[PREVIEW] = "1"
     try:
-        return load_experiment(file, variable)[0]
+        return load_experiment(file, variable, arguments=arguments)[0]
     except FitAvoided as avoided:
         return avoided.experiment
     finally:
         del os.environ[PREVIEW]
 
 
-def load_experiment(file: Path, variable: str = "", *, resumed: str | None = None) -> tuple[Experiment, str]:
+def load_experiment(
+    file: Path, variable: str = "", *, resumed: str | None = None, arguments: Sequence[str] = ()
+) -> tuple[Experiment, str]:
     """The experiment of a file, and the variable that holds it. ``resumed`` is the name that an unnamed one takes."""
-    found = {name: value for name, value in _run(file, UNDER_RUN, resumed).items() if isinstance(value, Experiment)}
+    names = _run(file, UNDER_RUN, resumed, arguments)
+    found = {name: value for name, value in names.items() if isinstance(value, Experiment)}
     listed = ", ".join(found)
     if variable:
         if variable not in found:
@@ -59,6 +63,14 @@ def load_experiment(file: Path, variable: str = "", *, resumed: str | None = Non
     return found[name], name
 
 
+def enter(cwd: str) -> None:
+    """Relative paths in the file mean what they meant; those in the environment mean what they mean here."""
+    if "HOPFLEET_HOME" in os.environ:
+        os.environ["HOPFLEET_HOME"] = str(home())
+    if Path(cwd).is_dir():
+        os.chdir(cwd)
+
+
 def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
     """Run a script once more, from the top, while the experiment ``resumed`` waits in it to go on."""
     try:
@@ -68,10 +80,10 @@ def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
             raise
 
 
-def _run(file: Path, name: str, resumed: str | None, arguments: list[str] | None = None) -> dict[str, Any]:
+def _run(file: Path, name: str, resumed: str | None, arguments: Sequence[str]) -> dict[str, Any]:
     # Workers import what the file imports, so its folder stays on the path.
     sys.path.insert(0, str(file.parent))
-    with _environment(resumed), _arguments([str(file), *(arguments or [])]):
+    with _environment(resumed), _arguments([str(file), *arguments]):
         try:
             return runpy.run_path(str(file), run_name=name)
         except HopfleetError:

@@ -16,7 +16,7 @@ from hopfleet.cli.render import command, console, facts, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
-from hopfleet.store.folder import RunFolder, find_run, home
+from hopfleet.store.folder import RunFolder, find_run
 
 if TYPE_CHECKING:
     from hopfleet.experiment import Experiment
@@ -168,12 +168,12 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
             f"{results.name}: was not started from a file, so it cannot be made again here; "
             "call fit() again where it was defined"
         )
-    from hopfleet.cli.scripts import load_experiment, run_script
+    from hopfleet.cli.scripts import enter, load_experiment, run_script
 
     file = Path(origin["file"])
     if not file.is_file():
         raise UsageError(f"{results.name}: the file that defined it, {file}, is gone; put it back")
-    _enter(origin["cwd"])
+    enter(origin["cwd"])
     if how == "run":
         experiment, _ = load_experiment(file, origin["variable"], resumed=results.name)
         if experiment.folder.path != folder.path:
@@ -236,14 +236,6 @@ def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) 
 def _workers(text: str | None) -> int | str | None:
     """A count, or the word as it is: the experiment knows which words there are."""
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
-
-
-def _enter(cwd: str) -> None:
-    """Relative paths in the file mean what they meant; those in the environment mean what they mean here."""
-    if "HOPFLEET_HOME" in os.environ:
-        os.environ["HOPFLEET_HOME"] = str(home())
-    if Path(cwd).is_dir():
-        os.chdir(cwd)
 
 
 def _wished(folder: RunFolder) -> bool:

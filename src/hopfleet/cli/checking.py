@@ -1,0 +1,178 @@
+"""The commands that check experiments: verify and replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hopfleet.cli.experiments import Json, Name
+from hopfleet.cli.render import console, facts, print_json
+from hopfleet.cli.runs import find_trial
+from hopfleet.errors import UsageError
+from hopfleet.store.folder import find_run
+
+if TYPE_CHECKING:
+    from hopfleet.frameworks.base import Task
+    from hopfleet.replay import Replay, Replayed
+    from hopfleet.results import Results
+    from hopfleet.verify import Verdict
+
+SHOWN = 12
+"""Characters of a SHA-256 that tell two of them apart."""
+
+STYLES = {"equal": "green", "different": "bold red", "failed": "red", "skipped": "dim"}
+
+
+def verify(name: Name, json: Json = False) -> int:
+    """Check a run folder against its journal.
+
+    The journal against the invariants, all models and the data against their SHA-256, and the folder's permissions.
+    Nothing is changed, and the experiment may be running. The exit code is 1 if something is wrong.
+
+    Example: hopfleet verify demo
+    """
+    from hopfleet.preview import slow
+    from hopfleet.verify import verify as check
+
+    folder = find_run(name)
+    with slow(quiet=False, what="verify") as tell:
+        verdict = check(folder, tell)
+    if json:
+        print_json(_verdict_json(folder.name, verdict))
+    else:
+        _print_verdict(verdict)
+    return 0 if verdict.ok else 1
+
+
+def _verdict_json(name: str, verdict: Verdict) -> dict[str, object]:
+    faults = [
+        {"part": fault.part, "where": fault.where, "problem": fault.problem, "remedy": fault.remedy}
+        for fault in verdict.faults
+    ]
+    return {"name": name, "ok": verdict.ok, "checked": verdict.checked, "faults": faults, "notes": verdict.notes}
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    from hopfleet.monitor.wording import plural
+
+    wrong = {part: sum(fault.part == part for fault in verdict.faults) for part in verdict.checked}
+    facts(
+        (part, f"{typer.style(plural(wrong[part], 'fault'), 'red') if wrong[part] else 'ok'}  {text}")
+        for part, text in verdict.checked.items()
+    )
+    for note in verdict.notes:
+        typer.echo(note)
+    for fault in verdict.faults:
+        typer.echo(f"hopfleet: {fault}", err=True)
+
+
+def replay(
+    name: Name,
+    trial: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TRIAL", help="This trial alone, e.g. t0003 or 3; may be repeated.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Worker processes; as many as this machine carries.", show_default=False),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Where workers live: local, or inline (in this process).")
+    ] = "local",
+    json: Json = False,
+) -> int:
+    """Train again in the logged order and compare the models bit for bit.
+
+    Trials go through the partitions in the order that the journal tells, from the same seeds, in a temporary folder.
+    The SHA-256 of the last and the best model of each is compared with the one then. Failed and deleted trials are
+    skipped. The exit code is 1 if a model came out otherwise.
+
+    Example: hopfleet replay demo --trial t0003 --workers 1
+    """
+    from hopfleet.preview import slow
+    from hopfleet.replay import replay as train_again
+    from hopfleet.results import Results
+
+    results = Results(find_run(name))
+    chosen = [find_trial(results, one).id for one in trial or []]
+    with slow(quiet=False, what="replay") as tell:
+        found = train_again(
+            results,
+            task=_task(results),
+            trials=chosen,
+            workers="auto" if workers is None else workers,
+            backend=backend,
+            tell=tell,
+        )
+    if json:
+        print_json(_replay_json(found))
+    else:
+        _print_replay(found)
+    return 0 if found.ok else 1
+
+
+def _task(results: Results) -> Task:
+    """The experiment's task: imported, or made by the file that defined it, of which nothing trains."""
+    told, origin = results.definition["task"], results.definition.get("origin") or {}
+    if told["module"] != "__main__" and told["name"] != "FunctionTask":
+        return results.find_task()
+    from hopfleet.cli.scripts import enter, load_for_preview
+
+    remedy = f"give it in Python: hopfleet.replay.replay({results.folder.handle!r}, task=...)"
+    if origin.get("how") not in ("run", "script") or not Path(origin["file"]).is_file():
+        raise UsageError(f"{results.name}: no file is known that makes its task; {remedy}")
+    enter(origin["cwd"])
+    task = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", [])).task
+    made = type(task).__qualname__
+    if made != told["name"]:
+        raise UsageError(f"{results.name}: {origin['file']} makes a {made} now, not a {told['name']}; {remedy}")
+    return task
+
+
+def _replay_json(found: Replay) -> dict[str, object]:
+    return {"name": found.name, "ok": found.ok, "notes": found.notes, "trials": [_trial_json(t) for t in found.trials]}
+
+
+def _trial_json(trial: Replayed) -> dict[str, object]:
+    versions = [
+        {"version": each.version, "which": each.which, "expected": each.expected, "found": each.found}
+        for each in trial.versions
+    ]
+    return {
+        "trial": trial.trial,
+        "verdict": trial.verdict,
+        "units": trial.units,
+        "versions": versions,
+        "reason": trial.reason or None,
+    }
+
+
+def _print_replay(found: Replay) -> None:
+    from hopfleet.monitor.tables import Column, FittedTable
+    from hopfleet.monitor.wording import one_line
+
+    for note in found.notes:
+        typer.echo(f"hopfleet: {note}", err=True)
+    if not found.trials:
+        typer.echo("No trial has begun yet.")
+        return
+    trials, verdicts = found.trials, [trial.verdict for trial in found.trials]
+    details = [one_line(trial.reason) or ", ".join(_shown(trial)) for trial in trials]
+    console().print(
+        FittedTable(
+            [
+                Column("trial", [trial.trial for trial in trials], 0),
+                Column("models", verdicts, 1, styles=[STYLES[verdict] for verdict in verdicts]),
+                Column("units", [str(trial.units) for trial in trials], 3, "right"),
+                Column("", details, 2),
+            ]
+        )
+    )
+    counts = {verdict: verdicts.count(verdict) for verdict in STYLES if verdict in verdicts}
+    typer.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+
+
+def _shown(trial: Replayed) -> list[str]:
+    return [f"{each.which} {each.found[:SHOWN]}" for each in trial.versions]
