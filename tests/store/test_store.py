@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sqlite3
@@ -49,6 +50,23 @@ def test_an_append_that_fails_leaves_nothing(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_journal_of_an_older_format_is_read_and_becomes_a_newer_one_when_written_to(tmp_path):
+    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
+        journal.append(1.0, [RunStarted("old")])
+        journal._database.execute("PRAGMA user_version = 1")
+    with contextlib.closing(Journal(tmp_path / "j")) as journal:
+        assert [message for _, _, message in journal.read()] == [RunStarted("old")]
+        assert journal._format() == 1
+    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
+        assert journal._format() == 2
+
+
+def test_a_journal_that_is_being_created_says_so(tmp_path):
+    (tmp_path / "j").touch()
+    with pytest.raises(JournalError, match="is being created; try again"):
+        Journal(tmp_path / "j")
+
+
 def test_journals_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal"):
         Journal(tmp_path / "absent")
@@ -62,7 +80,7 @@ def test_journals_that_cannot_be_read(tmp_path: Path) -> None:
         list(journal.read())
     journal._database.execute("PRAGMA user_version = 99")
     journal.close()
-    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 1"):
+    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 2"):
         Journal(tmp_path / "j")
 
 

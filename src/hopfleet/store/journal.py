@@ -20,9 +20,11 @@ from typing import Any
 from hopfleet.domain.messages import Message, OperatorAsked, WishAnswered, decode, encode
 from hopfleet.errors import JournalError
 
-FORMAT = 1
+FORMAT = 2
 """Raised when old readers could not understand what new writers write."""
 
+READABLE = (1, FORMAT)
+"""Formats whose messages are understood here. A journal that is written to becomes one of the newest format."""
 
 WISHES = (
     "CREATE TABLE IF NOT EXISTS wishes (number INTEGER PRIMARY KEY AUTOINCREMENT, "
@@ -62,12 +64,14 @@ class Journal:
                     "(number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL)"
                 )
                 self._database.execute(WISHES)
-                if self._format() == 0:
+                if self._format() in (0, *READABLE):
                     self._database.execute(f"PRAGMA user_version = {FORMAT}")
             found = self._format()
         except sqlite3.DatabaseError as error:
             raise JournalError(f"{path}: is not a journal, or is damaged ({error})") from error
-        if found != FORMAT:
+        if found == 0:
+            raise JournalError(f"{path}: is being created; try again")
+        if found not in READABLE:
             raise JournalError(
                 f"{path}: has format {found}, this Hopfleet reads format {FORMAT}; use the version that wrote it"
             )
