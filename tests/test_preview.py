@@ -306,6 +306,14 @@ def test_preview(own_home: Path, tmp_path: Path) -> None:
     assert len(mine.fit(quiet=True).trials) == 3
 
 
+def test_a_search_without_end_is_previewed_in_part() -> None:
+    endless = experiment(backend="inline", search=hop.Random(trials=None, max_epochs=1))
+    assert "any number of trials" in repr(endless)
+    found = endless.preview()
+    assert found.trials == 256
+    assert any("goes on until a budget is spent" in text for text in found.assumed)
+
+
 def test_a_preview_reads_well() -> None:
     found = experiment(backend="inline", name="a<b".replace("<", "")).preview()
     text = str(found)

@@ -156,6 +156,7 @@ class Controller:
             self._touch(progress)
         self.finished = self.draining = self.held = self._dry = False
         self._starting, self._waiting = message.workers, message.wishes
+        self._stopped.clear()  # names of workers begin anew
         self._last_time = None
 
     @_apply.register

@@ -66,7 +66,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import MAX_LIVE, Earlier, Goal, Rule, Search, allowed, at_least_one, name_of
+from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Rule, Search, allowed, at_least_one, name_of
 from hopfleet.search.stopping import Stopping
 from hopfleet.store.folder import RunFolder, check_name, home
 from hopfleet.store.journal import Journal
@@ -199,7 +199,8 @@ class Experiment:
         self.results: Results | None = None
 
     def __repr__(self) -> str:
-        return f"<Experiment {self.name}: {self.search.trials} trials of {type(self.task).__name__}>"
+        trials = "any number of" if self.search.trials >= UNLIMITED else self.search.trials
+        return f"<Experiment {self.name}: {trials} trials of {type(self.task).__name__}>"
 
     def use(
         self, *, workers: int | str | None = None, backend: Backend | str | None = None, policy: str | None = None
@@ -459,7 +460,9 @@ class Experiment:
     def _outline(self, train: Dataset, valid: Dataset | None, workers: int) -> Outline:
         return Outline(
             name=self.name,
-            trials=self.search.trials,
+            # Of a search that goes on until a budget is spent, as many as can be under way at once.
+            trials=self.search.trials if self.search.trials < UNLIMITED else MAX_LIVE,
+            open_ended=self.search.trials >= UNLIMITED,
             epochs=self.search.max_epochs,
             rows=train.partition_rows,
             valid_rows=() if valid is None else valid.partition_rows,

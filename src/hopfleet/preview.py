@@ -159,6 +159,7 @@ class Outline:
     seed: int
     goal: Goal
     known: bool = True  #: whether it is known beforehand which trial will have which configuration
+    open_ended: bool = False  #: whether there will be as many trials as a budget allows
 
     @property
     def per_trial(self) -> int:
@@ -482,6 +483,8 @@ def previewed(
 
 
 def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
+    if outline.open_ended:
+        yield f"{outline.trials} trials; the search goes on until a budget is spent"
     yield f"every trial trains for {plural(outline.epochs, 'epoch')}; a search that stops some takes less"
     yield "every worker can read every partition, and is as fast as the one that was tried"
     if (timed := len(pilot.found)) < outline.trials:
