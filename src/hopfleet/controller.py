@@ -413,7 +413,7 @@ class Controller:
                 yield from self._add_trials()
             if not self._touched and not self._wanted:
                 break
-        self.schedule.more_to_come = self.search.adaptive and not self._dry and not self.search.over(self.elapsed)
+        self.schedule.more_to_come = self.search.streams and not self._dry and not self.search.over(self.elapsed)
         starts = list(self._dispatch())
         self._begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.

@@ -14,7 +14,7 @@ from hopfleet.search import SEARCHES, Grid, Random
 from hopfleet.search.asha import ASHA
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Search, at_least_one
 from hopfleet.search.pbt import PBT
-from hopfleet.search.stopping import Patience, Stopping
+from hopfleet.search.stopping import Budget, Patience, Stopping
 
 GOAL = Goal("loss", "min")
 
@@ -268,3 +268,19 @@ def test_whoever_samples_learns_from_earlier_trials():
 def test_a_population_explores_no_functions():
     with pytest.raises(SpaceError, match="PBT cannot explore what a function yields; give it a space that is a dict"):
         PBT().setup(lambda trial: {"x": trial.suggest_float("x", 0, 1)}, seed=0, goal=GOAL)
+
+
+def test_trials_stream_where_nobody_knows_how_many_there_will_be():
+    for search, streams in (
+        (Random(trials=9), False),
+        (Random(trials=None), True),
+        (ASHA(), True),
+        (Stopping(Random(trials=9), [Patience(), Budget(trials=3)]), False),
+        (Stopping(Random(trials=9), [Budget(seconds=60)]), True),
+    ):
+        search.setup({"x": uniform(0, 1)}, seed=0, goal=GOAL)
+        assert search.streams == streams
+        assert search.concurrency(3) == (6 if streams else MAX_LIVE)
+    fixed = Stopping(ASHA(concurrency=50), [Budget(target=1.0)])
+    fixed.setup({"x": uniform(0, 1)}, seed=0, goal=GOAL)
+    assert fixed.concurrency(3) == 50

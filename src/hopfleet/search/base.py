@@ -218,7 +218,12 @@ class Search(ABC):
             return self.live
         if self.live is not None:
             return workers
-        return 2 * workers if self.adaptive else MAX_LIVE
+        return 2 * workers if self.streams else MAX_LIVE
+
+    @property
+    def streams(self) -> bool:
+        """Whether trials are added as others end, since it learns from them or nobody knows how many there will be."""
+        return self.adaptive or self.trials >= UNLIMITED
 
     def examples(self, count: int) -> list[Config]:
         """Up to ``count`` configurations like those that it will suggest, to be looked at before work starts."""

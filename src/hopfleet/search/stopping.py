@@ -22,6 +22,8 @@ class Rule:
 
     #: No more trials than that begin; None for any number.
     trials: int | None = None
+    #: Whether it may end everything before all trials have had their turn.
+    ends_all = False
 
     def setup(self, goal: Goal) -> None:
         """Start afresh."""
@@ -130,6 +132,7 @@ class Budget(Rule):
         if target is not None and (not _is_number(target) or target != target):
             raise UsageError(f"target={target!r}: must be a number; give the value of the metric that is good enough")
         self.target = target
+        self.ends_all = (seconds, epochs, target) != (None, None, None)
 
     def setup(self, goal: Goal) -> None:
         super().setup(goal)
@@ -220,8 +223,14 @@ class Stopping(Search):
         reasons = (self.search.over(elapsed), *(rule.over(elapsed) for rule in self.rules))
         return next(filter(None, reasons), "")
 
+    @property
+    def streams(self) -> bool:
+        return self.search.streams or any(rule.ends_all for rule in self.rules)
+
     def concurrency(self, workers: int) -> int:
-        return self.search.concurrency(workers)
+        most = self.search.concurrency(workers)
+        # Few trials that end are worth more than many that were begun.
+        return min(most, 2 * workers) if self.streams and self.search.live is None else most
 
     def examples(self, count: int) -> list[Config]:
         return self.search.examples(min(count, self.trials))
