@@ -35,7 +35,7 @@ pure-tests: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest $(PURE_TESTS)
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 --include='$(PURE_FILES)'
 
-LONG_TESTS := tests/test_benchmarks.py tests/test_docs.py tests/test_notebook.py tests/test_preview.py tests/test_resume.py tests/test_wheel.py
+LONG_TESTS := $(addprefix tests/test_,benchmarks.py docs.py notebook.py preview.py replay.py resume.py verify.py wheel.py)
 
 long-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(LONG_TESTS)
