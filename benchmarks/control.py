@@ -7,13 +7,12 @@ it is given.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from statistics import median
 
 import hopfleet as hop
 from benchmarks.row import Row, milliseconds
-from benchmarks.runs import scratch, tiny_data
+from benchmarks.runs import endless, scratch
 from benchmarks.tasks import NoWork
 
 BAR = 0.5
@@ -24,18 +23,8 @@ SECONDS = 0.5
 def measure(quick: bool) -> list[Row]:
     asked = 4 if quick else 60
     with scratch() as folder:
-        experiment = hop.Experiment(
-            NoWork(),
-            train=tiny_data(folder, 4),
-            space={"number": hop.grid_search([0, 1, 2, 3]), "seconds": SECONDS},
-            search=hop.Grid(max_epochs=10_000),
-            metric="train_loss",
-            folder=folder / "run",
-            workers=2,
-            device="cpu",
-        )
-        run = threading.Thread(target=lambda: experiment.fit(quiet=True), daemon=True)
-        run.start()
+        space = {"number": hop.grid_search([0, 1, 2, 3]), "seconds": SECONDS}
+        experiment, run = endless(NoWork(), folder, space)
         times = _answers(experiment, asked)
         for number in range(1, 5):
             hop.control(folder / "run").stop(number, now=True)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from statistics import median
 
 import hopfleet as hop
 from benchmarks.row import Row, milliseconds
-from benchmarks.runs import scratch, tiny_data
+from benchmarks.runs import endless, scratch
 from benchmarks.tasks import Marking
 from hopfleet.domain.messages import Message, RunUnit, WorkerLost
 from hopfleet.store.journal import Journal
@@ -49,18 +48,8 @@ def _disturbed(number: signal.Signals, times: int) -> tuple[list[float], list[fl
     with scratch() as folder:
         marks = folder / "marks"
         marks.mkdir()
-        experiment = hop.Experiment(
-            Marking(),
-            train=tiny_data(folder, 4),
-            space={"number": hop.grid_search([0, 1]), "seconds": SECONDS, "marks": str(marks)},
-            search=hop.Grid(max_epochs=10_000),
-            metric="train_loss",
-            folder=folder / "run",
-            workers=2,
-            device="cpu",
-        )
-        run = threading.Thread(target=lambda: experiment.fit(quiet=True), daemon=True)
-        run.start()
+        space = {"number": hop.grid_search([0, 1]), "seconds": SECONDS, "marks": str(marks)}
+        experiment, run = endless(Marking(), folder, space)
         journal = experiment.folder.journal_file
         while not any(isinstance(message, RunUnit) for _, message in _messages(journal)):
             time.sleep(0.05)

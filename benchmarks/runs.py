@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,20 @@ def units_of(
     experiment.fit(quiet=True)
     with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:
         return [(heard, message) for _, heard, message in journal.read() if isinstance(message, UnitFinished)]
+
+
+def endless(task: Task, folder: Path, space: Mapping[str, Any]) -> tuple[hop.Experiment, threading.Thread]:
+    """An experiment in ``folder / "run"`` that goes on beside its caller until all its trials are stopped."""
+    experiment = hop.Experiment(
+        task,
+        train=tiny_data(folder, 4),
+        space=space,
+        search=hop.Grid(max_epochs=10_000),
+        metric="train_loss",
+        folder=folder / "run",
+        workers=2,
+        device="cpu",
+    )
+    run = threading.Thread(target=lambda: experiment.fit(quiet=True), daemon=True)
+    run.start()
+    return experiment, run

@@ -82,7 +82,7 @@ class Controller:
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
         # Bound once: binding it for each message takes longer than most messages do.
-        self._take = self._apply
+        self._fold = self._apply
 
     # ------------------------------------------------------------------------------------------- the two doors
 
@@ -100,7 +100,7 @@ class Controller:
         for event in events:
             if not self.refuses(event):
                 self._tell_time(event)
-                self._take(event)
+                self._fold(event)
                 messages.append(event)
         return [*messages, *self._decide()] if messages else []
 
@@ -108,7 +108,7 @@ class Controller:
         """Become what the controller was that wrote these messages."""
         for message in messages:
             self._tell_time(message)
-            self._take(message)
+            self._fold(message)
         self._wanted.clear()  # what came of them is in the journal too
 
     def _tell_time(self, message: m.Message) -> None:
@@ -429,7 +429,7 @@ class Controller:
                 yield from decide(progress)
 
     def _decided(self, message: m.Decision | m.Command) -> m.Message:
-        self._take(message)
+        self._fold(message)
         return message
 
     # ------------------------------------------------------------------------------- what others want of trials
@@ -601,7 +601,7 @@ class Controller:
                 start: m.RunUnit | m.Evaluate = m.Evaluate(*where)
             else:
                 start = m.RunUnit(*where, last=(progress.version + 1) % self.schedule.partitions == 0)
-            self._take(start)
+            self._fold(start)
             yield start
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
