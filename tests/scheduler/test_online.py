@@ -325,6 +325,17 @@ def test_units_that_should_end_now_are_awaited():
     assert decide(policy, desk).worker == "w2"
 
 
+def test_who_has_begun_something_else_meanwhile_is_not_started():
+    desk = Desk((0,), (1,), trials=2, valid=0)
+    policy = MatchReserve()
+    first = decide(policy, desk)
+    worker, name = ({"w1", "w2"} - {first.worker}).pop(), ({"t1", "t2"} - {first.unit.trial}).pop()
+    desk.start(worker, name, int(worker[1]) - 1)
+    assert decide(policy, desk) is None
+    desk.schedule.now = 0.5
+    assert decide(policy, desk) == first
+
+
 @pytest.mark.parametrize("policy", [MatchReserve, Auto, Portfolio])
 def test_everything_readable_everywhere(policy):
     desk = Desk(None, None, trials=2)
