@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import json
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +20,7 @@ from hopfleet.frameworks.tree import Arrays, flatten, unflatten
 try:
     import torch
 
-    from hopfleet.frameworks import safetensors
+    from hopfleet.frameworks import randomness, safetensors
 except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
@@ -63,24 +61,10 @@ class TorchTask(Task):
 
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """One sub-epoch. Who overrides it owns the loop; what it returns is recorded as ``train_<name>``."""
-        losses: list[Any] = []
-        rows: list[int] = []
+        steps = Steps(self, model)
         for batch in batches:
-            loss = self.loss(model, batch)
-            _check_loss(loss)
-            self.optimizer.zero_grad(set_to_none=True)
-            if self.scaler is None:
-                loss.backward()
-                self.optimizer.step()
-            else:
-                self.scaler.scale(loss).backward()
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-            if self.lr_scheduler is not None and self.lr_step == "batch":
-                self.lr_scheduler.step()
-            losses.append(loss.detach())
-            rows.append(_rows(batch))
-        return {"loss": _mean_loss(losses, rows)}
+            steps(batch)
+        return steps.result()
 
     # ------------------------------------------------------------------------------------- what workers call
 
@@ -104,6 +88,36 @@ class TorchTask(Task):
 
     def free_memory(self) -> None:
         torch.cuda.empty_cache()
+
+
+class Steps:
+    """The loop that a task has unless it owns one, batch by batch."""
+
+    def __init__(self, task: TorchTask, model: Any) -> None:
+        self._task = task
+        self._model = model
+        self._losses: list[Any] = []
+        self._rows: list[int] = []
+
+    def __call__(self, batch: Batch) -> None:
+        task = self._task
+        loss = task.loss(self._model, batch)
+        _check_loss(loss)
+        task.optimizer.zero_grad(set_to_none=True)
+        if task.scaler is None:
+            loss.backward()
+            task.optimizer.step()
+        else:
+            task.scaler.scale(loss).backward()
+            task.scaler.step(task.optimizer)
+            task.scaler.update()
+        if task.lr_scheduler is not None and task.lr_step == "batch":
+            task.lr_scheduler.step()
+        self._losses.append(loss.detach())
+        self._rows.append(_rows(batch))
+
+    def result(self) -> Mapping[str, Any]:
+        return {"loss": _mean_loss(self._losses, self._rows)}
 
 
 class FunctionTask(TorchTask):
@@ -144,7 +158,7 @@ class TorchSession(Session):
         self.device = torch.device(device)
         self.threads = threads
         self.counters = {"units": 0, "epochs": 0}
-        self._random = _seeded(seed)
+        self.random = randomness.seeded(seed)
         with self._environment():
             parts = task.build(self.config)
         self.model, self.optimizers, self.schedulers, self.scaler = _parts(parts)
@@ -161,29 +175,35 @@ class TorchSession(Session):
         self.model.train()
         with self._environment():
             result = self.task.train(self.model, batches, self.config)
-            for optimizer in self.optimizers:
-                optimizer.zero_grad(set_to_none=True)
-            if last and self.task.lr_step == "epoch":
-                for scheduler in self.schedulers:
-                    scheduler.step()
+            return self.end_unit(result, batches.rows, last=last)
+
+    def end_unit(self, result: Mapping[str, Any] | None, rows: int, *, last: bool) -> dict[str, RowSum]:
+        """Close a unit, and the epoch if it was the last. Called while the trial is at work."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        if last and self.task.lr_step == "epoch":
+            for scheduler in self.schedulers:
+                scheduler.step()
         self.counters["units"] += 1
         self.counters["epochs"] += last
-        return {f"train_{name}": _row_sum(name, value, batches.rows) for name, value in (result or {}).items()}
+        return {f"train_{name}": _row_sum(name, value, rows) for name, value in (result or {}).items()}
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
-        kept, self._random = self._random, _seeded(seed)
+        kept, self.random = self.random, randomness.seeded(seed)
         self.model.eval()
-        found: list[tuple[Mapping[str, Any], int]] = []
         try:
             with self._environment(), torch.no_grad():
-                for batch in batches:
-                    metrics = self.task.metrics(self.model, batch)
-                    if not isinstance(metrics, Mapping):
-                        raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
-                    found.append((metrics, _rows(batch)))
+                found = [self.measure(batch) for batch in batches]
         finally:
-            self._random = kept
-        return add({name: _row_sum(name, value, rows) for name, value in metrics.items()} for metrics, rows in found)
+            self.random = kept
+        return summed(found)
+
+    def measure(self, batch: Batch) -> tuple[Mapping[str, Any], int]:
+        """The metrics of one batch, and its rows. Called while the trial is at work."""
+        metrics = self.task.metrics(self.model, batch)
+        if not isinstance(metrics, Mapping):
+            raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
+        return metrics, _rows(batch)
 
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()
@@ -211,7 +231,7 @@ class TorchSession(Session):
             ],
             "scheduler": [flatten(s.state_dict(), arrays, f"scheduler.{i}") for i, s in enumerate(self.schedulers)],
             "scaler": flatten(self.scaler.state_dict() if self.scaler else None, arrays, "scaler"),
-            "random": flatten(_pack_random(self._random), arrays, "random"),
+            "random": flatten(randomness.pack(self.random), arrays, "random"),
             "counters": self.counters,
             "host": [name for name, tensor in arrays.named.items() if tensor.device.type == "cpu"],
         }
@@ -280,7 +300,7 @@ class TorchSession(Session):
             scheduler.load_state_dict(unflatten(state, array))
         if self.scaler is not None and tree["scaler"] is not None:
             self.scaler.load_state_dict(unflatten(tree["scaler"], array))
-        self._random = _unpack_random(unflatten(tree["random"], lambda name: tensors[name].clone()))
+        self.random = randomness.unpack(unflatten(tree["random"], lambda name: tensors[name].clone()))
         self.counters = dict(tree["counters"])
 
     def _check_count(self, kind: str, tree: Mapping[str, Any], mine: Sequence[Any]) -> None:
@@ -304,27 +324,20 @@ class TorchSession(Session):
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
         """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards."""
-        before = _current_random(self.device) if self.guest else None
-        threads = torch.get_num_threads()
-        cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-        torch.set_num_threads(self.threads)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-        _set_random(self._random, self.device)
+        with process_settings(self):
+            randomness.put(self.random, self.device)
+            self.take_over()
+            yield
+            self.random = randomness.current(self.device)
+
+    def take_over(self) -> None:
+        """Let the task's attributes be those of this trial."""
         task = self.task
         if hasattr(self, "optimizers"):
             task.optimizer = (self.optimizers[0] if self.optimizers else None) if self._single else self.optimizers
             task.lr_scheduler = self.schedulers[0] if len(self.schedulers) == 1 else (self.schedulers or None)
             task.scaler = self.scaler
         task.config = self.config
-        try:
-            yield
-            self._random = _current_random(self.device)
-        finally:
-            task.optimizer = task.lr_scheduler = task.scaler = None
-            if before is not None:
-                _set_random(before, self.device)
-            torch.set_num_threads(threads)
-            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
 
     def _check_parameters(self) -> None:
         """Optimizers must hold the model's own parameters, also after it moved to its device."""
@@ -333,6 +346,25 @@ class TorchSession(Session):
             for group in optimizer.param_groups:
                 if any(id(parameter) not in known for parameter in group["params"]):
                     raise TaskError("build() returned an optimizer with parameters that are not the model's own")
+
+
+@contextlib.contextmanager
+def process_settings(session: TorchSession) -> Iterator[None]:
+    """What a trial's code needs of the process; it is left as it was, random streams too if it is somebody else's."""
+    before = randomness.current(session.device) if session.guest else None
+    threads = torch.get_num_threads()
+    cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.set_num_threads(session.threads)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        task = session.task
+        task.optimizer = task.lr_scheduler = task.scaler = None
+        if before is not None:
+            randomness.put(before, session.device)
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
 
 
 def _parts(built: Any) -> tuple[Any, list[Any], list[Any], Any]:
@@ -384,6 +416,11 @@ def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
             raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
     pieces = [{"loss": RowSum.of(value, count)} for value, count in zip(values, rows, strict=True)]
     return add(pieces)["loss"]
+
+
+def summed(found: Iterable[tuple[Mapping[str, Any], int]]) -> dict[str, RowSum]:
+    """The metrics of many batches. Only here are they fetched from the device."""
+    return add({name: _row_sum(name, value, rows) for name, value in metrics.items()} for metrics, rows in found)
 
 
 def _row_sum(name: str, value: Any, rows: int) -> RowSum:
@@ -496,76 +533,3 @@ def _became(then: Any, mine: Any, theirs: Any) -> Any:
     if not all(torch.is_tensor(part) or type(part) in (int, float) for part in three):
         return mine
     return mine if _same(then, theirs) or not theirs else mine * (then / theirs)
-
-
-def _seeded(seed: int) -> dict[str, Any]:
-    """The random streams of a trial that begins: python, numpy and torch, each seeded with ``seed``."""
-    return {
-        "python": random.Random(seed).getstate(),
-        "numpy": np.random.RandomState(seed).get_state(legacy=True),
-        "torch": torch.Generator().manual_seed(seed).get_state(),
-        "device": seed,
-    }
-
-
-def _current_random(device: Any) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(legacy=True),
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["device"] = torch.cuda.get_rng_state(device)
-    elif device.type == "mps":
-        state["device"] = torch.mps.get_rng_state()
-    return state
-
-
-def _set_random(state: Mapping[str, Any], device: Any) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if device.type == "cpu" or "device" not in state:
-        return
-    if not torch.is_tensor(state["device"]):
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            (torch.cuda if device.type == "cuda" else torch.mps).manual_seed(state["device"])
-    elif device.type == "cuda":
-        torch.cuda.set_rng_state(state["device"], device)
-    else:
-        torch.mps.set_rng_state(state["device"])
-
-
-def _pack_random(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Random streams with all their long vectors in one tensor: a file with few tensors is read and written fast."""
-    version, words, gauss = state["python"]
-    name, keys, *rest = state["numpy"]
-    vectors = [np.array(words, np.uint32), keys, state["torch"].numpy()]
-    device = state.get("device")
-    if torch.is_tensor(device):
-        vectors.append(device.numpy())
-    pieces = [vector.view(np.uint8) for vector in vectors]
-    return {
-        "bytes": torch.from_numpy(np.concatenate(pieces)),
-        "lengths": [len(piece) for piece in pieces],
-        "python": [version, gauss],
-        "numpy": [name, *rest],
-        "device": None if torch.is_tensor(device) else device,
-    }
-
-
-def _unpack_random(packed: Mapping[str, Any]) -> dict[str, Any]:
-    ends = list(itertools.accumulate(packed["lengths"]))
-    words, keys, generator, *device = np.split(packed["bytes"].numpy(), ends[:-1])
-    version, gauss = packed["python"]
-    name, *rest = packed["numpy"]
-    state = {
-        "python": (version, tuple(words.view(np.uint32).tolist()), gauss),
-        "numpy": (name, keys.view(np.uint32), *rest),
-        "torch": torch.from_numpy(generator),
-    }
-    if device:
-        state["device"] = torch.from_numpy(device[0])
-    elif packed["device"] is not None:
-        state["device"] = packed["device"]
-    return state
