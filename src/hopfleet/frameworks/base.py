@@ -8,7 +8,7 @@ bit as the one that saved it would have.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -78,6 +78,33 @@ class Session(ABC):
         """Configuration keys that the task has not read so far."""
 
 
+Result = dict[str, RowSum] | Exception
+"""What came of a member's part: sums, or why it failed."""
+
+
+class Entangled(Exception):
+    """Trials that train together would not have the bits that they have alone; each must train for itself."""
+
+
+class Flotilla(ABC):
+    """Sessions of one task that share a stream of batches. Each ends with the bits that it would have alone.
+
+    A member whose code raises is left behind and the others go on; its session is of no use then. If a call raises
+    Entangled, that holds for all of them.
+    """
+
+    #: The part of the time of the last call that was each member's own.
+    shares: Sequence[float] = ()
+
+    @abstractmethod
+    def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
+        """One sub-epoch of each member; ``last`` tells whose epoch it closes."""
+
+    @abstractmethod
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        """Metrics over some rows, of each member."""
+
+
 class Task(ABC):
     """What is to be trained. Users derive from a framework's own task class."""
 
@@ -98,6 +125,15 @@ class Task(ABC):
     @abstractmethod
     def devices(self) -> tuple[str, int]:
         """The kind of device that ``device="auto"`` stands for here, and how many there are."""
+
+    @property
+    def alone(self) -> str:
+        """Why trials of this task cannot train together on the same batches; nothing if they can."""
+        return "its framework cannot do that"
+
+    def flotilla(self, sessions: Sequence[Any]) -> Flotilla:
+        """Sessions of this task, on one device, that are to train together."""
+        raise NotImplementedError(self.alone)
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether an exception says that the device has no memory left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,32 +26,75 @@ def seeded(seed: int) -> dict[str, Any]:
     }
 
 
-def current(device: Any) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(legacy=True),
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["device"] = torch.cuda.get_rng_state(device)
-    elif device.type == "mps":
-        state["device"] = torch.mps.get_rng_state()
-    return state
+QUICK = frozenset({"torch", "device"})
+"""Streams whose state is read in an instant."""
 
 
-def put(state: Mapping[str, Any], device: Any) -> None:
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if device.type == "cpu" or "device" not in state:
-        return
-    if not torch.is_tensor(state["device"]):
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            (torch.cuda if device.type == "cuda" else torch.mps).manual_seed(state["device"])
-    elif device.type == "cuda":
-        torch.cuda.set_rng_state(state["device"], device)
+def names(device: Any) -> frozenset[str]:
+    """The streams that there are where a trial is on ``device``."""
+    return frozenset({"python", "numpy", "torch"} | ({"device"} if device.type in ("cuda", "mps") else set()))
+
+
+def current(device: Any, wanted: frozenset[str] | None = None) -> dict[str, Any]:
+    """The states of the process's streams, all of them or those that are wanted."""
+    return {name: _CURRENT[name](device) for name in (names(device) if wanted is None else wanted)}
+
+
+_CURRENT: Mapping[str, Callable[[Any], Any]] = {
+    "python": lambda device: random.getstate(),
+    "numpy": lambda device: np.random.get_state(legacy=True),
+    "torch": lambda device: torch.get_rng_state(),
+    "device": lambda device: torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.mps.get_rng_state(),
+}
+
+
+def put(state: Mapping[str, Any], device: Any, wanted: frozenset[str] | None = None) -> None:
+    """Set the process's streams, all of them or those that are wanted."""
+    for name in names(device) & state.keys() if wanted is None else wanted:
+        match name:
+            case "python":
+                random.setstate(state[name])
+            case "numpy":
+                np.random.set_state(state[name])
+            case "torch":
+                torch.set_rng_state(state[name])
+            case _:
+                _put_device(state[name], device)
+
+
+def settled(state: Mapping[str, Any], device: Any) -> dict[str, Any]:
+    """The same streams with all their states spelled out. Moves the process's own on a device."""
+    if device.type == "cpu" or torch.is_tensor(state.get("device")):
+        return dict(state)
+    put(state, device, frozenset({"device"}) & state.keys())
+    return {**state, **current(device, frozenset({"device"}))}
+
+
+def _put_device(state: Any, device: Any) -> None:
+    """A state, or the seed of one that nobody has drawn from."""
+    on_cuda = device.type == "cuda"
+    if not torch.is_tensor(state):
+        with torch.cuda.device(device) if on_cuda else contextlib.nullcontext():
+            (torch.cuda if on_cuda else torch.mps).manual_seed(state)
+    elif on_cuda:
+        torch.cuda.set_rng_state(state, device)
     else:
-        torch.mps.set_rng_state(state["device"])
+        torch.mps.set_rng_state(state)
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[str]:
+    """The streams in ``now`` that are not as they were before."""
+    return frozenset(name for name in now if not _same(before.get(name), now[name]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if torch.is_tensor(one) and torch.is_tensor(other):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one is other or one == other)
 
 
 def pack(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import CheckpointError, MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, Session, Task, TrackedConfig
 from hopfleet.frameworks.tree import Arrays, flatten, unflatten
 
 try:
@@ -82,6 +82,15 @@ class TorchTask(Task):
         if torch.backends.mps.is_available():
             return "mps", 1
         return "cpu", 1
+
+    @property
+    def alone(self) -> str:
+        return "" if type(self).train is TorchTask.train else "it owns its training loop (it overrides train)"
+
+    def flotilla(self, sessions: Sequence[TorchSession]) -> Flotilla:
+        from hopfleet.frameworks.together import Eager
+
+        return Eager(sessions)
 
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.cuda.OutOfMemoryError)

@@ -1,0 +1,148 @@
+"""A flotilla in PyTorch: each batch is read, transformed and moved to the device once, and every member trains on it in
+turn.
+
+Members must not feel each other. Three things could tie them together, and each is watched:
+
+* *Random streams* belong to the process. With the first batch every member gets its own ones, and it shows which of
+  them it draws from; from then on only those are exchanged. The others must not move.
+* *The batch* is the same object for all: a member that writes into its tensors would change what the next one sees.
+* *The task's attributes* (config, optimizer) are set before each step.
+
+If one of the first two is broken, nobody's result can be trusted, and Entangled says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from hopfleet.frameworks import randomness
+from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Result
+from hopfleet.frameworks.torch import Steps, TorchSession, process_settings, summed
+
+LATE = "a trial drew from a random stream that it had left alone in its first batch"
+WRITTEN = "the task writes into the tensors of its batch; let it make new ones"
+
+
+class Member:
+    """One session in a flotilla, during one unit."""
+
+    def __init__(self, session: TorchSession, random: Mapping[str, Any], work: Callable[[Batch], object]) -> None:
+        self.session = session
+        self.work = work
+        #: Its random streams, and the names of those that are put in place for it.
+        self.random = randomness.settled(random, session.device)
+        self.draws = randomness.names(session.device)
+        self.result: Result = {}
+        self.seconds = 0.0
+
+    @property
+    def aboard(self) -> bool:
+        return not isinstance(self.result, Exception)
+
+    def do(self, work: Callable[[], object]) -> object:
+        """Some of its work, with its own attributes and random streams in place. What it raises is its result."""
+        self.session.take_over()
+        if self.draws:
+            randomness.put(self.random, self.session.device, self.draws)
+        began = time.perf_counter()
+        try:
+            return work()
+        except Exception as error:
+            self.result = error
+            return None
+        finally:
+            self.seconds += time.perf_counter() - began
+            if self.draws:
+                self.random |= randomness.current(self.session.device, self.draws)
+
+    def end(self, close: Callable[[], dict[str, Any]]) -> None:
+        """Its result, if nothing has gone wrong before and nothing goes wrong now."""
+        if self.aboard:
+            sums = self.do(close)
+            if isinstance(sums, dict):
+                self.result = sums
+
+
+class Eager(Flotilla):
+    """Members step one after another on the batch that they share."""
+
+    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+        self.sessions = sessions
+
+    def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
+        def close(session: TorchSession, steps: Steps, over: bool) -> Callable[[], dict[str, Any]]:
+            return lambda: session.end_unit(steps.result(), batches.rows, last=over)
+
+        steps = [Steps(session.task, session.model) for session in self.sessions]
+        with process_settings(self.sessions[0]):
+            members = [
+                Member(session, session.random, step) for session, step in zip(self.sessions, steps, strict=True)
+            ]
+            for session in self.sessions:
+                session.model.train()
+            self._go(members, batches)
+            for member, step, over in zip(members, steps, last, strict=True):
+                member.end(close(member.session, step, over))
+                member.session.random = member.random
+        return self._results(members)
+
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        def measure(session: TorchSession, found: list[Any]) -> Callable[[Batch], object]:
+            return lambda batch: found.append(session.measure(batch))
+
+        def close(found: list[Any]) -> Callable[[], dict[str, Any]]:
+            return lambda: summed(found)
+
+        lists: list[list[Any]] = [[] for _ in self.sessions]
+        with process_settings(self.sessions[0]), torch.no_grad():
+            members = [
+                Member(session, randomness.seeded(seed), measure(session, found))
+                for session, found in zip(self.sessions, lists, strict=True)
+            ]
+            for session in self.sessions:
+                session.model.eval()
+            self._go(members, batches)
+            for member, found in zip(members, lists, strict=True):
+                member.end(close(found))
+        return self._results(members)
+
+    def _go(self, members: Sequence[Member], batches: Batches) -> None:
+        """Every member's work on every batch."""
+        device = self.sessions[0].device
+        everything, quick = randomness.names(device), randomness.names(device) & randomness.QUICK
+        still = randomness.current(device, everything)
+        drawn = everything
+        for batch in batches:
+            marks = _marks(batch)
+            first = drawn is everything
+            for member in members:
+                if member.aboard:
+                    before = dict(member.random) if first else {}
+                    member.do(partial(member.work, dict(batch)))
+                    if first:
+                        member.draws = randomness.changed(before, member.random)
+                    if _marks(batch) != marks:
+                        raise Entangled(WRITTEN)
+            randomness.put(still, device, drawn)
+            if first:
+                drawn = frozenset().union(*(member.draws for member in members))
+            elif randomness.changed(still, randomness.current(device, quick - drawn)):
+                raise Entangled(LATE)
+        if randomness.changed(still, randomness.current(device, everything)):
+            raise Entangled(LATE)
+
+    def _results(self, members: Sequence[Member]) -> list[Result]:
+        total = sum(member.seconds for member in members) or 1.0
+        self.shares = [member.seconds / total for member in members]
+        return [member.result for member in members]
+
+
+def _marks(batch: Batch) -> list[int]:
+    """How often each tensor of a batch was written into."""
+    columns = [value if isinstance(value, list) else [value] for value in batch.values()]
+    return [value._version for column in columns for value in column if torch.is_tensor(value)]
