@@ -88,6 +88,10 @@ class TorchTask(Task):
         return "" if type(self).train is TorchTask.train else "it owns its training loop (it overrides train)"
 
     def flotilla(self, sessions: Sequence[TorchSession]) -> Flotilla:
+        if sessions[0].device.type == "cuda":
+            from hopfleet.frameworks.graphs import Graphs
+
+            return Graphs(sessions)
         from hopfleet.frameworks.together import Eager
 
         return Eager(sessions)
@@ -109,6 +113,11 @@ class Steps:
         self._rows: list[int] = []
 
     def __call__(self, batch: Batch) -> None:
+        self.note(self.step(batch), rows_of(batch))
+        self.step_schedule()
+
+    def step(self, batch: Batch) -> Any:
+        """Train on a batch; returns its loss."""
         task = self._task
         loss = task.loss(self._model, batch)
         _check_loss(loss)
@@ -120,10 +129,17 @@ class Steps:
             task.scaler.scale(loss).backward()
             task.scaler.step(task.optimizer)
             task.scaler.update()
+        return loss.detach()
+
+    def step_schedule(self) -> None:
+        task = self._task
         if task.lr_scheduler is not None and task.lr_step == "batch":
             task.lr_scheduler.step()
-        self._losses.append(loss.detach())
-        self._rows.append(_rows(batch))
+
+    def note(self, losses: Any, *rows: int) -> None:
+        """Take down the losses of some batches."""
+        self._losses.append(losses.reshape(-1))
+        self._rows += rows
 
     def result(self) -> Mapping[str, Any]:
         return {"loss": _mean_loss(self._losses, self._rows)}
@@ -173,6 +189,9 @@ class TorchSession(Session):
         self.model, self.optimizers, self.schedulers, self.scaler = _parts(parts)
         self._single = not isinstance(parts, Sequence) or len(parts) < 2 or not isinstance(parts[1], Sequence)
         self.model.to(self.device)
+        self._move_optimizers()
+        #: What a flotilla keeps with it from unit to unit.
+        self.aboard: Any = None
         self._check_parameters()
 
     # ---------------------------------------------------------------------------------------------- the work
@@ -212,7 +231,7 @@ class TorchSession(Session):
         metrics = self.task.metrics(self.model, batch)
         if not isinstance(metrics, Mapping):
             raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
-        return metrics, _rows(batch)
+        return metrics, rows_of(batch)
 
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()
@@ -348,6 +367,14 @@ class TorchSession(Session):
             task.scaler = self.scaler
         task.config = self.config
 
+    def _move_optimizers(self) -> None:
+        """What an optimizer has laid out for each parameter beforehand follows it to its device."""
+        for optimizer in self.optimizers:
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items():
+                    if torch.is_tensor(value) and value.ndim and value.shape == parameter.shape:
+                        state[name] = value.to(parameter.device)
+
     def _check_parameters(self) -> None:
         """Optimizers must hold the model's own parameters, also after it moved to its device."""
         known = {id(parameter) for parameter in self.model.parameters()}
@@ -419,7 +446,7 @@ def _check_loss(loss: Any) -> None:
 def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
     if not losses:
         raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
-    values = torch.stack(list(losses)).double().tolist()
+    values = torch.cat(list(losses)).double().tolist()
     for number, value in enumerate(values, 1):
         if not math.isfinite(value):
             raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
@@ -445,7 +472,7 @@ def _row_sum(name: str, value: Any, rows: int) -> RowSum:
         raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
 
 
-def _rows(batch: Batch) -> int:
+def rows_of(batch: Batch) -> int:
     """The rows of a batch: the length of its first column."""
     for value in batch.values() if isinstance(batch, Mapping) else batch:
         return len(value)

@@ -1,0 +1,344 @@
+"""A flotilla on CUDA: the step of each member is captured once and replayed, on a stream of its own.
+
+A small model keeps a GPU waiting for the processor, which launches one kernel after another. A captured step is
+launched at once, and the steps of all members run side by side. The arithmetic is that of the step that was captured,
+so the bits are those of eager training; where that may not be so, it is found out:
+
+* the first step of each kind of member is replayed, and taken eagerly from the same state, a few times, and compared;
+* a step that cannot be captured (it looks at values, draws random numbers on the host, has an optimizer that computes
+  on the host) is taken as ``together`` does it, and the reason is told once.
+
+A capture holds as long as nothing that it reads has moved: the same tensors, the same settings of the optimizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.together import Eager, Member
+from hopfleet.frameworks.torch import Steps, TorchSession, rows_of
+
+CHECKS = 3
+"""How often the first step of a kind of member is replayed and compared."""
+
+DEVICE = frozenset({"device"})
+
+UNEQUAL = "replayed steps do not have the bits of eager ones"
+ADVICE = "; build the optimizer with capturable=True or fused=True"
+
+#: Kinds of members whose captured steps were looked at: nothing, or why they are not used.
+_verdicts: dict[Hashable, str] = {}
+#: Where captured steps find their batch, by device, names, shapes and types.
+_inputs: dict[Hashable, Batch] = {}
+
+
+@dataclass(slots=True)
+class Capture:
+    """A step, ready to be replayed. Each replay leaves its loss in the next place of ``losses``."""
+
+    graph: Any
+    stream: Any
+    #: The random stream that it draws from.
+    generator: Any
+    losses: Any
+    place: Any
+    #: What it was made for; see ``_footing``.
+    footing: Hashable = None
+    #: The rows of each batch since the last ``take``.
+    rows: list[int] = field(default_factory=list)
+    #: Comes when a replay is over.
+    done: Any = field(default_factory=torch.cuda.Event)
+
+    def take(self) -> Any:
+        """The losses of all replays since the last call."""
+        losses = self.losses[: len(self.rows)].clone()
+        self.place.zero_()
+        self.rows = []
+        return losses
+
+
+class Graphs(Eager):
+    """Captured steps where possible, eager ones where not."""
+
+    def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
+        self._room = len(batches)
+        self._captures: dict[Member, Capture] = {}
+        self._ready = torch.cuda.Event()
+        results = super().train(batches, last=last)
+        # Nobody knows how long each one's kernels took.
+        self.shares = [1 / len(results)] * len(results)
+        return results
+
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        eager = Eager(self.sessions)
+        results = eager.evaluate(batches, seed=seed)
+        self.shares = eager.shares
+        return results
+
+    def _go(self, members: Sequence[Member], batches: Batches) -> None:
+        self._boarded = False
+        super()._go(members, batches)
+        for member in list(self._captures):
+            self._land(member)
+
+    # -------------------------------------------------------------------------------------------- each batch
+
+    def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
+        key = _key(batch, self.sessions[0].device)
+        if not self._boarded:
+            self._boarded = True
+            self._board(members, key)
+        if key is None or key not in _inputs or not self._captures:
+            for member in list(self._captures):
+                self._land(member)
+            return members
+        inputs = _inputs[key]
+        for name, value in inputs.items():
+            value.copy_(batch[name], non_blocking=True)
+        rows = rows_of(batch)
+        here = torch.cuda.current_stream()
+        self._ready.record(here)
+        for capture in self._captures.values():
+            capture.stream.wait_event(self._ready)
+            torch.cuda.set_stream(capture.stream)
+            capture.graph.replay()
+            capture.done.record(capture.stream)
+            capture.rows.append(rows)
+        torch.cuda.set_stream(here)
+        # Convolutions replayed on several streams that nobody joins have been seen to hang.
+        for member, capture in self._captures.items():
+            here.wait_event(capture.done)
+            if member.session.task.lr_step == "batch":
+                member.session.take_over()
+                _steps(member).step_schedule()
+        return [member for member in members if member not in self._captures]
+
+    def _board(self, members: list[Member], key: Hashable) -> None:
+        """Take up the captures of earlier units that still hold."""
+        for member in members:
+            capture = member.session.aboard
+            if isinstance(capture, Capture) and capture.footing == _footing(member.session, key, self._room):
+                self._take_up(member, capture)
+
+    def _take_up(self, member: Member, capture: Capture) -> None:
+        capture.generator.set_state(member.random["device"])
+        capture.take()
+        member.draws = frozenset()
+        self._captures[member] = capture
+
+    def _land(self, member: Member) -> None:
+        """Go on eagerly from where the captured steps have come to."""
+        capture = self._captures.pop(member)
+        rows = list(capture.rows)
+        if rows:
+            _steps(member).note(capture.take(), *rows)
+        member.random["device"] = capture.generator.get_state()
+        member.draws = DEVICE
+
+    # ------------------------------------------------------------------------------------------ a new capture
+
+    def _watch(self, members: list[Member], batch: Batch) -> None:
+        key = _key(batch, self.sessions[0].device)
+        for member in members:
+            session = member.session
+            kind = (_kind(session), key)
+            if _verdicts.get(kind):
+                continue
+            before = None if kind in _verdicts else _snapshot(session)
+            try:
+                if key is None:
+                    raise Refused("a batch has a column that is not a tensor")
+                if key not in _inputs:
+                    _inputs[key] = {name: torch.empty_like(value) for name, value in batch.items()}
+                for name, value in _inputs[key].items():
+                    value.copy_(batch[name])
+                capture = _captured(member, _inputs[key], self._room)
+                if before is not None:
+                    _compare(member, capture, _inputs[key], before)
+            except Refused as reason:
+                if str(reason) not in _verdicts.values():
+                    sys.stderr.write(f"hopfleet: steps are not captured, and trials train in turn: {reason}\n")
+                _verdicts[kind] = str(reason)
+                if before is not None:
+                    _restore(session, before)  # what was done on the host, to no avail
+                continue
+            _verdicts[kind] = ""
+            capture.footing = _footing(session, key, self._room)
+            session.aboard = capture
+            self._take_up(member, capture)
+
+
+class Refused(Exception):
+    """Why a step is not captured."""
+
+
+def _steps(member: Member) -> Steps:
+    assert isinstance(member.work, Steps)
+    return member.work
+
+
+def _captured(member: Member, inputs: Batch, room: int) -> Capture:
+    """The member's step on ``inputs``. Nothing of it is done yet."""
+    session = member.session
+    if member.draws - DEVICE:
+        raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(member.draws - DEVICE))})")
+    if session.scaler is not None:
+        raise Refused("a gradient scaler looks at values")
+    device = session.device
+    generator = torch.Generator(device)
+    generator.set_state(member.random["device"])
+    losses = torch.zeros(room, device=device)
+    place = torch.zeros(1, dtype=torch.int64, device=device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    steps = _steps(member)
+    session.take_over()
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with _own_generator(device, generator), _fused(session), torch.cuda.stream(stream), _capturing(graph):
+            loss = steps.step(dict(inputs))
+            losses.index_copy_(0, place, loss.to(losses.dtype).reshape(1))
+            place.add_(1)
+    except Exception as error:
+        torch.cuda.synchronize(device)
+        raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
+    if loss.dtype != losses.dtype:
+        raise Refused(f"the loss is a {loss.dtype}")
+    torch.cuda.current_stream().wait_stream(stream)
+    return Capture(graph, stream, generator, losses, place)
+
+
+@contextlib.contextmanager
+def _own_generator(device: Any, generator: Any) -> Iterator[None]:
+    """Let what is captured draw from ``generator`` where it draws from the device's own."""
+    default = torch.cuda.default_generators[device.index or 0]
+    kept = default.graphsafe_get_state()
+    default.graphsafe_set_state(generator)
+    try:
+        yield
+    finally:
+        default.graphsafe_set_state(kept)
+
+
+@contextlib.contextmanager
+def _fused(session: TorchSession) -> Iterator[None]:
+    """A fused optimizer counts on the device anyway, and must say so to be captured."""
+    groups = [group for one in session.optimizers for group in one.param_groups]
+    fused = [group for group in groups if group.get("fused") and group.get("capturable") is False]
+    for group in fused:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group in fused:
+            group["capturable"] = False
+
+
+@contextlib.contextmanager
+def _capturing(graph: Any) -> Iterator[None]:
+    # Other threads load batches and write checkpoints meanwhile.
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any]) -> None:
+    """Raise Refused unless replays do what eager steps do. Leaves the session as it was before the capture."""
+    session, steps = member.session, _steps(member)
+    state = member.random["device"]
+    with torch.cuda.stream(capture.stream):
+        for _ in range(CHECKS):
+            capture.graph.replay()
+    torch.cuda.current_stream().wait_stream(capture.stream)
+    capture.rows = [0] * CHECKS
+    replayed = [*_snapshot(session), capture.take(), capture.generator.get_state()]
+    _restore(session, before)
+    losses: list[Any] = []
+    kept, member.random["device"] = member.draws, state
+    member.draws = DEVICE
+    for _ in range(CHECKS):
+        member.do(partial(_step_into, losses, steps, inputs))
+    member.draws = kept
+    if isinstance(member.result, Exception):
+        error, member.result = member.result, {}
+        raise Refused(describe(error))
+    eager = [*_snapshot(session), torch.cat(losses), member.random["device"]]
+    member.random["device"] = state
+    _restore(session, before)
+    if len(eager) != len(replayed) or not all(map(_same_bits, eager, replayed)):
+        raise Refused(UNEQUAL)
+
+
+def _step_into(losses: list[Any], steps: Steps, inputs: Batch) -> None:
+    losses.append(steps.step(dict(inputs)).reshape(1))
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
+
+
+def _tensors(session: TorchSession) -> list[Any]:
+    """All that a step may change: weights, buffers and what optimizers have gathered."""
+    found = [*session.model.parameters(), *session.model.buffers()]
+    for optimizer in session.optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                found += [state[name] for name in sorted(state) if torch.is_tensor(state[name])]
+    return found
+
+
+def _snapshot(session: TorchSession) -> list[Any]:
+    return [tensor.detach().clone() for tensor in _tensors(session)]
+
+
+def _restore(session: TorchSession, values: Sequence[Any]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(_tensors(session), values, strict=False):
+            tensor.copy_(value)
+
+
+def _key(batch: Batch, device: Any) -> Hashable | None:
+    """What batches must have in common to be put in the same place."""
+    if not all(torch.is_tensor(value) for value in batch.values()):
+        return None
+    return device, tuple((name, tuple(value.shape), value.dtype) for name, value in batch.items())
+
+
+def _kind(session: TorchSession) -> Hashable:
+    """What members must have in common for a comparison of one to speak for the others."""
+    optimizers = [(type(one), _settings(one, of=bool)) for one in session.optimizers]
+    return type(session.task), str(session.model), str(optimizers), str(session.device)
+
+
+def _footing(session: TorchSession, key: Hashable, room: int) -> Hashable:
+    """All that a captured step relies on."""
+    places = tuple(tensor.data_ptr() for tensor in _tensors(session))
+    return key, room, places, str([_settings(optimizer) for optimizer in session.optimizers])
+
+
+def _settings(optimizer: Any, of: type = object) -> list[dict[str, Any]]:
+    """The settings of each group, but for tensors on the device, which are read where they are."""
+    return [
+        {
+            name: value.item() if torch.is_tensor(value) else value
+            for name, value in group.items()
+            if name != "params" and isinstance(value, of) and not (torch.is_tensor(value) and value.is_cuda)
+        }
+        for group in optimizer.param_groups
+    ]

@@ -1,0 +1,163 @@
+"""Captured steps on CUDA: the bits of eager ones, or a reason why not. Runs where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.frameworks.torch import TorchSession
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
+    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
+    "fused sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, fused=True),
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, capturable=True),
+    "fused adam": lambda p, lr: torch.optim.Adam(p, lr=lr, fused=True),
+    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=torch.tensor(lr), fused=True),
+    "rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr=lr, capturable=True),
+}
+
+
+class Batches:
+    def __init__(self, shape: tuple[int, ...] = (20,), count: int = 9, ragged: bool = True, seed: int = 0) -> None:
+        self.shape, self.count, self.ragged, self.seed = shape, count, ragged, seed
+        self.rows = 64 * count - 24 * ragged
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        generator = torch.Generator().manual_seed(self.seed)
+        for number in range(self.count):
+            rows = 40 if self.ragged and number == self.count - 1 else 64
+            x = torch.randn(rows, *self.shape, generator=generator)
+            yield {"x": x.cuda(), "y": torch.randint(0, 3, (rows,), generator=generator).cuda()}
+
+
+class Task(hop.TorchTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        width = config.get("width", 32)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(20, width),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(config.get("dropout", 0.0)),
+            torch.nn.Linear(width, 3),
+        )
+        optimizer = OPTIMIZERS[config["optimizer"]](model.parameters(), config["lr"])
+        return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+class Images(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.LazyLinear(3),
+        )
+        model(torch.zeros(2, 3, 8, 8))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+
+
+def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
+    return [task.open(config, seed=number, device="cuda:0", threads=1) for number, config in enumerate(configs)]
+
+
+def bits(one: TorchSession, folder: Path) -> bytes:
+    one.save(folder / "bits")
+    return (folder / "bits").read_bytes()
+
+
+def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)) -> Any:
+    """Three units, each on other data, an evaluation and a hop in between; returns what was captured of each."""
+    alone, together = (several(task, configs) for _ in range(2))
+    last = [False, True]
+    captures = []
+    for unit, ragged in enumerate((True, False, True)):
+        batches = Batches(shape, ragged=ragged, seed=unit)
+        found = task.flotilla(together).train(batches, last=[last[unit % 2]] * len(configs))
+        captures.append([one.aboard for one in together])
+        assert found == [one.train(batches, last=last[unit % 2]) for one in alone]
+        assert task.flotilla(together).evaluate(batches, seed=3) == [one.evaluate(batches, seed=3) for one in alone]
+        assert [bits(one, folder) for one in together] == [bits(one, folder) for one in alone]
+        if unit == 1:
+            together[0].save(folder / "hop")
+            together[0] = task.open(configs[0], seed=99, device="cuda:0", threads=1)
+            together[0].load(folder / "hop")
+    return captures
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_bits_of_eager_training(tmp_path, name):
+    configs = [{"optimizer": name, "lr": lr, "dropout": drop} for lr, drop in ((0.1, 0.5), (0.01, 0.0), (0.03, 0.2))]
+    captures = compare(Task(), configs, tmp_path)
+    assert all(capture is not None for unit in captures for capture in unit)
+
+
+def test_a_capture_holds_while_nothing_moves(tmp_path):
+    configs = [{"optimizer": "adam", "lr": 0.1}] * 2
+    members = several(Task(), configs)
+    Task().flotilla(members).train(Batches(), last=[False, False])
+    before = [one.aboard for one in members]
+    Task().flotilla(members).train(Batches(), last=[True, True])
+    assert [one.aboard for one in members] == before
+    Task().flotilla(members).train(Batches(), last=[True, True])  # the learning rate has changed
+    assert all(one.aboard is not old for one, old in zip(members, before, strict=True))
+
+
+def test_convolutions_and_batch_norm(tmp_path):
+    captures = compare(Images(), [{"lr": lr} for lr in (0.1, 0.05, 0.01, 0.2)], tmp_path, (3, 8, 8))
+    assert all(capture is not None for unit in captures for capture in unit)
+
+
+class Plain(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, *_ = super().build({**config, "optimizer": "sgd"})
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+
+class Peeking(Task):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        return loss * 2 if loss.item() > 1e9 else loss
+
+
+class Gathering(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, *_ = super().build({**config, "optimizer": "sgd"})
+        return model, torch.optim.Adagrad(model.parameters(), lr=config["lr"])
+
+
+class Noisy(Task):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return super().loss(model, batch) * (1 + 0.01 * float(torch.rand(1)))
+
+
+@pytest.mark.parametrize("task", [Plain, Peeking, Gathering, Noisy])
+def test_what_cannot_be_captured_trains_all_the_same(tmp_path, task, capfd):
+    configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
+    captures = compare(task(), configs, tmp_path)
+    assert not any(capture for unit in captures for capture in unit)
+    said = capfd.readouterr().err
+    assert said.count("steps are not captured") == 1
+    assert task is not Plain or "capturable=True" in said
+
+
+def test_a_member_with_nan_leaves_the_others_alone(tmp_path):
+    configs = [{"optimizer": "adam", "lr": lr} for lr in (0.1, float("inf"), 0.01)]
+    alone, together = (several(Task(), configs) for _ in range(2))
+    found = Task().flotilla(together).train(Batches(), last=[True] * 3)
+    assert "the loss is nan" in str(found[1])
+    assert [found[0], found[2]] == [alone[n].train(Batches(), last=True) for n in (0, 2)]
+    assert [bits(together[n], tmp_path) for n in (0, 2)] == [bits(alone[n], tmp_path) for n in (0, 2)]
