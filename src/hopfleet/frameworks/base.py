@@ -166,6 +166,10 @@ class TrackedConfig(dict[str, Any]):
                 unread.append(self._prefix + key)
         return tuple(unread)
 
+    def share(self, other: TrackedConfig) -> None:
+        """What was read of another configuration for both counts as read of this one too."""
+        self._seen |= other._seen
+
     def __getitem__(self, key: str) -> Any:
         self._seen.add(self._prefix + key)
         return super().__getitem__(key)

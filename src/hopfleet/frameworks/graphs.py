@@ -72,7 +72,7 @@ class Graphs(Eager):
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
         self._room = len(batches)
         self._captures: dict[Member, Capture] = {}
-        self._ready = torch.cuda.Event()
+        self._ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         results = super().train(batches, last=last)
         # Nobody knows how long each one's kernels took.
         self.shares = [1 / len(results)] * len(results)

@@ -1,0 +1,455 @@
+"""A flotilla as one program: members of one architecture, with their weights stacked, take every step at once.
+
+One batched operation does what as many small ones did, so the overhead of each is paid once for all members. The sums
+inside a batched product are taken in another order than alone, so the last bits differ: this is for ``fuse="fast"``,
+and how far the first step is off is measured and told.
+
+Weights and what the optimizer gathers lie in one table, a row for each member. The members' own tensors are views of
+their rows: a member can be evaluated, saved or leave at any time without a copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.func import functional_call, grad_and_value, vmap
+
+from hopfleet.errors import describe
+from hopfleet.frameworks import randomness
+from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.together import Eager, Member
+from hopfleet.frameworks.torch import Steps, TorchSession, rows_of
+
+Table = Any
+"""A tensor with a row for each member."""
+
+
+class Unstackable(Exception):
+    """Why members cannot be stacked."""
+
+
+# ------------------------------------------------------------------------------------------------- optimizers
+
+
+class Flags(NamedTuple):
+    """Settings that are the same for all members, because they change what is computed."""
+
+    nesterov: bool
+    decoupled: bool
+
+
+Update = Callable[[Table, Table, dict[str, Table], Mapping[str, Table], Table, Flags], None]
+"""Makes one step, given weights, gradients, state and settings of a group and the number of steps with this one."""
+
+
+def _sgd(
+    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
+) -> None:
+    grads = grads + of["weight_decay"] * weights
+    if "momentum_buffer" in state:
+        momentum = state["momentum_buffer"]
+        # The first gradient is taken whole.
+        kept = torch.where(steps > 1, 1 - of["dampening"], torch.ones_like(steps))
+        momentum.mul_(of["momentum"]).add_(kept * grads)
+        grads = grads + of["momentum"] * momentum if flags.nesterov else momentum
+    weights.sub_(of["lr"] * grads)
+
+
+def _adam(
+    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
+) -> None:
+    if flags.decoupled:
+        weights.mul_(1 - of["lr"] * of["weight_decay"])
+    else:
+        grads = grads + of["weight_decay"] * weights
+    first, second = state["exp_avg"], state["exp_avg_sq"]
+    first.lerp_(grads, (1 - of["beta1"]).expand_as(grads))
+    second.mul_(of["beta2"]).add_((1 - of["beta2"]) * grads * grads)
+    size = second
+    if "max_exp_avg_sq" in state:
+        size = torch.maximum(state["max_exp_avg_sq"], second, out=state["max_exp_avg_sq"])
+    scale = of["lr"] / (1 - of["beta1"] ** steps)
+    root = (1 - of["beta2"] ** steps) ** 0.5
+    weights.sub_(scale * first / (size.sqrt() / root + of["eps"]))
+
+
+def _rmsprop(
+    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
+) -> None:
+    grads = grads + of["weight_decay"] * weights
+    square = state["square_avg"]
+    square.mul_(of["alpha"]).add_((1 - of["alpha"]) * grads * grads)
+    spread = square
+    if "grad_avg" in state:
+        state["grad_avg"].lerp_(grads, (1 - of["alpha"]).expand_as(grads))
+        spread = square - state["grad_avg"] ** 2
+    step = grads / (spread.sqrt() + of["eps"])
+    if "momentum_buffer" in state:
+        step = state["momentum_buffer"].mul_(of["momentum"]).add_(step)
+    weights.sub_(of["lr"] * step)
+
+
+def _adagrad(
+    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
+) -> None:
+    grads = grads + of["weight_decay"] * weights
+    state["sum"].add_(grads * grads)
+    weights.sub_(of["lr"] / (1 + (steps - 1) * of["lr_decay"]) * grads / (state["sum"].sqrt() + of["eps"]))
+
+
+UPDATES: Mapping[type, Update] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adam,
+    torch.optim.RMSprop: _rmsprop,
+    torch.optim.Adagrad: _adagrad,
+}
+
+ALIKE = ("nesterov", "amsgrad", "centered", "maximize")
+"""Settings that members of one kind share."""
+
+
+def _gathers(optimizer: Any, group: Mapping[str, Any]) -> list[str]:
+    """What an optimizer keeps for each weight."""
+    match optimizer:
+        case torch.optim.SGD():
+            return ["momentum_buffer"] if group["momentum"] else []
+        case torch.optim.Adam():
+            return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
+        case torch.optim.RMSprop():
+            names = ["square_avg", *(["momentum_buffer"] if group["momentum"] else [])]
+            return [*names, *(["grad_avg"] if group["centered"] else [])]
+        case _:
+            return ["sum"]
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among the settings of a group."""
+    numbers = {name: float(value) for name, value in group.items() if _is_number(value)}
+    if "betas" in group:
+        numbers["beta1"], numbers["beta2"] = map(float, group["betas"])
+    return numbers
+
+
+def _is_number(value: Any) -> bool:
+    return (torch.is_tensor(value) and not value.ndim) or type(value) in (int, float)
+
+
+# ----------------------------------------------------------------------------------------------------- models
+
+
+class Dropout(torch.nn.Module):
+    """Dropout with a rate for each member."""
+
+    rate: torch.Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.register_buffer("rate", torch.tensor(rate))
+
+    def forward(self, x: Any) -> Any:
+        if not self.training:
+            return x
+        kept = torch.rand_like(x) >= self.rate
+        return x * kept / (1 - self.rate).clamp(min=1e-12)
+
+
+def _with_rates(model: Any) -> None:
+    """Put our own dropout in place of torch's."""
+    for module in model.modules():
+        for name, child in list(module.named_children()):
+            if type(child) is torch.nn.Dropout:
+                setattr(module, name, Dropout(child.p))
+
+
+class Loss(torch.nn.Module):
+    """The loss of a task as a module, so that all it reads can be handed in."""
+
+    def __init__(self, task: Any, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._task = [task]
+
+    def forward(self, batch: Batch, config: Mapping[str, Any]) -> Any:
+        task = self._task[0]
+        task.config = config
+        return task.loss(self.model, batch)
+
+
+def kind(session: TorchSession) -> Hashable:
+    """Members of one kind can be stacked."""
+    if len(session.optimizers) != 1 or type(session.optimizers[0]) not in UPDATES:
+        names = [type(one).__name__ for one in session.optimizers] or ["none"]
+        raise Unstackable(f"the optimizer is {', '.join(names)}")
+    if session.scaler is not None:
+        raise Unstackable("a gradient scaler looks at values")
+    optimizer = session.optimizers[0]
+    layers = [
+        (name, type(module), "" if isinstance(module, torch.nn.Dropout) else module.extra_repr())
+        for name, module in session.model.named_modules()
+    ]
+    shapes = [(name, tuple(value.shape), value.dtype) for name, value in session.model.named_parameters()]
+    groups = [
+        (
+            [tuple(p.shape) for p in group["params"]],
+            [bool(group.get(flag)) for flag in ALIKE],
+            _gathers(optimizer, group),
+        )
+        for group in optimizer.param_groups
+    ]
+    words = {key: value for key, value in dict.items(session.config) if not isinstance(value, float)}
+    return str((layers, shapes, type(optimizer), groups, words, session.device, session.counters["units"] == 0))
+
+
+# -------------------------------------------------------------------------------------------------- the stack
+
+
+class Stack:
+    """Members of one kind in one table: ``weights`` and each entry of ``state`` have a row for each of them."""
+
+    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+        self.sessions = sessions
+        first = sessions[0]
+        names = {id(parameter): name for name, parameter in first.model.named_parameters()}
+        self._groups: list[tuple[slice, dict[str, Table]]] = []
+        self._names: list[str] = []
+        self._columns: list[slice] = []
+        for group in first.optimizers[0].param_groups:
+            start = self._width
+            for parameter in group["params"]:
+                self._names.append(names[id(parameter)])
+                self._columns.append(slice(self._width, self._width + parameter.numel()))
+            self._groups.append((slice(start, self._width), {}))
+        self._shapes = [tuple(parameter.shape) for parameter in self._members(0)]
+        self.weights = torch.stack([torch.cat([p.detach().reshape(-1) for p in self._members(i)]) for i in self._rows])
+        self._parameters = self._views(self.weights)
+        for row in self._rows:
+            for parameter, columns, shape in zip(self._members(row), self._columns, self._shapes, strict=True):
+                parameter.data = self.weights[row, columns].view(shape)
+        self._gather()
+        self._loss = Loss(first.task, copy.deepcopy(first.model))
+        _with_rates(self._loss.model)
+        self._loss.train()
+        self._frozen = self._others()
+        self._scalars = self._configs()
+        self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
+
+    @property
+    def _width(self) -> int:
+        return self._columns[-1].stop if self._columns else 0
+
+    @property
+    def _rows(self) -> range:
+        return range(len(self.sessions))
+
+    def _members(self, row: int) -> list[Any]:
+        """The parameters of one member, in the order of the columns."""
+        return [p for group in self.sessions[row].optimizers[0].param_groups for p in group["params"]]
+
+    def _views(self, table: Table) -> dict[str, Table]:
+        rows = len(self.sessions)
+        places = zip(self._names, self._columns, self._shapes, strict=True)
+        return {f"model.{name}": table[:, columns].view(rows, *shape) for name, columns, shape in places}
+
+    # ------------------------------------------------------------------------------------- what is handed in
+
+    def _gather(self) -> None:
+        """Lay out what the optimizers have gathered so far."""
+        optimizers = [session.optimizers[0] for session in self.sessions]
+        wanted = sorted({name for group in optimizers[0].param_groups for name in _gathers(optimizers[0], group)})
+        self.state = {name: torch.zeros_like(self.weights) for name in wanted}
+        counts = []
+        for row, optimizer in enumerate(optimizers):
+            count = 0.0
+            for parameter, columns in zip(self._members(row), self._columns, strict=True):
+                state = optimizer.state.get(parameter, {})
+                for name in wanted:
+                    if state.get(name) is not None:
+                        self.state[name][row, columns] = state[name].reshape(-1)
+                        count = max(count, 2.0)  # SGD only wants to know whether it has begun
+                count = float(state["step"]) if "step" in state else count
+            counts.append([count])
+        self.steps = torch.tensor(counts, dtype=self.weights.dtype, device=self.weights.device)
+
+    def _others(self) -> dict[str, Table]:
+        """Buffers, rates of dropout, and parameters that no optimizer has."""
+        mine = set(self._parameters)
+        found: dict[str, Table] = {}
+        models = [dict(session.model.named_modules()) for session in self.sessions]
+        for name, value in [*self._loss.named_buffers(), *self._loss.named_parameters()]:
+            if name in mine:
+                continue
+            path, _, last = name.removeprefix("model.").rpartition(".")
+            if last == "rate" and isinstance(self._loss.get_submodule(f"model.{path}" if path else "model"), Dropout):
+                rates = [model[path].p for model in models]
+                found[name] = torch.tensor(rates, device=value.device)
+            else:
+                found[name] = torch.stack([getattr(model[path], last).detach() for model in models])
+                for row, model in enumerate(models):
+                    getattr(model[path], last).data = found[name][row]
+        return found
+
+    def _configs(self) -> dict[str, Table]:
+        """The numbers of the configurations that are not the same for all."""
+        configs = [dict(dict.items(session.config)) for session in self.sessions]
+        differ = [k for k, v in configs[0].items() if isinstance(v, float) and any(c[k] != v for c in configs)]
+        return {key: torch.tensor([c[key] for c in configs], device=self.weights.device) for key in differ}
+
+    def _of_one(
+        self, mine: Mapping[str, Any], others: Mapping[str, Any], scalars: Mapping[str, Any], batch: Batch
+    ) -> Any:
+        """The loss of one member; under vmap, of all of them."""
+        config = {**dict(dict.items(self.sessions[0].config)), **scalars}
+        return functional_call(self._loss, {**mine, **others}, (dict(batch), config))
+
+    # ------------------------------------------------------------------------------------------------ a step
+
+    def read_settings(self) -> None:
+        """Take over the settings of all optimizers, as they are now."""
+        for index, (_, settings) in enumerate(self._groups):
+            groups = [session.optimizers[0].param_groups[index] for session in self.sessions]
+            numbers = [_settings(group) for group in groups]
+            for name in numbers[0]:
+                column = [[entry[name]] for entry in numbers]
+                settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
+
+    def step(self, batch: Batch) -> Table:
+        """Train all members on a batch; returns their losses."""
+        grads, losses = self.gradients(batch)
+        self.steps += 1
+        optimizer = self.sessions[0].optimizers[0]
+        update = UPDATES[type(optimizer)]
+        with torch.no_grad():
+            for group, (columns, settings) in zip(optimizer.param_groups, self._groups, strict=True):
+                state = {name: self.state[name][:, columns] for name in _gathers(optimizer, group)}
+                flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
+                downhill = -grads[:, columns] if group.get("maximize") else grads[:, columns]
+                update(self.weights[:, columns], downhill, state, settings, self.steps, flags)
+        return losses
+
+    def gradients(self, batch: Batch) -> tuple[Table, Table]:
+        grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
+        rows = len(self.sessions)
+        return torch.cat([grads[f"model.{name}"].reshape(rows, -1) for name in self._names], dim=1), losses.detach()
+
+    def deviation(self, batch: Batch) -> float:
+        """How far the first member's gradients are off, compared with the largest of them. Changes nothing."""
+        session = self.sessions[0]
+        kept = [buffer.clone() for buffer in session.model.buffers()]
+        session.take_over()
+        mine = self._members(0)
+        loss = session.task.loss(session.model, dict(batch))
+        alone = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, mine)])
+        for buffer, value in zip(session.model.buffers(), kept, strict=True):
+            buffer.copy_(value)
+        others = {name: value.clone() for name, value in self._frozen.items()}
+        stacked = self.gradients(batch)[0][0]
+        for name, value in others.items():
+            self._frozen[name].copy_(value)
+        return float((stacked - alone).abs().max() / alone.abs().max().clamp(min=1e-30))
+
+    def settle(self) -> None:
+        """Let every optimizer know what it would have gathered by itself."""
+        seen = self.sessions[0].config
+        for row, session in enumerate(self.sessions):
+            optimizer = session.optimizers[0]
+            session.config.share(seen)
+            for group in optimizer.param_groups:
+                wanted = _gathers(optimizer, group)
+                there = group.get("capturable") or group.get("fused")
+                for parameter in group["params"]:
+                    columns = self._columns[[id(p) for p in self._members(row)].index(id(parameter))]
+                    state = optimizer.state[parameter]
+                    for name in wanted:
+                        state[name] = self.state[name][row, columns].view(parameter.shape)
+                    if type(optimizer) is not torch.optim.SGD:
+                        where = parameter.device if there else "cpu"
+                        state["step"] = torch.tensor(float(self.steps[row]), device=where)
+
+
+class Stacked(Eager):
+    """Members of one kind as one program; the others one after another."""
+
+    def _go(self, members: Sequence[Member], batches: Batches) -> None:
+        self._stacks: list[tuple[Stack, list[Member]]] | None = None
+        self._losses: list[list[Table]] = []
+        self._counts: list[int] = []
+        super()._go(members, batches)
+        stacks: list[tuple[Stack, list[Member]]] = self._stacks or []
+        for (stack, crew), losses in zip(stacks, self._losses, strict=True):
+            stack.settle()
+            for row, member in enumerate(crew):
+                steps = member.work
+                assert isinstance(steps, Steps)
+                steps.note(torch.stack(losses)[:, row], *self._counts)
+
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        eager = Eager(self.sessions)
+        results = eager.evaluate(batches, seed=seed)
+        self.shares = eager.shares
+        return results
+
+    def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
+        if self._stacks is None:
+            self._stacks = list(self._stacked(members, batch))
+            self._losses = [[] for _ in self._stacks]
+        stacked: set[Member] = set()
+        self._counts.append(rows_of(batch))
+        device = self.sessions[0].device
+        quick = randomness.QUICK & randomness.names(device)
+        still = randomness.current(device, quick)
+        for (stack, crew), losses in zip(self._stacks, self._losses, strict=True):
+            stacked.update(crew)
+            captain = crew[0]
+            session = captain.session
+            randomness.put(captain.random, device, quick)
+            began = time.perf_counter()
+            losses.append(stack.step(batch))
+            spent = (time.perf_counter() - began) / len(crew)
+            captain.random |= randomness.current(device, quick)
+            for member in crew:
+                member.seconds += spent
+                if session.task.lr_step == "batch" and member.session.schedulers:
+                    member.session.take_over()
+                    member.work.step_schedule()  # type: ignore[attr-defined]
+            if session.task.lr_step == "batch":
+                stack.read_settings()
+        randomness.put(still, device, quick)
+        return [member for member in members if member not in stacked]
+
+    def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
+        kinds: dict[Hashable, list[Member]] = {}
+        for member in members:
+            try:
+                kinds.setdefault(kind(member.session), []).append(member)
+            except Unstackable as reason:
+                _tell(f"trials train in turn: {reason}")
+        for crew in kinds.values():
+            if len(crew) == 1:
+                continue
+            try:
+                stack = Stack([member.session for member in crew])
+                stack.read_settings()
+                off = stack.deviation(batch)
+            except Exception as error:
+                _tell(f"trials train in turn: {describe(error)}")
+                continue
+            _tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
+            for member in crew:
+                member.draws = frozenset()
+                member.session.optimizers[0]._opt_called = True  # else schedules warn that it never steps
+            yield stack, crew
+
+
+_told: set[str] = set()
+
+
+def _tell(text: str) -> None:
+    if text not in _told:
+        _told.add(text)
+        sys.stderr.write(f"hopfleet: {text}\n")

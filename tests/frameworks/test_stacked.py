@@ -1,0 +1,161 @@
+"""Members as one program: as good as alone but for rounding, whatever the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.frameworks import stacked
+from hopfleet.frameworks.stacked import Stacked
+from hopfleet.frameworks.torch import TorchSession
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p, c: torch.optim.SGD(p, lr=c["lr"], weight_decay=c["decay"]),
+    "momentum": lambda p, c: torch.optim.SGD(p, lr=c["lr"], momentum=c["beta"], dampening=0.1, weight_decay=c["decay"]),
+    "nesterov": lambda p, c: torch.optim.SGD(p, lr=c["lr"], momentum=c["beta"], nesterov=True, maximize=True),
+    "adam": lambda p, c: torch.optim.Adam(p, lr=c["lr"], betas=(c["beta"], 0.99), weight_decay=c["decay"]),
+    "amsgrad": lambda p, c: torch.optim.Adam(p, lr=c["lr"], amsgrad=True),
+    "adamw": lambda p, c: torch.optim.AdamW(p, lr=c["lr"], betas=(c["beta"], 0.99), weight_decay=c["decay"]),
+    "rmsprop": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], alpha=c["beta"], weight_decay=c["decay"]),
+    "centered": lambda p, c: torch.optim.RMSprop(p, lr=c["lr"], momentum=c["beta"], centered=True),
+    "adagrad": lambda p, c: torch.optim.Adagrad(p, lr=c["lr"], lr_decay=0.1, weight_decay=c["decay"]),
+}
+
+
+class Batches:
+    rows = 56
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        generator = torch.Generator().manual_seed(0)
+        for rows in (16, 16, 16, 8):
+            x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
+            yield {"x": x, "y": torch.randint(0, 3, (rows,), generator=generator)}
+
+
+class Task(hop.TorchTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(6, config.get("width", 8)),
+            torch.nn.BatchNorm1d(config.get("width", 8)) if config.get("norm") else torch.nn.ReLU(),
+            torch.nn.Dropout(config.get("dropout", 0.0)),
+            torch.nn.Linear(config.get("width", 8), 3),
+        ).double()
+        model[0].bias.requires_grad_(False)
+        groups = [
+            {"params": [model[0].weight]},
+            {"params": [*model[1].parameters(), *model[3].parameters()], "lr": 2 * config["lr"]},
+        ]
+        optimizer = OPTIMIZERS[config["optimizer"]](groups, config)
+        return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"]) * self.config["weight"]
+
+
+def configs(name: str, count: int = 4, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"optimizer": name, "lr": 0.01 * (n + 1), "beta": 0.8 + 0.05 * n, "decay": 0.1 * n, "weight": 1.0 + n, **more}
+        for n in range(count)
+    ]
+
+
+def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
+    return [task.open(config, seed=number, device="cpu", threads=1) for number, config in enumerate(configs)]
+
+
+def values(one: TorchSession) -> list[Any]:
+    state = one.optimizers[0].state
+    gathered = [v for p in one.model.parameters() for _, v in sorted(state.get(p, {}).items()) if torch.is_tensor(v)]
+    return [*one.model.state_dict().values(), *gathered]
+
+
+def close(one: TorchSession, other: TorchSession) -> None:
+    for mine, theirs in zip(values(one), values(other), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch):
+    monkeypatch.setattr(stacked, "_told", set())
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_as_alone_but_for_rounding(name, norm, capsys):
+    """Two units together, one alone, one together in other company; doubles, so that mistakes show."""
+    task = Task()
+    alone, together = (several(task, configs(name, norm=norm)) for _ in range(2))
+    for unit, crew in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0], [1, 0, 3]]):
+        flotilla = Stacked([together[n] for n in crew])
+        found = flotilla.train(Batches(), last=[unit % 2 == 1] * len(crew))
+        for n, sums in zip(crew, found, strict=True):
+            expected = alone[n].train(Batches(), last=unit % 2 == 1)
+            assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
+            close(together[n], alone[n])
+    assert flotilla.evaluate(Batches(), seed=1)[0].keys() == {"loss"}
+    assert together[0].unused() == alone[0].unused() == together[3].unused()
+    assert "are stacked" in capsys.readouterr().err
+
+
+def test_per_batch_schedules_and_dropout_rates(capsys):
+    class Quick(Task):
+        lr_step = "batch"
+
+    alone, together = (several(Quick(), configs("adam", dropout=0.0)) for _ in range(2))
+    Stacked(together).train(Batches(), last=[True] * 4)
+    for one, other in zip(alone, together, strict=True):
+        one.train(Batches(), last=True)
+        close(one, other)
+    rates = [{**config, "dropout": 0.25 * n} for n, config in enumerate(configs("adam"))]
+    alone, together = (several(Task(), rates) for _ in range(2))
+    Stacked(together).train(Batches(), last=[True] * 4)
+    alone[0].train(Batches(), last=True)
+    close(alone[0], together[0])  # no dropout, though its neighbours have some
+    assert capsys.readouterr().err.count("are stacked") >= 1
+
+
+class Peeking(Task):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        return loss if loss.item() < 1e9 else loss * 2
+
+
+def test_who_cannot_be_stacked_trains_in_turn(tmp_path, capsys):
+    """Another width, an optimizer that nobody stacks, a look at values: the bits that they have alone."""
+    odd = [{**configs("adam")[0], "width": 5}, *configs("nadam", 1)]
+    OPTIMIZERS["nadam"] = lambda p, c: torch.optim.NAdam(p, lr=c["lr"])
+    try:
+        for task, some in ((Task(), [*configs("adam", 2), *odd]), (Peeking(), configs("sgd"))):
+            alone, together = (several(task, some) for _ in range(2))
+            found = Stacked(together).train(Batches(), last=[True] * 4)
+            expected = [one.train(Batches(), last=True) for one in alone]
+            start = 2 if isinstance(task, Peeking) is False else 0
+            assert found[start:] == expected[start:]
+            assert all(
+                torch.equal(a, b)
+                for n in range(start, 4)
+                for a, b in zip(values(alone[n]), values(together[n]), strict=True)
+            )
+    finally:
+        del OPTIMIZERS["nadam"]
+    said = capsys.readouterr().err
+    assert "trials train in turn: the optimizer is NAdam" in said
+    assert said.count("trials train in turn") == 2
+
+
+def test_a_member_with_nan_leaves_the_others_alone():
+    some = configs("adam")
+    some[1]["weight"] = float("nan")
+    alone, together = (several(Task(), some) for _ in range(2))
+    found = Stacked(together).train(Batches(), last=[True] * 4)
+    assert "the loss is nan" in str(found[1])
+    for n in (0, 2, 3):
+        alone[n].train(Batches(), last=True)
+        close(alone[n], together[n])
