@@ -24,8 +24,9 @@ import torch
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
-from hopfleet.frameworks.torch import Steps, TorchSession, rows_of
+from hopfleet.frameworks.torch import TorchSession
 
 CHECKS = 3
 """How often the first step of a kind of member is replayed and compared."""
@@ -193,6 +194,8 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
         raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(member.draws - DEVICE))})")
     if session.scaler is not None:
         raise Refused("a gradient scaler looks at values")
+    if session.habits.accumulate > 1:
+        raise Refused("gradients are gathered over several batches")
     device = session.device
     generator = torch.Generator(device)
     generator.set_state(member.random["device"])
@@ -294,7 +297,7 @@ def _same_bits(one: Any, other: Any) -> bool:
 
 def _tensors(session: TorchSession) -> list[Any]:
     """All that a step may change: weights, buffers and what optimizers have gathered."""
-    found = [*session.model.parameters(), *session.model.buffers()]
+    found = [*session.model.parameters(), *session.model.buffers(), *session.average]
     for optimizer in session.optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:

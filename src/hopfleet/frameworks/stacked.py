@@ -22,8 +22,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
-from hopfleet.frameworks.torch import Steps, TorchSession, rows_of
+from hopfleet.frameworks.torch import TorchSession
 
 Table = Any
 """A tensor with a row for each member."""
@@ -188,6 +189,8 @@ def kind(session: TorchSession) -> Hashable:
         raise Unstackable(f"the optimizer is {', '.join(names)}")
     if session.scaler is not None:
         raise Unstackable("a gradient scaler looks at values")
+    if not session.habits.plain or session.habits.compile:
+        raise Unstackable("the task clips, averages, gathers or compiles, or has another precision")
     optimizer = session.optimizers[0]
     layers = [
         (name, type(module), "" if isinstance(module, torch.nn.Dropout) else module.extra_repr())

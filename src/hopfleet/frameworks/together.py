@@ -13,6 +13,7 @@ If one of the first two is broken, nobody's result can be trusted, and Entangled
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,8 @@ import torch
 
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Result
-from hopfleet.frameworks.torch import Steps, TorchSession, process_settings, summed
+from hopfleet.frameworks.steps import Steps
+from hopfleet.frameworks.torch import TorchSession, process_settings, summed
 
 LATE = "a trial drew from a random stream that it had left alone in its first batch"
 WRITTEN = "the task writes into the tensors of its batch; let it make new ones"
@@ -78,7 +80,7 @@ class Eager(Flotilla):
         def close(session: TorchSession, steps: Steps, over: bool) -> Callable[[], dict[str, Any]]:
             return lambda: session.end_unit(steps.result(), batches.rows, last=over)
 
-        steps = [Steps(session.task, session.model) for session in self.sessions]
+        steps = [Steps(session) for session in self.sessions]
         with process_settings(self.sessions[0]):
             members = [
                 Member(session, session.random, step) for session, step in zip(self.sessions, steps, strict=True)
@@ -106,7 +108,10 @@ class Eager(Flotilla):
             ]
             for session in self.sessions:
                 session.model.eval()
-            self._go(members, batches)
+            with contextlib.ExitStack() as stack:
+                for session in self.sessions:
+                    stack.enter_context(session.averaged())
+                self._go(members, batches)
             for member, found in zip(members, lists, strict=True):
                 member.end(close(found))
         return self._results(members)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ try:
     import torch
 
     from hopfleet.frameworks import randomness, safetensors
+    from hopfleet.frameworks.steps import Habits, Steps, rows_of
 except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
@@ -40,9 +40,24 @@ class TorchTask(Task):
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
 
+    # Each of these may be a property that looks at self.config. They hold for the loop below, not for one of your own.
+    #: "float32", or "bf16" or "fp16" to compute losses and metrics in that type where it is safe (autocast).
+    precision: str = "float32"
+    #: Scale gradients down to this norm, over all parameters, if they are larger.
+    clip_norm: float | None = None
+    #: Update after so many batches, with the mean of their gradients; at the end of a unit with those that are there.
+    accumulate: int = 1
+    #: Lay out images channel by channel in memory, which convolutions may like.
+    channels_last: bool = False
+    #: Compile the model with torch.compile.
+    compile: bool = False
+    #: Evaluate, and in the end hand out, a moving average of the weights, of which each update keeps this share.
+    ema: float | None = None
+
     optimizer: Any = None
     lr_scheduler: Any = None
     scaler: Any = None
+    _session: TorchSession | None = None
     config: Mapping[str, Any] = {}
 
     def build(self, config: Mapping[str, Any]) -> Any:
@@ -61,7 +76,8 @@ class TorchTask(Task):
 
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """One sub-epoch. Who overrides it owns the loop; what it returns is recorded as ``train_<name>``."""
-        steps = Steps(self, model)
+        assert self._session is not None, "train() is called by workers"
+        steps = Steps(self._session)
         for batch in batches:
             steps(batch)
         return steps.result()
@@ -74,6 +90,7 @@ class TorchTask(Task):
     def model(self, config: Mapping[str, Any], checkpoint: Path) -> Any:
         session = self.open(config, seed=0, device="cpu", threads=torch.get_num_threads())
         session.load(checkpoint)
+        session._exchange()
         return session.model.eval()
 
     def devices(self) -> tuple[str, int]:
@@ -101,48 +118,6 @@ class TorchTask(Task):
 
     def free_memory(self) -> None:
         torch.cuda.empty_cache()
-
-
-class Steps:
-    """The loop that a task has unless it owns one, batch by batch."""
-
-    def __init__(self, task: TorchTask, model: Any) -> None:
-        self._task = task
-        self._model = model
-        self._losses: list[Any] = []
-        self._rows: list[int] = []
-
-    def __call__(self, batch: Batch) -> None:
-        self.note(self.step(batch), rows_of(batch))
-        self.step_schedule()
-
-    def step(self, batch: Batch) -> Any:
-        """Train on a batch; returns its loss."""
-        task = self._task
-        loss = task.loss(self._model, batch)
-        _check_loss(loss)
-        task.optimizer.zero_grad(set_to_none=True)
-        if task.scaler is None:
-            loss.backward()
-            task.optimizer.step()
-        else:
-            task.scaler.scale(loss).backward()
-            task.scaler.step(task.optimizer)
-            task.scaler.update()
-        return loss.detach()
-
-    def step_schedule(self) -> None:
-        task = self._task
-        if task.lr_scheduler is not None and task.lr_step == "batch":
-            task.lr_scheduler.step()
-
-    def note(self, losses: Any, *rows: int) -> None:
-        """Take down the losses of some batches."""
-        self._losses.append(losses.reshape(-1))
-        self._rows += rows
-
-    def result(self) -> Mapping[str, Any]:
-        return {"loss": _mean_loss(self._losses, self._rows)}
 
 
 class FunctionTask(TorchTask):
@@ -190,6 +165,7 @@ class TorchSession(Session):
         self._single = not isinstance(parts, Sequence) or len(parts) < 2 or not isinstance(parts[1], Sequence)
         self.model.to(self.device)
         self._move_optimizers()
+        self._adopt_habits()
         #: What a flotilla keeps with it from unit to unit.
         self.aboard: Any = None
         self._check_parameters()
@@ -202,7 +178,7 @@ class TorchSession(Session):
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()
         with self._environment():
-            result = self.task.train(self.model, batches, self.config)
+            result = self.task.train(self.callable, batches, self.config)
             return self.end_unit(result, batches.rows, last=last)
 
     def end_unit(self, result: Mapping[str, Any] | None, rows: int, *, last: bool) -> dict[str, RowSum]:
@@ -220,7 +196,7 @@ class TorchSession(Session):
         kept, self.random = self.random, randomness.seeded(seed)
         self.model.eval()
         try:
-            with self._environment(), torch.no_grad():
+            with self._environment(), torch.no_grad(), self.averaged():
                 found = [self.measure(batch) for batch in batches]
         finally:
             self.random = kept
@@ -228,7 +204,8 @@ class TorchSession(Session):
 
     def measure(self, batch: Batch) -> tuple[Mapping[str, Any], int]:
         """The metrics of one batch, and its rows. Called while the trial is at work."""
-        metrics = self.task.metrics(self.model, batch)
+        with self.habits.autocast(self.device):
+            metrics = self.task.metrics(self.callable, batch)
         if not isinstance(metrics, Mapping):
             raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
         return metrics, rows_of(batch)
@@ -259,6 +236,7 @@ class TorchSession(Session):
             ],
             "scheduler": [flatten(s.state_dict(), arrays, f"scheduler.{i}") for i, s in enumerate(self.schedulers)],
             "scaler": flatten(self.scaler.state_dict() if self.scaler else None, arrays, "scaler"),
+            "average": flatten(self.average, arrays, "average"),
             "random": flatten(randomness.pack(self.random), arrays, "random"),
             "counters": self.counters,
             "host": [name for name, tensor in arrays.named.items() if tensor.device.type == "cpu"],
@@ -328,6 +306,8 @@ class TorchSession(Session):
             scheduler.load_state_dict(unflatten(state, array))
         if self.scaler is not None and tree["scaler"] is not None:
             self.scaler.load_state_dict(unflatten(tree["scaler"], array))
+        for average, value in zip(self.average, unflatten(tree.get("average") or [], array), strict=True):
+            average.copy_(value)
         self.random = randomness.unpack(unflatten(tree["random"], lambda name: tensors[name].clone()))
         self.counters = dict(tree["counters"])
 
@@ -345,6 +325,8 @@ class TorchSession(Session):
         tensor = torch.from_numpy(np.ascontiguousarray(value))
         if dtype == "bfloat16" and tensor.dtype == torch.uint16:
             tensor = tensor.view(torch.bfloat16)
+        if self.habits.channels_last and tensor.ndim == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
@@ -365,7 +347,34 @@ class TorchSession(Session):
             task.optimizer = (self.optimizers[0] if self.optimizers else None) if self._single else self.optimizers
             task.lr_scheduler = self.schedulers[0] if len(self.schedulers) == 1 else (self.schedulers or None)
             task.scaler = self.scaler
-        task.config = self.config
+        task.config, task._session = self.config, self
+
+    def _adopt_habits(self) -> None:
+        self.task.config = self.config
+        self.habits = habits = Habits.of(self.task)
+        if habits.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        if habits.precision == "fp16" and self.scaler is None:
+            self.scaler = torch.amp.GradScaler(self.device.type)
+        #: The model as it is called: compiled or as it is.
+        self.callable = torch.compile(self.model) if habits.compile else self.model
+        #: The moving average of each parameter, if there is to be one.
+        self.average = [p.detach().clone() for p in self.model.parameters()] if habits.ema is not None else []
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Have the averaged weights in place of the newest."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for parameter, average in zip(self.model.parameters(), self.average, strict=False):
+            kept = parameter.data.clone()
+            parameter.data.copy_(average)
+            average.copy_(kept)
 
     def _move_optimizers(self) -> None:
         """What an optimizer has laid out for each parameter beforehand follows it to its device."""
@@ -396,7 +405,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
         yield
     finally:
         task = session.task
-        task.optimizer = task.lr_scheduler = task.scaler = None
+        task.optimizer = task.lr_scheduler = task.scaler = task._session = None
         if before is not None:
             randomness.put(before, session.device)
         torch.set_num_threads(threads)
@@ -434,26 +443,6 @@ def _parts(built: Any) -> tuple[Any, list[Any], list[Any], Any]:
     return parts[0], optimizers, schedulers, scaler
 
 
-def _check_loss(loss: Any) -> None:
-    if not torch.is_tensor(loss):
-        raise TaskError(f"loss() returned a {type(loss).__name__}: must be a scalar tensor")
-    if loss.ndim != 0:
-        raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
-    if not loss.requires_grad:
-        raise TaskError("loss() returned a tensor without gradient: it must depend on the model's parameters")
-
-
-def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
-    if not losses:
-        raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
-    values = torch.cat(list(losses)).double().tolist()
-    for number, value in enumerate(values, 1):
-        if not math.isfinite(value):
-            raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
-    pieces = [{"loss": RowSum.of(value, count)} for value, count in zip(values, rows, strict=True)]
-    return add(pieces)["loss"]
-
-
 def summed(found: Iterable[tuple[Mapping[str, Any], int]]) -> dict[str, RowSum]:
     """The metrics of many batches. Only here are they fetched from the device."""
     return add({name: _row_sum(name, value, rows) for name, value in metrics.items()} for metrics, rows in found)
@@ -470,13 +459,6 @@ def _row_sum(name: str, value: Any, rows: int) -> RowSum:
         return RowSum.of(float(value), rows)
     except (TypeError, ValueError) as error:
         raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
-
-
-def rows_of(batch: Batch) -> int:
-    """The rows of a batch: the length of its first column."""
-    for value in batch.values() if isinstance(batch, Mapping) else batch:
-        return len(value)
-    return 0
 
 
 # ------------------------------------------------------------------------------------------- state in, state out

@@ -1,0 +1,145 @@
+"""How a trial takes its steps: the loop that a task has unless it owns one, batch by batch, with the habits that people
+expect of a trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import Batch
+
+if TYPE_CHECKING:
+    from hopfleet.frameworks.torch import TorchSession
+
+PRECISIONS: Mapping[str, Any] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a task has said about how its trials take their steps; see ``TorchTask``."""
+
+    precision: str
+    clip_norm: float | None
+    accumulate: int
+    channels_last: bool
+    compile: bool
+    ema: float | None
+
+    @classmethod
+    def of(cls, task: Any) -> Habits:
+        habits = cls(*(getattr(task, name) for name in cls.__slots__))
+        if habits.precision not in PRECISIONS:
+            raise TaskError(f"precision={habits.precision!r}: must be one of {', '.join(PRECISIONS)}")
+        if habits.clip_norm is not None and not habits.clip_norm > 0:
+            raise TaskError(f"clip_norm={habits.clip_norm!r}: must be greater than 0, or None")
+        if type(habits.accumulate) is not int or habits.accumulate < 1:
+            raise TaskError(f"accumulate={habits.accumulate!r}: must be a whole number of batches, 1 or more")
+        if habits.ema is not None and not 0 < habits.ema < 1:
+            raise TaskError(f"ema={habits.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
+        return habits
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is forward, backward, update and nothing else."""
+        return (self.precision, self.clip_norm, self.accumulate, self.ema) == ("float32", None, 1, None)
+
+    def autocast(self, device: Any) -> contextlib.AbstractContextManager[Any]:
+        dtype = PRECISIONS[self.precision]
+        return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+class Steps:
+    """A unit of one trial, step by step. Its methods are called while the trial is at work."""
+
+    def __init__(self, session: TorchSession) -> None:
+        self._session = session
+        self._losses: list[Any] = []
+        self._rows: list[int] = []
+        #: Batches whose gradients wait for an update.
+        self._waiting = 0
+
+    def __call__(self, batch: Batch) -> None:
+        self.note(self.step(batch), rows_of(batch))
+        self.step_schedule()
+
+    def step(self, batch: Batch) -> Any:
+        """Train on a batch; returns its loss."""
+        session, habits = self._session, self._session.habits
+        with habits.autocast(session.device):
+            loss = session.task.loss(session.callable, batch)
+        _check_loss(loss)
+        if not self._waiting:
+            session.task.optimizer.zero_grad(set_to_none=True)
+        share = loss if habits.accumulate == 1 else loss / habits.accumulate
+        (share if session.scaler is None else session.scaler.scale(share)).backward()
+        self._waiting += 1
+        if self._waiting == habits.accumulate:
+            self._update()
+        return loss.detach()
+
+    def _update(self) -> None:
+        session, habits, optimizer = self._session, self._session.habits, self._session.task.optimizer
+        self._waiting = 0
+        if habits.clip_norm is not None:
+            if session.scaler is not None:
+                session.scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(session.model.parameters(), habits.clip_norm, foreach=True)
+        if session.scaler is None:
+            optimizer.step()
+        else:
+            session.scaler.step(optimizer)
+            session.scaler.update()
+        if habits.ema is not None:
+            with torch.no_grad():
+                torch._foreach_lerp_(session.average, list(session.model.parameters()), 1 - habits.ema)
+
+    def step_schedule(self) -> None:
+        task = self._session.task
+        if task.lr_scheduler is not None and task.lr_step == "batch":
+            task.lr_scheduler.step()
+
+    def note(self, losses: Any, *rows: int) -> None:
+        """Take down the losses of some batches."""
+        self._losses.append(losses.reshape(-1))
+        self._rows += rows
+
+    def result(self) -> Mapping[str, Any]:
+        """What came of all steps. Gradients that still wait are used: nothing is carried from unit to unit."""
+        if self._waiting:
+            self._update()
+        return {"loss": _mean_loss(self._losses, self._rows)}
+
+
+def rows_of(batch: Batch) -> int:
+    """The rows of a batch: the length of its first column."""
+    for value in batch.values() if isinstance(batch, Mapping) else batch:
+        return len(value)
+    return 0
+
+
+def _check_loss(loss: Any) -> None:
+    if not torch.is_tensor(loss):
+        raise TaskError(f"loss() returned a {type(loss).__name__}: must be a scalar tensor")
+    if loss.ndim != 0:
+        raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
+    if not loss.requires_grad:
+        raise TaskError("loss() returned a tensor without gradient: it must depend on the model's parameters")
+
+
+def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
+    if not losses:
+        raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
+    values = torch.cat(list(losses)).double().tolist()
+    for number, value in enumerate(values, 1):
+        if not math.isfinite(value):
+            raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
+    pieces = [{"loss": RowSum.of(value, count)} for value, count in zip(values, rows, strict=True)]
+    return add(pieces)["loss"]
