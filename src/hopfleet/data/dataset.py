@@ -115,6 +115,11 @@ class Dataset:
             return plain
         return _transformed(plain, transform, (seed, "transform", epoch or 0, partition))
 
+    def partition_bytes(self, partition: int) -> int | None:
+        """The memory that a partition takes as arrays; None if a column has rows of different shapes, or texts."""
+        cells = self._map(self._index(partition)).values()
+        return sum(column.nbytes for column in cells) if all(isinstance(c, FixedCells) for c in cells) else None
+
     def head(self, rows: int = 5) -> Batch:
         """The first rows, as one batch."""
         parts: list[Batch] = []

@@ -49,6 +49,13 @@ class Session(ABC):
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
         """A batch of numpy arrays as the framework wants it. Called from a background thread."""
 
+    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        """The batches of the first ``rows`` of a prepared partition, in an order or as it is.
+
+        Only for tasks whose ``spare_memory`` is not 0.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         """One sub-epoch; ``last`` closes the epoch. Returns what is to be known of it, e.g. the training loss."""
@@ -134,6 +141,10 @@ class Task(ABC):
     def flotilla(self, sessions: Sequence[Any]) -> Flotilla:
         """Sessions of this task, on one device, that are to train together."""
         raise NotImplementedError(self.alone)
+
+    def spare_memory(self, device: str) -> int:
+        """The free memory of a device, in bytes, if data should be kept there."""
+        return 0
 
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether an exception says that the device has no memory left."""

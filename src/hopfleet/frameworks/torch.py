@@ -113,6 +113,9 @@ class TorchTask(Task):
 
         return Eager(sessions)
 
+    def spare_memory(self, device: str) -> int:
+        return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else 0
+
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.cuda.OutOfMemoryError)
 
@@ -174,6 +177,11 @@ class TorchSession(Session):
 
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
         return {name: self._tensor(value, dtypes.get(name, "")) for name, value in batch.items()}
+
+    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        places = torch.arange(rows) if order is None else torch.from_numpy(order[:rows])
+        for some in torch.split(places.to(self.device), batch_size):
+            yield {name: column.index_select(0, some) for name, column in whole.items()}
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()

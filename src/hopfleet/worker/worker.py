@@ -41,7 +41,7 @@ from hopfleet.frameworks.base import Session
 from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.saver import Saver
-from hopfleet.worker.stream import VALID_BATCH, Stream
+from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work."""
@@ -88,6 +88,7 @@ class Worker:
         self._versions = Versions(job.checkpoints)
         self._saver = Saver(self._versions, emit, fatal, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
+        self._residence = Residence(lambda: job.task.spare_memory(device))
         #: Trials and versions whose work has run out of memory once.
         self._cramped: set[tuple[str, int]] = set()
 
@@ -253,6 +254,7 @@ class Worker:
         for name in [name for name in self._held if name != trial]:
             self._saver.wait(name)
             del self._held[name]
+        self._residence.clear()
         gc.collect()
         self._job.task.free_memory()
 
@@ -272,7 +274,8 @@ class Worker:
             job.train,
             partition,
             task=job.task,
-            prepare=session.prepare,
+            session=session,
+            residence=self._residence,
             batch_size=self._batch_size(trial),
             seed=job.seed,
             epoch=epoch,
@@ -280,7 +283,14 @@ class Worker:
         )
 
     def _valid_stream(self, session: Session, dataset: Dataset, partition: int) -> Stream:
-        return Stream(dataset, partition, task=self._job.task, prepare=session.prepare, batch_size=VALID_BATCH)
+        return Stream(
+            dataset,
+            partition,
+            task=self._job.task,
+            session=session,
+            residence=self._residence,
+            batch_size=VALID_BATCH,
+        )
 
     @contextlib.contextmanager
     def _reporting(self, command: RunUnit | Evaluate, work: Work) -> Iterator[float]:

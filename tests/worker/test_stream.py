@@ -1,0 +1,67 @@
+"""Batches picked from a partition that stays on the device are those that are read from its file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.worker.stream import Residence, Stream
+
+
+class Task(hop.TorchTask):
+    def build(self, config):
+        model = torch.nn.Linear(3, 1)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(50, 3)).astype("float32"), "y": rng.integers(0, 9, 50)}
+    return hop.partition(arrays, tmp_path / "data", partitions=2)
+
+
+def stream(data, free, residence=None, **how):
+    session = Task().open({}, seed=0, device="cpu", threads=1)
+    residence = residence or Residence(lambda: free)
+    return Stream(data, 1, task=session.task, session=session, residence=residence, batch_size=8, **how)
+
+
+@pytest.mark.parametrize("how", [{}, {"epoch": 2, "seed": 5}, {"epoch": 1, "drop_last": True}])
+def test_the_same_batches(data, how):
+    read, picked = list(stream(data, 0, **how)), list(stream(data, 10**9, **how))
+    assert len(read) == len(picked) == len(stream(data, 0, **how))
+    for one, other in zip(read, picked, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) and one[name].dtype == other[name].dtype for name in one)
+
+
+def test_writing_into_a_batch_does_not_reach_what_is_kept(data):
+    residence = Residence(lambda: 10**9)
+    for _ in range(2):
+        first = next(iter(stream(data, 0, residence)))
+        assert torch.equal(first["x"], next(iter(stream(data, 0)))["x"])
+        first["x"].zero_()
+
+
+def test_what_does_not_fit_is_read(data, tmp_path):
+    assert data.partition_bytes(0) == 25 * (3 * 4 + 8)
+    asked: list[int] = []
+    residence = Residence(lambda: asked.append(1) or 1000)
+    assert residence.find(data, 0, lambda batch, dtypes: pytest.fail("moved")) is None
+    texts = hop.partition({"x": ["a", "bc", "d"], "y": np.arange(3)}, tmp_path / "texts", partitions=1)
+    assert texts.partition_bytes(0) is None
+    assert residence.find(texts, 0, lambda batch, dtypes: pytest.fail("moved")) is None
+    assert asked == [1]
+
+
+def test_what_is_kept_is_prepared_once_and_can_be_given_back(data):
+    residence = Residence(lambda: 10**9)
+    calls: list[int] = []
+    prepare = lambda batch, dtypes: calls.append(len(batch["y"])) or batch  # noqa: E731
+    assert residence.find(data, 0, prepare) is residence.find(data, 0, prepare)
+    residence.clear()
+    residence.find(data, 0, prepare)
+    assert calls == [25, 25]
