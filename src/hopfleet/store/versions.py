@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -75,7 +76,7 @@ class Versions:
         if attempt is None:
             raise CheckpointError(f"version {version} of {trial} is not saved anywhere")
         candidates = self._names(trial, version, attempt)
-        for path in candidates:
+        for path in candidates if self._is_mine() else candidates[1:]:
             if path.is_file():
                 check(path, expected)
                 return path
@@ -185,7 +186,14 @@ class Versions:
             if not (self.shared_folder / OWNER).exists():
                 self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
-            return shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
+            return self._is_mine() and shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
+        return False
+
+    def _is_mine(self) -> bool:
+        """Whether nobody else can write into shared memory of that name: anybody might have made it before."""
+        with contextlib.suppress(OSError):
+            found = self.shared_folder.lstat()
+            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
         return False
 
 
