@@ -212,6 +212,9 @@ class _Nobody:
     def refresh(self) -> None:
         return
 
+    def waiting(self, text: str) -> None:
+        return
+
 
 def _fit(backend: Simulated, trials: int) -> None:
     with scratch() as folder:

@@ -69,8 +69,19 @@ class Desk:
         where = (worker, slot.unit.trial, slot.unit.epoch, slot.unit.partition, slot.attempt, slot.unit.work)
         return self.tell(m.UnitFailed(*where, 0.0, 1.0, "ValueError: no", "trace"))
 
+    def saving(self, version, trial="t0001"):
+        """The number of the save of a version that is under way."""
+        return max(number for number, save in self[trial].saves.items() if save.version == version)
+
     def saved(self, version, trial="t0001", *, durable=True):
-        return self.tell(m.VersionSaved(trial, version, durable, "", 0))
+        return self.tell(
+            m.VersionSaved(trial, version, durable, "abc" if durable else "", 0, self.saving(version, trial))
+        )
+
+    def saved_unasked(self, version):
+        """A version of t0001 that w1 holds lies in shared memory, as if it had been told to save it."""
+        self.controller.restore([m.SaveVersion("w1", "t0001", version, False, 90 + version)])
+        return self.saved(version, durable=False)
 
     def epoch(self, **sums):
         """Two units and an evaluation of the only trial on w1."""
@@ -117,15 +128,15 @@ def test_a_model_that_stays_is_saved_at_the_end_of_an_epoch_only():
     desk = Desk("w1")
     assert not of(desk.finished(), m.SaveVersion)
     follow = desk.finished()
-    assert follow == [m.SaveVersion("w1", "t0001", 2, True), m.Evaluate("w1", "t0001", 1, 0, 3, 2)]
+    assert follow == [m.SaveVersion("w1", "t0001", 2, True, 4), m.Evaluate("w1", "t0001", 1, 0, 3, 2)]
 
 
 def test_a_model_that_leaves_is_saved_for_others():
     desk = Desk("w1", trials=2)
-    assert of(desk.finished(), m.SaveVersion) == [m.SaveVersion("w1", "t0001", 1, False)]
+    assert of(desk.finished(), m.SaveVersion) == [m.SaveVersion("w1", "t0001", 1, False, 3)]
     desk.saved(1, durable=False)
     follow = desk.tell(m.WorkerJoined("w2"))
-    assert follow == [m.RunUnit("w2", "t0001", 1, 1, 3, 1, last=True)]
+    assert follow == [m.RunUnit("w2", "t0001", 1, 1, 4, 1, last=True, saved=3)]
 
 
 def test_metrics_of_training_and_validation():
@@ -211,9 +222,9 @@ def test_a_failed_trial_leaves_nothing_that_is_not_durable():
     desk.epoch(loss=1.0)
     desk.saved(2)
     desk.finished()
-    desk.tell(m.VersionSaved("t0001", 3, False, "", 0))
+    desk.saved_unasked(3)
     follow = desk.failed()
-    assert follow[0] == m.DropVersion("t0001", 3)
+    assert follow[0] == m.DropVersion("t0001", 3, 93)
     assert follow[1] == m.TrialEnded("t0001", TrialState.FAILED, "ValueError: no", "trace")
 
 
@@ -242,8 +253,11 @@ def test_a_failing_evaluation_waits_for_the_others():
 def test_a_state_that_cannot_be_saved_fails_the_trial():
     desk = Desk("w1")
     desk.finished()
-    assert not of(desk.tell(m.SaveFailed("t0001", 1, "TypeError: no", "trace")), m.TrialEnded)
-    assert of(desk.finished(), m.TrialEnded) == [m.TrialEnded("t0001", TrialState.FAILED, "TypeError: no", "trace")]
+    desk.finished()
+    failed = m.SaveFailed("t0001", 2, "TypeError: no", "trace", desk.saving(2))
+    assert not of(desk.tell(failed), m.TrialEnded)
+    end = of(desk.evaluated(loss=1.0), m.TrialEnded)
+    assert end == [m.TrialEnded("t0001", TrialState.FAILED, "TypeError: no", "trace")]
 
 
 # ------------------------------------------------------------------------------------------------ lost things
@@ -258,10 +272,11 @@ def test_a_lost_model_is_rolled_back_to_what_is_saved():
     desk = Desk("w1", "w2", partitions=3)
     for _ in range(2):
         desk.finished()
-    desk.tell(m.VersionSaved("t0001", 1, False, "", 0))
+    desk.saved_unasked(1)
     follow = desk.tell(m.WorkerLost("w1", "killed"))
     visited = [message.partition for message in of(desk.messages, m.UnitFinished)]
-    assert follow == [m.TrialRolledBack("t0001", 1), m.RunUnit("w2", "t0001", 1, visited[1], 4, 1, last=False)]
+    again = m.RunUnit("w2", "t0001", 1, visited[1], 92, 1, last=False, saved=91)
+    assert follow == [m.TrialRolledBack("t0001", 1), again]
 
 
 def test_an_ended_trial_whose_last_version_is_lost_trains_it_again():
@@ -273,7 +288,8 @@ def test_an_ended_trial_whose_last_version_is_lost_trains_it_again():
     follow = desk.tell(m.WorkerLost("w1", "killed"))
     assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
     desk.finished("w2")
-    assert of(desk.finished("w2"), m.SaveVersion) == [m.SaveVersion("w2", "t0001", 4, True)]
+    (save,) = of(desk.finished("w2"), m.SaveVersion)
+    assert (save.worker, save.version, save.durable) == ("w2", 4, True)
     assert of(desk.saved(4), m.TrialEnded)[0].state is TrialState.COMPLETED
     assert len(of(desk.messages, m.EpochEnded)) == 2
 
@@ -315,17 +331,19 @@ def test_a_version_that_a_worker_cannot_load_is_saved_again():
     desk.saved(1, durable=False)
     desk.tell(m.WorkerJoined("w2"))
     assert desk.controller.schedule.slots["w2"].unit.trial == "t0001"
-    follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2"))
-    assert follow == [m.SaveVersion("w1", "t0001", 1, False)]
+    follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2", 4, 3))
+    assert follow == [m.SaveVersion("w1", "t0001", 1, False, 5)]
 
 
 def test_a_version_that_nobody_has_is_trained_again():
     desk = Desk("w1")
     desk.finished()
-    follow = desk.tell(m.VersionLost("t0001", 1, "evicted", "w1"))
+    lost = m.VersionLost("t0001", 1, "evicted", "w1", 2, None)
+    follow = desk.tell(lost)
     assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
     # The worker finds the same loss a second time; what it does now is not affected.
-    assert desk.tell(m.VersionLost("t0001", 1, "evicted", "w1")) == []
+    assert desk.controller.refuses(lost)
+    assert desk.tell(lost) == []
     assert desk.controller.schedule.slots["w1"].unit is not None
 
 
@@ -334,7 +352,99 @@ def test_a_version_that_is_not_needed_is_lost_without_harm():
     desk.epoch(loss=1.0)
     desk.saved(2)
     desk.finished()
-    assert desk.tell(m.VersionLost("t0001", 2, "gone")) == []
+    assert desk.tell(m.VersionLost("t0001", 2, "gone", saved=4)) == []
+    assert not desk["t0001"].saved
+
+
+def test_a_file_that_was_replaced_is_dropped_and_a_unit_that_looked_for_it_begins_again():
+    desk = Desk("w1", trials=2, partitions=3)
+    desk.finished()
+    desk.saved(1, durable=False)
+    desk.tell(m.WorkerJoined("w2"))
+    assert desk.controller.schedule.slots["w2"].attempt == 4
+    assert desk.tell(m.OperatorAsked("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5, saved=3)]
+    assert desk.saved(1) == [], "the worker may just read it"
+    # Somebody else has deleted it, and the worker was slower than the save.
+    follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2", 4, 3))
+    assert follow[0] == m.DropVersion("t0001", 1, 3)
+    assert desk.controller.schedule.slots["w2"].unit is None
+    assert desk["t0001"].durable(1) and not desk["t0001"].stale
+
+
+def test_a_file_that_never_was_the_version_is_dropped_with_the_trial():
+    desk = Desk("w1", "w2", trials=2)
+    desk.controller.restore([m.SaveVersion("w2", "t0001", 2, True, 80)])
+    desk.finished()
+    desk.finished()
+    desk.saved(2)
+    desk.controller.restore([m.VersionSaved("t0001", 2, False, "", 0, 79)])
+    assert desk["t0001"].stale == [(2, 79)]
+    assert m.DropVersion("t0001", 2, 79) in desk.failed()
+
+
+# ------------------------------------------------------------------------------------------------- full disks
+
+
+def delay(desk, version=2, worker="w1"):
+    number = desk.saving(version)
+    return m.SaveDelayed(worker, "t0001", version, number, "v.safetensors: cannot be written (full); make room")
+
+
+def test_while_a_disk_is_full_nothing_starts():
+    desk = Desk("w1", "w2", trials=2)
+    desk.finished("w1")
+    desk.finished("w1")
+    message = delay(desk, desk["t0001"].version)
+    assert desk.tell(message) == []
+    assert not of(desk.finished("w2"), m.RunUnit, m.Evaluate)
+    follow = desk.tell(m.WorkerJoined("w3"))
+    assert follow == []
+    assert of(desk.saved(message.version), m.RunUnit, m.Evaluate)
+
+
+def test_a_lost_worker_waits_for_no_disk():
+    desk = Desk("w1", "w2")
+    desk.finished()
+    desk.finished()
+    desk.tell(delay(desk))
+    follow = desk.tell(m.WorkerLost("w1", "killed"))
+    assert not desk.controller.schedule.delayed
+    assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
+
+
+def test_a_run_that_starts_again_waits_for_no_disk():
+    desk = Desk("w1")
+    desk.finished()
+    desk.finished()
+    late = delay(desk)
+    desk.tell(late)
+    desk.tell(m.RunStarted("again"))
+    assert not desk.controller.schedule.delayed
+    assert desk.controller.refuses(late)
+
+
+def test_a_drain_does_not_wait_for_a_full_disk():
+    desk = Desk("w1", "w2", trials=2)
+    desk.finished("w1")
+    desk.finished("w1")
+    desk.tell(delay(desk, desk["t0001"].version))
+    desk.tell(m.OperatorAsked("drain"))
+    other = desk.controller.schedule.slots["w2"].unit.trial
+    desk.finished("w2")
+    assert desk.saved(1, other)[-1:] == [m.Finish(complete=False)]
+
+
+def test_a_retired_worker_is_kept_while_its_disk_is_full():
+    desk = Desk("w1", "w2")
+    desk.finished()
+    desk.finished()
+    desk.evaluated(loss=1.0)
+    desk.tell(delay(desk))
+    desk.finished("w1" if desk.controller.schedule.slots["w1"].unit else "w2")
+    desk.controller.restore([m.WorkerRetired("w1")])
+    follow = desk.tell(m.WorkerJoined("w3"))
+    assert not of(follow, m.ReleaseWorker)
+    assert m.ReleaseWorker("w1") in desk.saved(2)
 
 
 # ---------------------------------------------------------------------------------------------- late reports
@@ -346,10 +456,15 @@ LATE = [
     m.Evaluated(*WHERE, 0.0, 1.0),
     m.UnitFailed(*WHERE, Work.TRAIN, 0.0, 1.0, "error"),
     m.UnitFinished("w1", "t0001", 1, 1, 1, 1, 0.0, 1.0),
-    m.VersionSaved("t0001", 5, True, "", 0),
+    m.VersionSaved("t0001", 1, True, "", 0, 99),
     m.VersionSaved("t9999", 1, True, "", 0),
     m.VersionLost("t9999", 1, "gone"),
+    m.VersionLost("t0001", 0, "gone", "w1", 99, None),
+    m.VersionLost("t0001", 0, "gone", "w9", 1, None),
+    m.VersionLost("t0001", 0, "gone", saved=0),
+    m.SaveFailed("t0001", 1, "error", attempt=99),
     m.SaveFailed("t9999", 1, "error"),
+    m.SaveDelayed("w1", "t0001", 1, 99, "full"),
     m.WorkerLost("w9", "killed"),
 ]
 
@@ -374,10 +489,11 @@ def test_other_events_are_never_late():
 def test_draining_starts_nothing_and_saves_everything():
     desk = Desk("w1", "w2", trials=3)
     desk.finished("w1")
-    assert desk.tell(m.OperatorAsked("drain")) == [m.SaveVersion("w1", "t0001", 1, True)]
+    assert desk.tell(m.OperatorAsked("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5)]
     running = [slot.unit.trial for slot in desk.controller.schedule.slots.values()]
     follow = [*desk.finished("w1"), *desk.finished("w2")]
-    assert follow == [m.SaveVersion(w, trial, 1, True) for w, trial in zip(("w1", "w2"), running, strict=True)]
+    pairs = zip(("w1", "w2"), running, strict=True)
+    assert follow == [m.SaveVersion(*pair, 1, True, number) for number, pair in enumerate(pairs, 6)]
     assert desk.saved(1, running[0]) == desk.saved(1, running[1]) == []
     assert desk.saved(1) == [m.Finish(complete=False)]
     assert desk.tell(m.WorkerJoined("w3")) == []
@@ -402,7 +518,7 @@ def test_a_resumed_run_goes_on_where_it_stopped():
     again.restore(desk.messages)
     assert again.handle(m.RunStarted("test")) == []
     assert not again.schedule.slots
-    assert again.handle(m.WorkerJoined("w1")) == [m.RunUnit("w1", "t0002", 1, 1, 3, 0, last=False)]
+    assert again.handle(m.WorkerJoined("w1")) == [m.RunUnit("w1", "t0002", 1, 1, 4, 0, last=False)]
 
 
 def test_a_finished_run_that_is_resumed_is_finished():

@@ -50,8 +50,8 @@ class SpyVersions:
     def __init__(self, log):
         self.log = log
 
-    def drop(self, trial, version):
-        self.log.append(("act", m.DropVersion(trial, version)))
+    def drop(self, trial, version, attempt):
+        self.log.append(("act", m.DropVersion(trial, version, attempt)))
 
     def release(self):
         self.log.append(("act", "release"))
@@ -67,6 +67,9 @@ class SpyObserver:
 
     def refresh(self):
         self.refreshed += 1
+
+    def waiting(self, text):
+        self.log.append(("wait", text))
 
 
 class Bench:

@@ -264,20 +264,30 @@ def test_what_a_run_that_was_cut_leaves_is_no_fault(cut: hop.Results, name: str)
     assert [Path(fault.where).name for fault in cut.verify().faults] == ["notes.txt"]
 
 
-def test_what_a_failed_trial_leaves_is_no_fault() -> None:
+def test_what_comes_after_the_end_is_a_stray() -> None:
     results = experiment(space={"fault": hop.grid_search([False, True])}).fit(quiet=True)
-    path = results.folder.checkpoints / "t0002" / "v00004.safetensors"
+    assert results.verify().ok
+    path = results.folder.checkpoints / "t0002" / "v00004-77.safetensors"
     path.parent.mkdir(exist_ok=True)
-    path.write_text("saved while it failed")
-    verdict = results.verify()
-    assert verdict.ok and len(verdict.notes) == 1
+    path.write_text("by a worker that nobody waited for")
+    assert only(results).problem == "is a stray: the journal does not know it"
+
+
+def test_a_run_that_goes_on_tidies_up(cut: hop.Results) -> None:
+    folder = cut.folder.checkpoints / "t0001"
+    for name in ("v00004-77.safetensors", ".v00004-78.safetensors.123", "hop-00003-79.safetensors"):
+        (folder / name).write_text("half")
+    experiment(search=hop.Grid(max_epochs=4)).fit(quiet=True)
+    verdict = hop.load("whole").verify()
+    assert verdict.ok and not verdict.notes
 
 
 def test_files_that_the_run_drops_or_saves_meanwhile(results: hop.Results, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the files are read, the journal drops one model, saves a second one, and a third one anew."""
     dropped, again = results["t0001"].last_checkpoint, results["t0002"].last_checkpoint
     saved = dropped.with_name("v00009.safetensors")
-    version = int(dropped.stem[1:])
+    version = int(dropped.stem[1:6])
+    attempts = [results.history.trials[trial].saved[version].attempt for trial in ("t0001", "t0002")]
 
     def moves_on(path: Path) -> str:
         monkeypatch.setattr(module, "digest", digest)
@@ -288,9 +298,9 @@ def test_files_that_the_run_drops_or_saves_meanwhile(results: hop.Results, monke
             journal.append(
                 0.0,
                 [
-                    DropVersion("t0001", version),
+                    DropVersion("t0001", version, attempts[0]),
                     VersionSaved("t0001", 9, True, digest(saved), 3),
-                    VersionSaved("t0002", version, True, digest(again), 4),
+                    VersionSaved("t0002", version, True, digest(again), 4, attempts[1]),
                 ],
             )
         raise FileNotFoundError(path)

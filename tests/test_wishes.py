@@ -53,11 +53,11 @@ def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
     assert text == "t0001 stops after what it is doing"
     assert follow == [m.TrialStopped("t0001", "stopped by a person")]
     assert desk.refused("stop", trial="t0001") == "t0001 is about to end already"
-    assert desk.finished() == [m.SaveVersion("w1", "t0001", 2, True)]
+    assert desk.finished() == [m.SaveVersion("w1", "t0001", 2, True, 3)]
     assert of(desk.saved(2), m.TrialEnded)[0].state is TrialState.STOPPED
     text, follow = desk.granted("resume", trial="t0001")
     assert text == "t0001 goes on from epoch 0 until epoch 2"
-    assert follow == [m.TrialResumed("t0001", 2), m.RunUnit("w1", "t0001", 1, 2, 3, 2, last=True)]
+    assert follow == [m.TrialResumed("t0001", 2), m.RunUnit("w1", "t0001", 1, 2, 4, 2, True, 3, "abc")]
 
 
 def test_a_trial_stops_now():
@@ -76,9 +76,9 @@ def test_a_stopped_trial_whose_model_lies_in_shared_memory_alone_is_saved_by_any
     desk.tell(m.WorkerLost("w1", "killed"))
     _, follow = desk.granted("stop", trial="t0001")
     assert not of(follow, m.SaveVersion)  # there is nobody
-    assert m.SaveVersion("w2", "t0001", 1, True) in desk.tell(m.WorkerJoined("w2"))
+    assert m.SaveVersion("w2", "t0001", 1, True, 5, saved=3) in desk.tell(m.WorkerJoined("w2"))
     follow = desk.tell(m.WorkerLost("w2", "killed"))
-    assert m.SaveVersion("w3", "t0001", 1, True) in desk.tell(m.WorkerJoined("w3"))
+    assert m.SaveVersion("w3", "t0001", 1, True, 7, saved=3) in desk.tell(m.WorkerJoined("w3"))
     assert of(desk.saved(1), m.TrialEnded)
 
 
@@ -104,7 +104,7 @@ def test_a_trial_that_has_ended_is_deleted_with_its_models():
     desk = trained(trials=2, epochs=1, max_live=1)
     assert "t0001" in desk.controller.schedule.parked
     _, follow = desk.granted("delete", trial="t0001")
-    assert follow == [m.DropVersion("t0001", 2), m.TrialDeleted("t0001")]
+    assert follow == [m.DropVersion("t0001", 2, 4), m.TrialDeleted("t0001")]
     assert desk.controller.schedule.find("t0001") is None
 
 
@@ -119,7 +119,7 @@ def test_a_trial_that_runs_is_deleted_when_it_is_done():
 def test_a_lender_waits_for_its_clone_before_it_goes():
     desk = trained()
     _, follow = desk.granted("clone", trial="t0001", warm=True)
-    assert of(follow, m.CopyVersion) == [m.CopyVersion("t0001", 2, "t0002")]
+    assert of(follow, m.CopyVersion) == [m.CopyVersion("t0001", 2, "t0002", 6, 4, "abc")]
     desk.granted("delete", trial="t0001")
     assert not of(desk.finished(), m.TrialDeleted)
     assert of(desk.saved(2, "t0002"), m.TrialDeleted)
@@ -150,7 +150,8 @@ def test_a_warm_clone_goes_on_from_the_last_epoch():
 def test_a_clone_that_never_gets_its_model_fails_alone():
     desk = trained()
     desk.granted("clone", trial="t0001", warm=True)
-    end = of(desk.tell(m.VersionLost("t0002", 2, "no such file")), m.TrialEnded)[0]
+    lost = m.VersionLost("t0002", 2, "no such file", None, desk.saving(2, "t0002"), None)
+    end = of(desk.tell(lost), m.TrialEnded)[0]
     assert (end.trial, end.state) == ("t0002", TrialState.FAILED)
     assert end.reason == "the model of t0001 that it should have started with is lost: no such file"
     assert not desk["t0001"].lends
@@ -159,7 +160,7 @@ def test_a_clone_that_never_gets_its_model_fails_alone():
 def test_a_clone_asks_again_for_its_model_in_the_next_run():
     desk = trained()
     desk.granted("clone", trial="t0001", warm=True)
-    assert m.CopyVersion("t0001", 2, "t0002") in desk.tell(m.RunStarted("again"))
+    assert m.CopyVersion("t0001", 2, "t0002", 7, 4, "abc") in desk.tell(m.RunStarted("again"))
 
 
 def test_a_warm_clone_needs_a_model_and_something_left_to_do():
@@ -216,7 +217,7 @@ def test_an_urgent_trial_that_no_idle_worker_can_take_holds_nobody_up():
 
 
 def test_more_trials_and_more_epochs():
-    desk = trained(epochs=1, trials=2)
+    desk = Wheel("w1", epochs=1, trials=2)
     text, follow = desk.granted("extend", trials=1, epochs=2)
     assert text == "1 more trials; all train until epoch 3"
     assert follow[0] == m.SearchExtended(1, 2)
@@ -337,7 +338,7 @@ def test_a_trial_pauses_where_its_search_says_and_keeps_its_model():
     follow = desk.saved(2)
     assert follow == [m.TrialPaused("t0001"), m.Finish(complete=True)]
     parked = desk.controller.schedule.parked["t0001"]
-    assert (parked.state, parked.saved) == (TrialState.PAUSED, {2: True})
+    assert (parked.state, list(parked.saved), parked.durable(2)) == (TrialState.PAUSED, [2], True)
 
 
 def test_a_trial_that_is_to_go_on_does_not_pause():
@@ -352,7 +353,7 @@ def test_a_paused_trial_goes_on():
     assert of(desk.saved(2), m.TrialPaused, m.TrialAdded) == [m.TrialPaused("t0001"), desk.messages[-2]]
     follow = desk.epoch(loss=0.5)
     assert of(follow, m.TrialResumed) == [m.TrialResumed("t0001", 3)]
-    assert of(follow, m.RunUnit) == [m.RunUnit("w1", "t0001", 2, 0, 7, 2, last=False)]
+    assert of(follow, m.RunUnit) == [m.RunUnit("w1", "t0001", 2, 0, 9, 2, False, 4, "abc")]
 
 
 def test_a_paused_trial_is_stopped_by_the_search_or_a_person():

@@ -8,7 +8,7 @@ event, then decides until nothing is left to decide, and applies each decision a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
@@ -21,7 +21,7 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import Policy, next_assignment
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.orders import fixed_order
-from hopfleet.scheduler.progress import Outcome, Progress
+from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
 from hopfleet.wishes import Add, Office, Refused, Step, answer
@@ -131,11 +131,16 @@ class Controller:
             case m.UnitFailed():
                 unit = Unit(event.trial, event.epoch, event.partition, event.work)
                 return not self.schedule.accepts(event.worker, unit, event.attempt)
-            case m.VersionSaved():
+            case m.VersionSaved() | m.SaveFailed() | m.SaveDelayed():
                 progress = self.schedule.trials.get(event.trial)
-                return progress is None or event.version > progress.version
-            case m.VersionLost() | m.SaveFailed():
-                return event.trial not in self.schedule.trials
+                return progress is None or event.attempt not in progress.saves
+            case m.VersionLost():
+                progress = self.schedule.trials.get(event.trial)
+                if progress is None:
+                    return True
+                if event.attempt:
+                    return event.attempt not in progress.saves and not self.schedule.runs(event.worker, event.attempt)
+                return event.version not in progress.saved or progress.saved[event.version].attempt != event.saved
             case m.WorkerLost():
                 return event.worker not in self.schedule.slots
             case _:
@@ -151,8 +156,8 @@ class Controller:
     def _(self, message: m.RunStarted) -> None:
         for worker in list(self.schedule.slots):
             self._forget_worker(worker)
+        self.schedule.forget_saves()
         for progress in self.schedule.trials.values():
-            progress.saving = (0, False)
             self._touch(progress)
         self.finished = self.draining = self.held = self._dry = False
         self._starting, self._waiting = message.workers, message.wishes
@@ -182,7 +187,8 @@ class Controller:
                 self.schedule.settle(progress.trial.id, Outcome(TrialState.FAILED, reason, log))
 
     def _forget_worker(self, worker: str) -> Unit | None:
-        held = [p for p in self.schedule.trials.values() if worker in (p.holder, p.saver)]
+        live = self.schedule.trials.values()
+        held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
         unit = self.schedule.leave(worker)
         for progress in held:
             self._touch(progress)
@@ -208,22 +214,19 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
-        self.schedule.saved(message.trial, message.version, message.durable)
+        self.schedule.saved(message.trial, message.version, message.durable, message.attempt, message.digest)
         progress = self.schedule.trials[message.trial]
-        if progress.saving[0] == message.version == progress.base:
+        if message.version == progress.base:
             self._return_loan(progress)
         self._touch(progress)
 
     @_apply.register
     def _(self, message: m.VersionLost) -> None:
-        progress = self.schedule.trials[message.trial]
-        slot = self.schedule.slots.get(message.worker or "")
-        running = slot is not None and slot.unit is not None and slot.unit.trial == message.trial
-        # A second report of a version that is rolled back already says nothing about what runs now.
-        if slot is not None and running and message.version == progress.version:
-            self.schedule.abandon(slot.worker)
-        self.schedule.lost(message.trial, message.version, message.worker)
-        if progress.trial.parent is not None and message.version == progress.base and progress.version == progress.base:
+        progress, version = self.schedule.trials[message.trial], message.version
+        if message.worker is not None and self.schedule.runs(message.worker, message.attempt):
+            self.schedule.abandon(message.worker)
+        self.schedule.lost(message.trial, version, message.worker, message.attempt, message.saved)
+        if progress.trial.parent is not None and version == progress.base == progress.version and not progress.loadable:
             reason = f"the model of {progress.trial.parent.trial} that it should have started with is lost"
             self.schedule.settle(message.trial, Outcome(TrialState.FAILED, f"{reason}: {message.reason}"))
         self._touch(progress)
@@ -232,6 +235,10 @@ class Controller:
     def _(self, message: m.SaveFailed) -> None:
         self.schedule.settle(message.trial, Outcome(TrialState.FAILED, message.error, message.traceback))
         self._touch(self.schedule.trials[message.trial])
+
+    @_apply.register
+    def _(self, message: m.SaveDelayed) -> None:
+        self.schedule.delayed[message.attempt] = message.worker
 
     @_apply.register
     def _(self, message: m.OperatorAsked) -> None:
@@ -319,7 +326,8 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.CopyVersion) -> None:
-        self.schedule.trials[message.trial].saving = (message.version, True)
+        self._count(message.attempt)
+        self.schedule.save(message.trial, message.attempt, Save(message.version, True, None))
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:
@@ -370,27 +378,31 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.RunUnit) -> None:
-        self._next_attempt = message.attempt + 1
+        self._count(message.attempt)
         self.schedule.start(message.worker, Unit(message.trial, message.epoch, message.partition), message.attempt)
 
     @_apply.register
     def _(self, message: m.Evaluate) -> None:
-        self._next_attempt = message.attempt + 1
+        self._count(message.attempt)
         unit = Unit(message.trial, message.epoch, message.partition, Work.EVALUATE)
         self.schedule.start(message.worker, unit, message.attempt)
 
     @_apply.register
     def _(self, message: m.SaveVersion) -> None:
-        progress = self.schedule.trials[message.trial]
-        progress.saving, progress.saver = (message.version, message.durable), message.worker
+        self._count(message.attempt)
+        self.schedule.save(message.trial, message.attempt, Save(message.version, message.durable, message.worker))
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
-        self.schedule.dropped(message.trial, message.version)
+        self.schedule.dropped(message.trial, message.version, message.attempt)
 
     @_apply.register
     def _(self, message: m.Finish) -> None:
         self.finished = True
+
+    def _count(self, attempt: int) -> None:
+        # They are not journaled in the order in which they are thought of.
+        self._next_attempt = max(self._next_attempt, attempt + 1)
 
     def _touch(self, progress: Progress) -> None:
         self._touched[progress.trial.id] = None
@@ -544,7 +556,7 @@ class Controller:
         if (
             outcome is not None
             and not progress.can_train
-            and progress.saved.get(progress.version, not progress.version)
+            and (progress.durable(progress.version) or not progress.version)
         ):
             yield from self._end(progress, outcome)
 
@@ -554,8 +566,10 @@ class Controller:
         version = max(progress.saved, default=progress.base)
         if version < progress.version:
             yield self._decided(m.TrialRolledBack(trial, version))
-        if parent is not None and version not in progress.saved and progress.saving[0] != version:
-            yield self._decided(m.CopyVersion(parent.trial, version, trial))
+        if parent is not None and version not in progress.saved and not progress.told(version, durable=True):
+            lender = self.schedule.find(parent.trial)
+            source = (None, "") if lender is None else _source(lender, version)
+            yield self._decided(m.CopyVersion(parent.trial, version, trial, self._next_attempt, *source))
 
     def _reached(self, progress: Progress) -> Outcome | None:
         """How a trial ends that has trained as long as it should."""
@@ -579,9 +593,8 @@ class Controller:
 
     def _end(self, progress: Progress, outcome: Outcome) -> Iterator[m.Message]:
         trial = progress.trial.id
-        needed = set() if outcome.delete else _needed(progress)
-        for version in [version for version, durable in progress.saved.items() if not durable or version not in needed]:
-            yield self._decided(m.DropVersion(trial, version))
+        needed = set() if outcome.delete else {version for version in _needed(progress) if progress.durable(version)}
+        yield from self._drop(progress, needed)
         if outcome.state is TrialState.PAUSED:
             yield self._decided(m.TrialPaused(trial))
             return
@@ -590,17 +603,18 @@ class Controller:
             yield self._decided(m.TrialDeleted(trial))
 
     def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
-        while not (self.draining or self.held):
+        while not (self.draining or self.held or self.schedule.delayed):
             assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
             worker, unit = assignment.worker, assignment.unit
             progress = self.schedule.trials[unit.trial]
             where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
+            source = _source(progress, progress.version)
             if unit.work is Work.EVALUATE:
-                start: m.RunUnit | m.Evaluate = m.Evaluate(*where)
+                start: m.RunUnit | m.Evaluate = m.Evaluate(*where, *source)
             else:
-                start = m.RunUnit(*where, last=(progress.version + 1) % self.schedule.partitions == 0)
+                start = m.RunUnit(*where, (progress.version + 1) % self.schedule.partitions == 0, *source)
             self._fold(start)
             yield start
 
@@ -610,17 +624,23 @@ class Controller:
         boundary = version > 0 and version % self.schedule.partitions == 0
         goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
         durable = boundary or self.draining or progress.outcome is not None
-        enough = version in progress.saved and (progress.saved[version] or not durable)
-        told = progress.saving[0] == version and (progress.saving[1] or not durable)
+        enough = progress.durable(version) or (version in progress.saved and not durable)
+        told = progress.told(version, durable=durable)
         if goes_on and trial in self._begun:
             goes_on = (version - max(progress.saved, default=0)) * self.schedule.unit_seconds(progress) < AT_RISK
         if version and not enough and not told and (boundary or not goes_on):
             worker = progress.holder or self._keeper(progress)
             if worker is not None:
-                yield self._decided(m.SaveVersion(worker, trial, version, durable))
-        needed = _needed(progress)
-        for number in [number for number in progress.saved if number not in needed]:
-            yield self._decided(m.DropVersion(trial, number))
+                what = (worker, trial, version, durable, self._next_attempt)
+                yield self._decided(m.SaveVersion(*what, *_source(progress, version)))
+        yield from self._drop(progress, _needed(progress))
+
+    def _drop(self, progress: Progress, needed: Collection[int]) -> Iterator[m.Message]:
+        """Have all files of a trial deleted but those that are needed versions, or may just be read."""
+        stale = [] if progress.trains_on is not None or progress.evaluates_on else progress.stale
+        others = [(version, saved.attempt) for version, saved in progress.saved.items() if version not in needed]
+        for version, attempt in [*stale, *others]:
+            yield self._decided(m.DropVersion(progress.trial.id, version, attempt))
 
     def _keeper(self, progress: Progress) -> str | None:
         """Who can make a version durable that nobody holds, for a trial that goes no further: anybody."""
@@ -630,7 +650,8 @@ class Controller:
 
     def _release_workers(self) -> Iterator[m.Message]:
         for slot in self.schedule.slots.values():
-            if slot.retired and slot.unit is None and not slot.released:
+            busy = slot.unit is not None or slot.worker in self.schedule.delayed.values()
+            if slot.retired and not busy and not slot.released:
                 yield self._decided(m.ReleaseWorker(slot.worker))
 
     def _finish(self) -> Iterator[m.Message]:
@@ -639,17 +660,26 @@ class Controller:
         live = self.schedule.trials.values()
         if not live and not (self._waiting or self._wishes) and self._suggestion() is None:
             yield self._decided(m.Finish(complete=True))
-        elif self.draining and all(slot.unit is None for slot in self.schedule.slots.values()):
-            saved = all(p.holder is None or not p.version or p.saved.get(p.version, False) for p in live)
-            if saved:
+        elif self.draining:
+            # A worker whose disk is full can save nothing, and may wait for it in the midst of a unit.
+            stuck = self.schedule.delayed.values()
+            busy = any(slot.unit is not None and slot.worker not in stuck for slot in self.schedule.slots.values())
+            safe = all(p.holder is None or p.holder in stuck or not p.version or p.durable(p.version) for p in live)
+            if safe and not busy:
                 yield self._decided(m.Finish(complete=False))
 
 
 def _needed(progress: Progress) -> set[int]:
     """The saved versions that must stay: the newest, the newest durable one, the best, and what clones wait for."""
-    durable = (version for version, is_durable in progress.saved.items() if is_durable)
+    durable = (version for version, saved in progress.saved.items() if saved.durable)
     best = 0 if progress.best is None else progress.best[0]
     return {max(progress.saved, default=0), max(durable, default=0), best, *progress.lends.values()}
+
+
+def _source(progress: Progress, version: int) -> tuple[int | None, str]:
+    """The save whose file is a version, and its digest."""
+    saved = progress.saved.get(version)
+    return (None, "") if saved is None else (saved.attempt, saved.digest)
 
 
 def _all(reasons: Sequence[str]) -> str:

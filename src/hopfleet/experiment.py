@@ -27,8 +27,10 @@ from hopfleet.domain.messages import (
     Message,
     OperatorAsked,
     RunStarted,
+    SaveDelayed,
     UnitFinished,
     VersionLost,
+    VersionSaved,
     WishAnswered,
     WorkerJoined,
 )
@@ -433,10 +435,12 @@ class Experiment:
             controller = self._controller(outline, estimates, view)
             controller.restore(_shown(journal, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
+            versions.tidy(controller.schedule.files())
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
                 complete = loop.run([RunStarted(__version__, workers, len(journal.wishes())), *missing])
-            backend.close()
+            backend.close(kill=loop.stuck)
+            versions.tidy(controller.schedule.files())
         except BaseException:
             backend.close(kill=True)
             raise
@@ -621,6 +625,7 @@ class _Watcher:
         self._view = view
         self._unused: set[str] | None = None
         self._asked: dict[int, OperatorAsked] = {}
+        self._delayed: set[int] = set()
 
     def update(self, time: float, message: Message) -> None:
         self._view.update(time, message)
@@ -631,6 +636,12 @@ class _Watcher:
             case Finish():
                 for key in sorted(self._unused or ()):
                     self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
+            case SaveDelayed():
+                self.waiting(message.error)
+                self._delayed.add(message.attempt)
+            case VersionSaved() if message.attempt in self._delayed:
+                self._delayed.discard(message.attempt)
+                self.waiting("")
             case OperatorAsked(wish="drain"):
                 self._view.note("finishing running units; press Ctrl-C again to stop at once")
             case OperatorAsked():
@@ -644,6 +655,9 @@ class _Watcher:
 
     def refresh(self) -> None:
         self._view.refresh()
+
+    def waiting(self, text: str) -> None:
+        self._view.note(f"waiting: {text}; it goes on by itself then" if text else "it goes on")
 
 
 def _wait_for_a_worker(backend: Backend) -> None:
@@ -662,11 +676,11 @@ def _shown(journal: Journal, view: LiveView) -> Iterator[Message]:
 def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost]:
     """Versions that the journal knows and the disk does not."""
     for name, progress in controller.schedule.trials.items():
-        for version in progress.saved:
+        for version, saved in progress.saved.items():
             try:
-                versions.find(name, version)
+                versions.find(name, version, saved.attempt)
             except CheckpointError as error:
-                yield VersionLost(name, version, str(error))
+                yield VersionLost(name, version, str(error), saved=saved.attempt)
 
 
 def _goal(metric: Any, mode: Any, constraints: Any, has_valid: bool) -> Goal:

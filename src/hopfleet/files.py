@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that somebody can cure by making room."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between attempts to write to a disk that does not take it."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
@@ -21,6 +28,20 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
         raise
     if durable:
         sync(path.parent)
+
+
+def back_off() -> Iterator[float]:
+    """How long to wait before each further attempt, without end."""
+    seconds = FIRST_PAUSE
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, LONGEST_PAUSE)
+
+
+def trouble(path: Path, error: OSError) -> str:
+    """What to say of a file that the disk does not take: its name, the error and the remedy."""
+    remedy = "make room on that disk" if error.errno in FULL else "see to that disk and to the permissions"
+    return f"{path}: cannot be written ({error.strerror or error}); {remedy}"
 
 
 def sync(path: Path) -> None:

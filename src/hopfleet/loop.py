@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from hopfleet.backends.base import Backend
 from hopfleet.controller import Controller
@@ -32,9 +34,12 @@ from hopfleet.domain.messages import (
     VersionSaved,
     WorkerRetired,
 )
-from hopfleet.errors import CheckpointError
+from hopfleet.errors import CheckpointError, Interrupted
+from hopfleet.files import back_off, trouble
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 0.25
 """How long to wait for an event before looking at the keyboard and the view again."""
@@ -48,6 +53,9 @@ class Observer(Protocol):
 
     def refresh(self) -> None:
         """Called a few times a second, also when nothing happens."""
+
+    def waiting(self, text: str) -> None:
+        """Hear that the run itself waits for a disk, and for which; without a text, that it goes on."""
 
 
 class Loop:
@@ -80,6 +88,11 @@ class Loop:
             self._observer.refresh()
         return self._complete
 
+    @property
+    def stuck(self) -> bool:
+        """Whether some worker still waits for its disk, and will not end by itself."""
+        return bool(self._controller.schedule.delayed)
+
     def drain(self) -> None:
         """Ask for a resumable end as soon as all running units are done. Safe from a signal handler."""
         self._wish.set()
@@ -94,7 +107,7 @@ class Loop:
         if not messages:
             return
         now = self._backend.now()
-        self._journal.append(now, messages)
+        self._patiently(self._journal.path, lambda: self._journal.append(now, messages))
         for message in messages:
             self._act(message)
         for message in messages:
@@ -107,7 +120,7 @@ class Loop:
                 assert progress is not None, f"nobody knows {message.trial}"
                 self._backend.send(message, progress.trial)
             case DropVersion():
-                self._versions.drop(message.trial, message.version)
+                self._versions.drop(message.trial, message.version, message.attempt)
             case CopyVersion():
                 self._own.append(self._copied(message))
             case TrialDeleted(trial=trial):
@@ -127,16 +140,46 @@ class Loop:
                 pass
 
     def _tidy(self, refused: Event) -> None:
-        """What was being saved of a trial while it was deleted goes too."""
-        if isinstance(refused, VersionSaved) and self._controller.schedule.find(refused.trial) is None:
-            self._versions.forget(refused.trial)
+        """The file of a save that comes too late goes, unless it is the version: a report may come twice."""
+        if isinstance(refused, VersionSaved):
+            what = (refused.trial, refused.version, refused.attempt)
+            if not self._controller.schedule.refers(*what):
+                self._versions.drop(*what)
 
     def _copied(self, copy: CopyVersion) -> Event:
+        what = (copy.parent, copy.version, copy.saved, copy.trial, copy.attempt, copy.digest)
+        path = self._versions.path(copy.trial, copy.version, copy.attempt, durable=True)
         try:
-            digest, size = self._versions.copy(copy.parent, copy.version, copy.trial)
-        except (CheckpointError, OSError) as error:
-            return VersionLost(copy.trial, copy.version, str(error))
-        return VersionSaved(copy.trial, copy.version, True, digest, size)
+            digest, size = self._patiently(path, lambda: self._versions.copy(*what))
+        except CheckpointError as error:
+            return VersionLost(copy.trial, copy.version, str(error), None, copy.attempt, None)
+        return VersionSaved(copy.trial, copy.version, True, digest, size, copy.attempt)
+
+    def _patiently(self, path: Path, write: Callable[[], T]) -> T:
+        """Write a file, as often as it takes. While the disk does not take it, nothing else happens here."""
+        told = ""
+        for seconds in back_off():
+            try:
+                done = write()
+            except OSError as error:
+                if not told:
+                    told = trouble(path, error)
+                    self._observer.waiting(told)
+                self._idle(seconds, told)
+                continue
+            if told:
+                self._observer.waiting("")
+            return done
+        raise AssertionError("there is always another attempt")
+
+    def _idle(self, seconds: float, why: str) -> None:
+        """Wait, and give up if somebody presses Ctrl-C: what is journaled so far can be resumed."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._wish.is_set():
+                raise Interrupted(f"{why}, then resume: all that was journaled is kept")
+            self._observer.refresh()
+            time.sleep(min(left, WAIT_SECONDS))
 
 
 class Interrupts:

@@ -212,6 +212,8 @@ class _Course:
     lent: set[int] = field(default_factory=set)
     #: SHA-256 of what came out, by version.
     found: dict[int, str] = field(default_factory=dict)
+    #: The saves that wrote them.
+    saves: dict[int, int] = field(default_factory=dict)
     #: The first version whose unit had another training loss.
     differs: int | None = None
     version: int = 0
@@ -367,9 +369,9 @@ class _Rehearsal:
                 self._end_unit(event)
             case VersionSaved():
                 course = self._courses[event.trial]
-                course.found[event.version] = event.digest
+                course.found[event.version], course.saves[event.version] = event.digest, event.attempt
                 if event.version not in course.lent:
-                    self._versions.drop(event.trial, event.version)
+                    self._versions.drop(event.trial, event.version, event.attempt)
             case SaveFailed():
                 self._courses[event.trial].fail(event.error)
             case VersionLost():  # a unit that could not begin
@@ -393,21 +395,28 @@ class _Rehearsal:
     def _begin(self, course: _Course, worker: str) -> None:
         course.worker, course.version = worker, course.base
         if course.trial.parent is not None:
-            lender = course.trial.parent.trial
-            course.found[course.base], _ = self._versions.copy(lender, course.base, course.trial.id)
+            lender = self._courses[course.trial.parent.trial]
+            digest, number = lender.found[course.base], self._number()
+            source = (lender.trial.id, course.base, lender.saves[course.base])
+            course.found[course.base], _ = self._versions.copy(*source, course.trial.id, number, digest)
+            course.saves[course.base] = number
         self._go_on(course, worker)
+
+    def _number(self) -> int:
+        self._attempts += 1
+        return self._attempts
 
     def _go_on(self, course: _Course, worker: str) -> None:
         """The next unit, or another course for the worker."""
         if course.error or course.version == course.end:
             self._idle.append(worker)
             return
-        self._attempts += 1
-        self._running[worker] = self._attempts
+        self._running[worker] = self._number()
         epoch, partition = course.version // self._partitions + 1, course.visits[course.version]
         last = (course.version + 1) % self._partitions == 0
         where = (worker, course.trial.id, epoch, partition, self._attempts, course.version)
-        self._backend.send(RunUnit(*where, last), course.trial)
+        source = (course.saves.get(course.version), course.found.get(course.version, ""))
+        self._backend.send(RunUnit(*where, last, *source), course.trial)
 
     def _end_unit(self, unit: UnitFinished | UnitFailed) -> None:
         if self._running.get(unit.worker) != unit.attempt:
@@ -422,7 +431,7 @@ class _Rehearsal:
             if course.differs is None and course.losses.get(unit.version) != unit.sums.get(LOSS):
                 course.differs = unit.version
             if unit.version in course.wanted and unit.version not in course.found:
-                save = SaveVersion(unit.worker, unit.trial, unit.version, durable=True)
+                save = SaveVersion(unit.worker, unit.trial, unit.version, True, self._number())
                 self._backend.send(save, course.trial)
         self._go_on(course, unit.worker)
 

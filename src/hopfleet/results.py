@@ -21,7 +21,7 @@ from hopfleet.monitor.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions import Versions, check
 
 if TYPE_CHECKING:
     from hopfleet.verify import Verdict
@@ -109,7 +109,10 @@ class TrialResult:
 
     def model(self, task: Task | None = None) -> Any:
         """The model of the best epoch, ready to predict."""
-        return self._results.find_task(task).model(self.config, self.checkpoint)
+        path = self.checkpoint
+        assert self._trial.best is not None
+        check(path, self._trial.saved[self._trial.best.version].digest)
+        return self._results.find_task(task).model(self.config, path)
 
     def log(self) -> str:
         """What the trial's code printed."""
@@ -119,7 +122,10 @@ class TrialResult:
     def _file(self, version: int | None, which: str) -> Path:
         if version is None:
             raise NotFound(f"{self.id} has no {which} checkpoint: it is {self.state.value}, no epoch has ended")
-        path = Versions(self._results.folder.checkpoints).path(self.id, version, durable=True)
+        folder, saved = self._results.folder.checkpoints, self._trial.saved.get(version)
+        if saved is None:
+            raise CheckpointError(f"{folder / self.id}: version {version} is not saved")
+        path = Versions(folder).path(self.id, version, saved.attempt, durable=True)
         if not path.is_file():
             raise CheckpointError(f"{path}: is missing")
         return path

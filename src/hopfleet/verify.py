@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -39,12 +38,9 @@ from hopfleet.machine import this_machine
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions import OURS, Versions
 
 PARTS = ("journal", "models", "data", "folder")
-
-_OURS = re.compile(r"(t\d+|probe)/(\.?v\d+\.safetensors(\.\d+)?|v\d+\.tmp|\.?hop-\d+\.safetensors(\.\d+)?)")
-"""Names that a worker gives to files, those included that it gives while it writes."""
 
 RESTORE = "restore it or partition again"
 
@@ -92,8 +88,10 @@ class _Known:
         match message:
             case VersionSaved(durable=True):
                 self.saved[message.trial, message.version] = message
-            case VersionLost() | DropVersion():
-                self.saved.pop((message.trial, message.version), None)
+            case VersionLost(saved=attempt) | DropVersion(attempt=attempt):
+                key = (message.trial, message.version)
+                if key in self.saved and self.saved[key].attempt == attempt:
+                    del self.saved[key]
             case TrialAdded(trial=trial) | TrialResumed(trial=trial):
                 self.states[trial] = TrialState.RUNNING
             case TrialEnded():
@@ -111,10 +109,9 @@ class _Known:
     def leftover(self, name: str) -> bool:
         """Whether a file that the journal does not know is there in the course of things.
 
-        A run that goes on, or was cut off, writes files before it journals them; a trial may fail in between.
+        A run that goes on, or was cut off, writes files before it journals them. One that ends tidies up.
         """
-        ours = _OURS.fullmatch(name)
-        return ours is not None and (not self.finished or self.states.get(ours[1]) is TrialState.FAILED)
+        return not self.finished and OURS.fullmatch(name) is not None
 
 
 def find_data(folder: RunFolder, role: str) -> Dataset:
@@ -221,7 +218,8 @@ class _Verification:
     # ------------------------------------------------------------------------------------------------- models
 
     def _model_fault(self, known: _Known, trial: str, version: int) -> Fault | None:
-        saved, path = known.saved[trial, version], self._versions.path(trial, version, durable=True)
+        saved = known.saved[trial, version]
+        path = self._versions.path(trial, version, saved.attempt, durable=True)
         goes_on = not known.finished and known.states.get(trial) is TrialState.RUNNING
         backup = "restore it from a backup"
         again = f"hopfleet resume {self._folder.handle} makes it again"
@@ -242,15 +240,17 @@ class _Verification:
     def _check_models(self, known: _Known, suspects: list[tuple[str, int]]) -> None:
         """Look again at what seemed wrong, and at files that the journal does not know."""
         files = self._files()
-        strays = [name for name in files if not self._knows(known, name)]
+        names = self._names(known)
+        strays = [name for name in files if name not in names]
         now = self._read()[0] if suspects or strays else known
         faults = [self._model_fault(now, *key) for key in suspects if key in now.saved]
         self._faults += [fault for fault in faults if fault is not None]
+        names = self._names(now)
         bytes_read = sum(saved.size for saved in now.saved.values())
         self._checked["models"] = f"{len(now.saved)} files, {bytes_read / 1e6:,.1f} MB"
         for name in strays:
             path = self._folder.checkpoints / name
-            if path.exists() and not self._knows(now, name):
+            if path.exists() and name not in names:
                 if now.leftover(name):
                     self._notes.append(f"{path}: is not in the journal yet, or left over from a fault; it does no harm")
                 else:
@@ -264,11 +264,10 @@ class _Verification:
             Path(folder, name).relative_to(base).as_posix() for folder, _, names in os.walk(base) for name in names
         )
 
-    def _knows(self, known: _Known, name: str) -> bool:
-        path = self._folder.checkpoints / name
-        version = path.stem.removeprefix("v")
-        key = (path.parent.name, int(version)) if version.isascii() and version.isdigit() else None
-        return key in known.saved and self._versions.path(*key, durable=True) == path
+    def _names(self, known: _Known) -> set[str]:
+        """The names of all files that the journal knows, relative to the folder of checkpoints."""
+        paths = (self._versions.path(*key, saved.attempt, durable=True) for key, saved in known.saved.items())
+        return {path.relative_to(self._folder.checkpoints).as_posix() for path in paths}
 
     # --------------------------------------------------------------------------------------------------- data
 

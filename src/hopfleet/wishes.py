@@ -114,7 +114,7 @@ def _delete(office: Office, trial: str, now: bool = False) -> tuple[list[Step], 
     if trial in office.schedule.parked:
         if progress.lends:
             raise Refused(f"{trial}: a clone is about to take its model; ask again in a moment")
-        drops: list[Step] = [m.DropVersion(trial, version) for version in progress.saved]
+        drops: list[Step] = [m.DropVersion(trial, version, saved.attempt) for version, saved in progress.saved.items()]
         paused = progress.state is TrialState.PAUSED  # then its search may count on it, and must hear of its end
         ends: list[Step] = [m.TrialEnded(trial, TrialState.STOPPED, "deleted by a person")] if paused else []
         return [*ends, *drops, m.TrialDeleted(trial)], f"{trial} and its models are deleted"

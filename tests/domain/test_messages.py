@@ -26,6 +26,7 @@ BY_TYPE = {
     "str": text,
     "str | None": st.none() | text,
     "int": st.integers(),
+    "int | None": st.none() | st.integers(),
     "float": finite,
     "bool": st.booleans(),
     "tuple[str, ...]": st.lists(text, max_size=3).map(tuple),

@@ -150,7 +150,8 @@ class Fleet:
         self.rng = random.Random(setting.seed)
         self.clock = 0.0
         self.workers: dict[str, FakeWorker] = {}
-        self.storage: dict[tuple[str, int], tuple[Model, bool]] = {}
+        #: Files, by trial, version and the number of the save; whether each is durable.
+        self.storage: dict[tuple[str, int, int], tuple[Model, bool]] = {}
         self.failing: set[int] = set()  #: attempts that will raise
         self.unsavable: set[str] = set()
         self._names = itertools.count(1)
@@ -204,11 +205,15 @@ class Fleet:
             self._go_on(worker)
 
     def copied(self, command: m.CopyVersion) -> m.Event:
-        model, durable = self.storage.get((command.parent, command.version), ((), False))
+        model, durable = self.storage.get((command.parent, command.version, command.saved), ((), False))
         if not durable:
-            return m.VersionLost(command.trial, command.version, "not found")
-        self.storage[command.trial, command.version] = model, True
-        return m.VersionSaved(command.trial, command.version, True, "", 0)
+            return m.VersionLost(command.trial, command.version, "not found", None, command.attempt, None)
+        return self.stored(command.trial, command.version, command.attempt, model, durable=True)
+
+    def stored(self, trial: str, version: int, attempt: int, model: Model, *, durable: bool) -> m.Event:
+        assert (trial, version, attempt) not in self.storage, "two saves write one file"
+        self.storage[trial, version, attempt] = model, durable
+        return m.VersionSaved(trial, version, durable, "", 0, attempt)
 
     def die(self, worker: FakeWorker, *, replaced: bool) -> None:
         worker.alive = False
@@ -239,10 +244,10 @@ class Fleet:
     def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
         trial, version, durable = command.trial, command.version, command.durable
         model = worker.memory.get(trial)
-        if (model is None or len(model) != version) and (trial, version) in self.storage:
-            model = self.storage[trial, version][0]
+        if (model is None or len(model) != version) and (trial, version, command.saved) in self.storage:
+            model = self.storage[trial, version, command.saved][0]
         if model is None or len(model) != version:
-            self.report(m.VersionLost(trial, version, "not held any more", worker.name))
+            self.report(m.VersionLost(trial, version, "not held", worker.name, command.attempt, command.saved))
             return
         worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
 
@@ -250,10 +255,8 @@ class Fleet:
             if not worker.alive:
                 return None
             if trial in self.unsavable:
-                return m.SaveFailed(trial, version, "unsavable", "traceback")
-            before = self.storage.get((trial, version), (model, False))
-            self.storage[trial, version] = model, durable or before[1]
-            return m.VersionSaved(trial, version, durable, "", 0)
+                return m.SaveFailed(trial, version, "unsavable", "traceback", command.attempt)
+            return self.stored(trial, version, command.attempt, model, durable=durable)
 
         self.later(worker.saves_end, saved)
 
@@ -264,10 +267,10 @@ class Fleet:
             model, hopped = held, False
         elif version == 0:
             model, hopped = (), False
-        elif (trial, version) in self.storage:
-            model, hopped = self.storage[trial, version][0], True
+        elif (trial, version, command.saved) in self.storage:
+            model, hopped = self.storage[trial, version, command.saved][0], True
         else:
-            self.report(m.VersionLost(trial, version, "not found", worker.name))
+            self.report(m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved))
             return
         worker.running = command
         # A model that is being saved must not be trained meanwhile.
@@ -311,6 +314,8 @@ class Driver:
         self.blamed: set[str] = set()
         self.happened: set[str] = set()
         self.deleted: dict[str, Progress] = {}
+        #: Files that were damaged, or went with the machine's memory.
+        self.lost: set[tuple[str, int, int]] = set()
         self.makespan = 0.0
 
     def run(self) -> Driver:
@@ -343,9 +348,11 @@ class Driver:
         """What the loop does, and a look at everything afterwards."""
         if self.controller.refuses(event):
             assert self.controller.handle(event) == []
+            if isinstance(event, m.VersionSaved):
+                self.tidy(event.trial, event.version, event.attempt)
             return
         known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
-        before = {name: dict(progress.saved) for name, progress in known.items()}
+        before = {name: durables(progress) for name, progress in known.items()}
         if isinstance(event, m.VersionSaved):
             before[event.trial][event.version] = event.durable or before[event.trial].get(event.version, False)
         if isinstance(event, m.UnitFinished):
@@ -365,27 +372,40 @@ class Driver:
         gone = {message.trial for message in follow if isinstance(message, m.TrialDeleted)}
         ending = {message.trial for message in follow if isinstance(message, m.TrialEnded | m.TrialPaused)}
         for message in follow:
-            if isinstance(message, m.DropVersion) and message.trial in gone:
-                self.fleet.storage.pop((message.trial, message.version), None)
-            elif isinstance(message, m.DropVersion):
-                self.check_drop(message, before[message.trial], ending=message.trial in ending)
-                self.fleet.storage.pop((message.trial, message.version), None)
+            if isinstance(message, m.DropVersion):
+                if message.trial not in gone and not self.replaced(message):
+                    self.check_drop(message, before[message.trial], ending=message.trial in ending)
+                self.fleet.storage.pop((message.trial, message.version, message.attempt), None)
         validate(self.controller.schedule)
         if not self.controller.draining and not self.controller.held:
             check_nobody_waits(self.controller.schedule, self.setting.policy)
         self.check_kept()
+        self.check_references()
+
+    def tidy(self, trial: str, version: int, attempt: int) -> None:
+        """What the loop does with the file of a save that comes too late."""
+        if not self.controller.schedule.refers(trial, version, attempt):
+            self.fleet.storage.pop((trial, version, attempt), None)
+
+    def replaced(self, drop: m.DropVersion) -> bool:
+        """Whether another file is that version now."""
+        progress = self.controller.schedule.find(drop.trial)
+        return drop.version in progress.saved and progress.saved[drop.version].attempt != drop.attempt
 
     def resume(self, *, durable_only: bool) -> None:
         """A new controller takes over from the journal, with new workers."""
         self.fleet.all_die(durable_only=durable_only)
         self.controller = controller_of(self.setting)
         self.controller.restore(self.messages)
+        needed = set(self.controller.schedule.files())
+        self.fleet.storage = {key: stored for key, stored in self.fleet.storage.items() if key in needed}
         missing = [
-            m.VersionLost(name, version, "missing")
+            m.VersionLost(name, version, "missing", saved=saved.attempt)
             for name, progress in self.controller.schedule.trials.items()
-            for version in progress.saved
-            if (name, version) not in self.fleet.storage
+            for version, saved in progress.saved.items()
+            if (name, version, saved.attempt) not in self.fleet.storage
         ]
+        self.lost |= {(event.trial, event.version, event.saved) for event in missing}
         self.take(m.RunStarted("test"))
         for event in missing:
             self.take(event)
@@ -418,11 +438,14 @@ class Driver:
                 fleet.unsavable.add(trial)
                 self.blamed.add(trial)
             case "vanish" if fleet.storage:
-                trial, version = pick(sorted(fleet.storage), fault)
-                del fleet.storage[trial, version]
-                fleet.report(m.VersionLost(trial, version, "vanished"))
+                trial, version, saved = key = pick(sorted(fleet.storage), fault)
+                del fleet.storage[key]
+                self.lost.add(key)
+                fleet.report(m.VersionLost(trial, version, "vanished", saved=saved))
             case "rot" if fleet.storage:
-                del fleet.storage[pick(sorted(fleet.storage), fault)]
+                key = pick(sorted(fleet.storage), fault)
+                del fleet.storage[key]
+                self.lost.add(key)
             case "forget" if workers:
                 workers[fault.pick % len(workers)].memory.clear()
             case "repeat":
@@ -430,7 +453,7 @@ class Driver:
                 past = [message for message in self.messages if isinstance(message, repeatable)]
                 if past:
                     event = pick(past, fault)
-                    assert isinstance(event, m.VersionSaved | m.SaveFailed) or self.controller.refuses(event)
+                    assert self.controller.refuses(event)
                     self.take(event)
             case wish if wish in WISHES and not self.controller.finished:
                 self.take(self.wish(fault))
@@ -507,9 +530,24 @@ class Driver:
         assert drop.version not in (max(saved), max(durable, default=None), best)
         assert drop.version != self.controller.schedule.trials[drop.trial].version
 
+    def check_references(self) -> None:
+        """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
+        schedule = self.controller.schedule
+        for key in schedule.files():
+            assert key in self.fleet.storage or key in self.lost, f"{key} is gone"
+        for progress in [*schedule.trials.values(), *schedule.parked.values()]:
+            trial = progress.trial.id
+            lost = {version for name, version, _ in self.lost if name == trial}
+            assert set(progress.lends.values()) <= set(progress.saved) | lost
+            if progress.state in (TrialState.PAUSED, TrialState.COMPLETED, TrialState.STOPPED):
+                best = progress.best[0] if progress.best else progress.version
+                assert {version for version in (best, progress.version) if version} <= set(progress.saved) | lost
+        for key in set(self.fleet.storage) - set(schedule.files()):
+            assert schedule.refers(*key), f"{key} is never deleted"
+
     def check_kept(self) -> None:
         for progress in self.controller.schedule.trials.values():
-            saved = progress.saved
+            saved = durables(progress)
             durable = [version for version, is_durable in saved.items() if is_durable]
             best = progress.best[0] if progress.best else None
             needed = {max(saved, default=None), max(durable, default=None), best, *progress.lends.values()}
@@ -538,7 +576,7 @@ class Driver:
         if progress.state in (TrialState.COMPLETED, TrialState.PAUSED):
             assert progress.epochs_ended == progress.trial.epochs
         if progress.version and not self.happened & DAMAGE:
-            model, durable = self.fleet.storage[trial, progress.version]
+            model, durable = self.stored(trial, progress.version)
             assert durable and model == self.models.get((trial, progress.version), model)
             assert [partition for _, partition in model] == progress.visits
 
@@ -558,11 +596,21 @@ class Driver:
         ]
         assert ended == list(range(1, stop + 1))
         if not self.happened & DAMAGE:
-            assert self.fleet.storage[trial, last] == (model, True)
+            assert self.stored(trial, last) == (model, True)
             best = self.best[trial][0]
-            assert self.fleet.storage[trial, best] == (self.models[trial, best], True)
+            assert self.stored(trial, best) == (self.models[trial, best], True)
         if not self.happened:
-            assert {version for name, version in self.fleet.storage if name == trial} == {last, self.best[trial][0]}
+            assert {version for name, version, _ in self.fleet.storage if name == trial} == {last, self.best[trial][0]}
+
+    def stored(self, trial: str, version: int) -> tuple[Model, bool]:
+        """The file that is a version."""
+        saved = self.controller.schedule.find(trial).saved[version]
+        return self.fleet.storage[trial, version, saved.attempt]
+
+
+def durables(progress: Progress) -> dict[int, bool]:
+    """Saved versions, and whether each is durable."""
+    return {version: saved.durable for version, saved in progress.saved.items()}
 
 
 def pick(options: Sequence, fault: Fault):

@@ -9,6 +9,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.invariants import validate, validate_history
+from hopfleet.scheduler.progress import Saved
 
 
 def visit_twice(desk):
@@ -30,7 +31,7 @@ def forget_ready(desk):
 
 
 def save_the_future(desk):
-    desk["t1"].saved[7] = True
+    desk["t1"].saved[7] = Saved(1, True)
 
 
 def forget_todo(desk):

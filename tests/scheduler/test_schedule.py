@@ -9,7 +9,7 @@ from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.invariants import validate
-from hopfleet.scheduler.progress import Outcome, Progress
+from hopfleet.scheduler.progress import Outcome, Progress, Save, Saved
 from hopfleet.scheduler.schedule import Schedule
 
 
@@ -143,9 +143,27 @@ def test_a_model_is_only_where_it_is():
 def test_saved_versions_stay_durable():
     desk = Desk(None)
     desk.train("w1", "t1", 0)
-    desk.schedule.saved("t1", 1, durable=True)
-    desk.schedule.saved("t1", 1, durable=False)
-    assert desk["t1"].saved == {1: True}
+    desk.schedule.saved("t1", 1, durable=True, attempt=7, digest="abc")
+    desk.schedule.saved("t1", 1, durable=False, attempt=8)
+    assert desk["t1"].saved == {1: Saved(7, True, "abc")}
+    assert desk["t1"].stale == [(1, 8)]
+
+
+def test_a_file_is_known_until_it_is_dropped():
+    desk = Desk(None)
+    desk.train("w1", "t1", 0)
+    desk.schedule.saved("t1", 1, durable=False, attempt=7)
+    desk.schedule.saved("t1", 1, durable=True, attempt=8)
+    assert desk["t1"].saved == {1: Saved(8, True)}
+    assert [desk.schedule.refers("t1", 1, number) for number in (6, 7, 8)] == [False, True, True]
+    assert not desk.schedule.refers("t9", 1, 8)
+    assert not desk.schedule.refers("t1", 2, 8)
+    assert list(desk.schedule.files()) == [("t1", 1, 8)]
+    desk.schedule.dropped("t1", 1, 7)
+    desk.schedule.dropped("t1", 1, 7)
+    assert (desk["t1"].saved, desk["t1"].stale) == ({1: Saved(8, True)}, [])
+    desk.schedule.dropped("t1", 1, 8)
+    assert not desk["t1"].saved
 
 
 def test_loads_share_out_replicas():
@@ -184,11 +202,13 @@ def test_reports_must_be_of_the_running_attempt():
 def test_a_lost_worker_takes_its_unit_and_its_models():
     desk = Desk(None, None, trials=2)
     desk.train("w1", "t1", 0)
-    desk["t1"].saving, desk["t1"].saver = (1, False), "w1"
+    desk.schedule.save("t1", 5, Save(1, False, "w1"))
+    desk.schedule.save("t1", 6, Save(1, True, "w2"))
+    desk.schedule.delayed[5] = "w1"
     desk.start("w1", "t2", 1)
     assert desk.schedule.leave("w1") == Unit("t2", 1, 1)
     assert desk["t1"].holder is None
-    assert desk["t1"].saving == (0, False)
+    assert (list(desk["t1"].saves), desk.schedule.delayed) == ([6], {})
     assert list(desk.schedule.idle) == ["w2"]
     assert list(desk.schedule.ready) == ["t1", "t2"]
     assert desk.schedule.leave("w2") is None
@@ -208,12 +228,13 @@ def test_rolled_back_units_are_forced_in_their_order():
     for partition, worker in ((2, "w1"), (1, "w2"), (0, "w1")):
         desk.train(worker, "t1", partition)
         desk.schedule.saved("t1", desk["t1"].version, durable=False)
-    desk["t1"].saving = (3, True)
+    desk.schedule.save("t1", 8, Save(1, True, "w1"))
+    desk.schedule.save("t1", 9, Save(3, True, "w1"))
     desk.schedule.roll_back("t1", 1)
     validate(desk.schedule)
     progress, slots = desk["t1"], desk.schedule.slots
     assert (progress.visits, list(progress.forced), progress.todo) == ([2], [1, 0], {0, 1})
-    assert (progress.saved, list(progress.trained), progress.saving) == ({1: False}, [1], (0, False))
+    assert (list(progress.saved), list(progress.trained), list(progress.saves)) == ([1], [1], [8])
     assert [list(desk.schedule.options(progress, slot)) for slot in slots.values()] == [[], [1], [1]]
     desk.schedule.roll_back("t1", 0)
     assert list(progress.forced) == [2, 1, 0]
@@ -247,12 +268,13 @@ def test_lost_versions():
     desk = Desk(None, None)
     desk.train("w1", "t1", 0)
     progress = desk["t1"]
-    desk.schedule.saved("t1", 1, durable=False)
-    progress.saving = (1, False)
-    desk.schedule.lost("t1", 1, "w2")
-    assert (progress.saved, progress.holder, progress.saving) == ({}, "w1", (0, False))
-    progress.saving = (1, False)
+    desk.schedule.saved("t1", 1, durable=False, attempt=5)
+    desk.schedule.save("t1", 6, Save(1, True, "w1"))
+    desk.schedule.lost("t1", 1, "w2", 7, 4)
+    assert (list(progress.saved), progress.holder, list(progress.saves)) == ([1], "w1", [6])
+    desk.schedule.lost("t1", 1, "w2", 6, 5)
+    assert (progress.saved, progress.holder, progress.saves) == ({}, "w1", {})
     desk.schedule.lost("t1", 0, "w1")
-    assert (progress.holder, progress.saving) == ("w1", (1, False))
-    desk.schedule.lost("t1", 1, "w1")
+    assert progress.holder == "w1"
+    desk.schedule.lost("t1", 1, "w1", 8, None)
     assert progress.holder is None

@@ -39,7 +39,10 @@ class Wheel:
         validate(self.controller.schedule)
         for message in follow:
             if isinstance(message, m.CopyVersion):
-                follow = [*follow, *self.tell(m.VersionSaved(message.trial, message.version, True, "", 0))]
+                follow = [
+                    *follow,
+                    *self.tell(m.VersionSaved(message.trial, message.version, True, "", 0, message.attempt)),
+                ]
         return follow
 
     def ask(self, wish, **arguments):
@@ -53,7 +56,8 @@ class Wheel:
         sums = {"train_loss": RowSum.of(1.0, 1)}
         follow = self.tell(m.UnitFinished(*where, version, self.clock - 1.0, self.clock, sums=sums))
         for save in [message for message in follow if isinstance(message, m.SaveVersion)]:
-            follow = [*follow, *self.tell(m.VersionSaved(save.trial, save.version, save.durable, "", 0))]
+            saved = m.VersionSaved(save.trial, save.version, save.durable, "", 0, save.attempt)
+            follow = [*follow, *self.tell(saved)]
         return follow
 
 

@@ -33,12 +33,13 @@ def of(kind, messages):
 def test_a_search_hears_that_a_paused_trial_is_deleted():
     controller = controller_of(hop.SuccessiveHalving(trials=2, max_epochs=2, eta=2))
     (first,) = of(m.RunUnit, controller.handle(m.WorkerJoined("w1")))
-    (second,) = of(m.RunUnit, finish(controller, first, loss=0.1))
-    assert of(m.TrialPaused, controller.handle(m.VersionSaved("t0001", 1, True, "", 0)))
+    follow = finish(controller, first, loss=0.1)
+    (second,), (save,) = of(m.RunUnit, follow), of(m.SaveVersion, follow)
+    assert of(m.TrialPaused, controller.handle(m.VersionSaved("t0001", 1, True, "", 0, save.attempt)))
     follow = controller.handle(m.OperatorAsked("delete", {"trial": "t0001"}))
     assert follow[1:] == [
         m.TrialEnded("t0001", TrialState.STOPPED, "deleted by a person"),
-        m.DropVersion("t0001", 1),
+        m.DropVersion("t0001", 1, save.attempt),
         m.TrialDeleted("t0001"),
     ]
     # So the other one is the best that there is.

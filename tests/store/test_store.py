@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hopfleet.domain.messages import Finish, Message, OperatorAsked, RunStarted, WishAnswered, WorkerLost
+from hopfleet.domain.messages import (
+    Finish,
+    Message,
+    OperatorAsked,
+    RunStarted,
+    VersionLost,
+    VersionSaved,
+    WishAnswered,
+    WorkerLost,
+)
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
 from hopfleet.files import digest, write_atomically
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import SPARE_BYTES, SPARES, Versions
+from hopfleet.store.versions import SPARE_BYTES, SPARES, Versions, check
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
 
@@ -50,15 +61,41 @@ def test_an_append_that_fails_leaves_nothing(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_of_an_older_format_is_read_and_becomes_a_newer_one_when_written_to(tmp_path):
-    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
-        journal.append(1.0, [RunStarted("old")])
-        journal._database.execute("PRAGMA user_version = 1")
+OLD: list[tuple[str, dict[str, object]]] = [
+    ("RunUnit", {"worker": "w1", "trial": "t1", "epoch": 1, "partition": 0, "attempt": 1, "version": 0, "last": False}),
+    ("SaveVersion", {"worker": "w1", "trial": "t1", "version": 1, "durable": True}),
+    ("VersionSaved", {"trial": "t1", "version": 1, "durable": True, "digest": "abc", "size": 3}),
+    ("RunUnit", {"worker": "w2", "trial": "t1", "epoch": 1, "partition": 1, "attempt": 2, "version": 1, "last": True}),
+    ("VersionLost", {"trial": "t1", "version": 1, "reason": "gone", "worker": "w2"}),
+    ("VersionLost", {"trial": "t1", "version": 1, "reason": "gone", "worker": None}),
+    ("VersionLost", {"trial": "t1", "version": 0, "reason": "gone", "worker": "w2"}),
+    ("DropVersion", {"trial": "t1", "version": 1}),
+]
+
+
+def old_journal(path: Path, written: int) -> None:
+    with contextlib.closing(Journal(path, writable=True)) as journal:
+        for kind, body in OLD:
+            row = (1.0, kind, json.dumps(body))
+            journal._database.execute("INSERT INTO messages (time, kind, body) VALUES (?, ?, ?)", row)
+        journal._database.execute(f"PRAGMA user_version = {written}")
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_a_journal_of_an_older_format_is_read_and_becomes_a_newer_one_when_written_to(tmp_path, written):
+    old_journal(tmp_path / "j", written)
     with contextlib.closing(Journal(tmp_path / "j")) as journal:
-        assert [message for _, _, message in journal.read()] == [RunStarted("old")]
-        assert journal._format() == 1
-    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
-        assert journal._format() == 2
+        before = [message for _, _, message in journal.read()]
+        assert journal._format() == written
+    assert before[2] == VersionSaved("t1", 1, True, "abc", 3, attempt=0)
+    assert before[4:6] == [VersionLost("t1", 1, "gone", "w2"), VersionLost("t1", 1, "gone")]
+    for _ in range(2):
+        with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
+            after = [message for _, _, message in journal.read()]
+            assert journal._format() == 3
+        # What it was that could not be done is known now; all else is as it was.
+        lost = VersionLost("t1", 1, "gone", "w2", 2, 0)
+        assert after == [*before[:4], lost, *before[5:]]
 
 
 def test_a_journal_that_is_being_created_says_so(tmp_path):
@@ -80,22 +117,22 @@ def test_journals_that_cannot_be_read(tmp_path: Path) -> None:
         list(journal.read())
     journal._database.execute("PRAGMA user_version = 99")
     journal.close()
-    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 2"):
+    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 3"):
         Journal(tmp_path / "j")
 
 
 def test_versions_go_to_shared_memory_or_to_the_folder(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, size = versions.write("t1", 3, lambda path: path.write_bytes(b"abc"), durable=False, size=3) or ("", 0)
+    sha, size = versions.write("t1", 3, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=3) or ("", 0)
     assert (sha, size) == ("", 3)
-    assert versions.find("t1", 3).parent.parent == versions.shared_folder
-    sha, _ = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    assert sha == digest(versions.find("t1", 4))
-    assert versions.find("t1", 4) == tmp_path / "checkpoints" / "t1" / "v00004.safetensors"
-    versions.drop("t1", 4)
-    versions.drop("t1", 4)
+    assert versions.find("t1", 3, 7).parent.parent == versions.shared_folder
+    sha, _ = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    assert sha == digest(versions.find("t1", 4, 8))
+    assert versions.find("t1", 4, 8) == tmp_path / "checkpoints" / "t1" / "v00004-8.safetensors"
+    versions.drop("t1", 4, 8)
+    versions.drop("t1", 4, 8)
     with pytest.raises(CheckpointError, match="version 4 of t1 is not saved anywhere"):
-        versions.find("t1", 4)
+        versions.find("t1", 4, 8)
     assert versions.shared_folder.stat().st_mode & 0o077 == 0
     versions.release()
     assert not versions.shared_folder.exists()
@@ -103,50 +140,107 @@ def test_versions_go_to_shared_memory_or_to_the_folder(tmp_path: Path) -> None:
 
 def test_a_copy_is_a_second_name_that_outlives_the_first(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, size = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    assert versions.copy("t1", 4, "t2") == (sha, size)
-    source, target = (versions.path(trial, 4, durable=True) for trial in ("t1", "t2"))
+    sha, size = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    assert versions.copy("t1", 4, 8, "t2", 9) == (sha, size)
+    source, target = (versions.path(*file, durable=True) for file in (("t1", 4, 8), ("t2", 4, 9)))
     assert source.stat().st_ino == target.stat().st_ino
-    versions.write("t1", 4, lambda path: path.write_bytes(b"other"), durable=True, size=5)
+    versions.write("t1", 4, 8, lambda path: path.write_bytes(b"other"), durable=True, size=5)
     assert target.read_bytes() == b"abc"
     versions.forget("t1")
     assert not source.parent.exists()
-    assert versions.find("t2", 4) == target
+    assert versions.find("t2", 4, 9) == target
     assert target.read_bytes() == b"abc"
 
 
 def test_a_copy_of_what_is_not_there(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
-    with pytest.raises(CheckpointError, match="version 4 of t1 is not saved"):
-        versions.copy("t1", 4, "t2")
+    for saved in (7, None):
+        with pytest.raises(CheckpointError, match="version 4 of t1 is not saved"):
+            versions.copy("t1", 4, saved, "t2", 9)
     with pytest.raises(CheckpointError):
-        versions.find("t2", 4)
+        versions.find("t2", 4, 9)
+
+
+def test_a_copy_of_what_is_damaged(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    sha, _ = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    versions.path("t1", 4, 8, durable=True).write_bytes(b"abd")
+    with pytest.raises(CheckpointError, match=r"8\.safetensors: is damaged: another SHA-256"):
+        versions.copy("t1", 4, 8, "t2", 9, sha)
+    assert not list((tmp_path / "checkpoints" / "t2").iterdir())
 
 
 def test_where_a_file_cannot_have_two_names_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, size = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    sha, size = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
 
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    assert versions.copy("t1", 4, "t2") == (sha, size)
-    inodes = {versions.path(trial, 4, durable=True).stat().st_ino for trial in ("t1", "t2")}
+    assert versions.copy("t1", 4, 8, "t2", 9) == (sha, size)
+    inodes = {versions.find(*file).stat().st_ino for file in (("t1", 4, 8), ("t2", 4, 9))}
     assert len(inodes) == 2
 
 
-def test_a_copy_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+def test_saves_of_one_version_have_files_of_their_own(tmp_path: Path) -> None:
+    """A worker that everybody took for dead writes after the one that took its place."""
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    expected = versions.write("t1", 4, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    target = versions.path("t2", 4, durable=True)
-    target.parent.mkdir()
-    target.with_suffix(".tmp").write_bytes(b"half of it")
-    assert versions.copy("t1", 4, "t2") == expected
-    # It died after the copy and before anybody heard of it.
-    assert versions.copy("t1", 4, "t2") == expected
-    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    for durable in (True, False):
+        for attempt, body in ((8, b"good"), (7, b"late")):
+            versions.write("t1", 4, attempt, lambda path, body=body: path.write_bytes(body), durable=durable, size=4)
+        assert versions.find("t1", 4, 8).read_bytes() == b"good"
+        versions.drop("t1", 4, 7)
+        assert versions.find("t1", 4, 8).read_bytes() == b"good"
+
+
+def test_a_version_is_what_the_journal_says(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    sha, _ = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    path = versions.find("t1", 4, 8, sha)
+    path.write_bytes(b"abd")
+    assert versions.find("t1", 4, 8) == path
+    with pytest.raises(CheckpointError, match="is damaged: another SHA-256 than in the journal"):
+        versions.find("t1", 4, 8, sha)
+    path.unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        check(path, sha)
+
+
+def test_what_nobody_needs_is_tidied_up(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    for attempt in (7, 8):
+        for durable in (True, False):
+            versions.write("t1", 4, attempt, lambda path: path.write_bytes(b"abc"), durable=durable, size=3)
+    left = ["t1/.v00005-9.safetensors.123", "t2/hop-00001-3.safetensors", "t2/v00001.safetensors", "t3/v00001.tmp"]
+    mine = ["t1/notes.txt", "readme.md", "t4/v1/deep.safetensors"]
+    for name in (*left, "probe/v00001-1.safetensors", *mine):
+        path = tmp_path / "checkpoints" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    versions.tidy([("t1", 4, 8), ("t2", 1, 0)])
+    kept = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
+    names = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in kept}
+    assert names == {"t1/v00004-8.safetensors", "t2/v00001.safetensors", *mine}
+    assert [path.name for path in (versions.shared_folder / "t1").iterdir()] == ["v00004-8.safetensors"]
+    assert not (tmp_path / "checkpoints" / "t3").exists()
+    assert not (tmp_path / "checkpoints" / "probe").exists()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_shared_memory_that_fails_spills(tmp_path: Path, error: int) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+
+    def write(path: Path) -> None:
+        if versions.shared_folder in path.parents:
+            path.write_bytes(b"a")
+            raise OSError(error, os.strerror(error))
+        path.write_bytes(b"abc")
+
+    sha, size = versions.write("t1", 3, 7, write, durable=False, size=3)
+    assert (sha, size) == (digest(versions.find("t1", 3, 7)), 3), "what lies on a disk is hashed"
+    assert versions.find("t1", 3, 7).parent.parent == tmp_path / "checkpoints"
+    assert not list((versions.shared_folder / "t1").iterdir())
 
 
 def test_wishes_wait_in_a_queue_and_leave_a_trail(tmp_path: Path) -> None:
@@ -178,42 +272,45 @@ def test_dropped_files_are_written_over(tmp_path: Path) -> None:
             file.write(bytes(SPARE_BYTES))
             file.truncate()
 
-    first = versions.write("t1", 1, fill, durable=False, size=SPARE_BYTES)
-    inode = versions.find("t1", 1).stat().st_ino
-    versions.drop("t1", 1)
+    first = versions.write("t1", 1, 1, fill, durable=False, size=SPARE_BYTES)
+    inode = versions.find("t1", 1, 1).stat().st_ino
+    versions.drop("t1", 1, 1)
     with pytest.raises(CheckpointError):
-        versions.find("t1", 1)
-    assert versions.write("t2", 5, fill, durable=False, size=SPARE_BYTES) == first
-    assert versions.find("t2", 5).stat().st_ino == inode
+        versions.find("t1", 1, 1)
+    assert versions.write("t2", 5, 2, fill, durable=False, size=SPARE_BYTES) == first
+    assert versions.find("t2", 5, 2).stat().st_ino == inode
     for number in range(2 * SPARES):
-        versions.write("t3", number, fill, durable=False, size=SPARE_BYTES)
+        versions.write("t3", number, 3, fill, durable=False, size=SPARE_BYTES)
     for number in range(2 * SPARES):
-        versions.drop("t3", number)
+        versions.drop("t3", number, 3)
     assert len(list((versions.shared_folder / "spare").iterdir())) == SPARES
 
 
 def test_short_shared_memory_spills(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    versions.write("t1", 3, lambda path: path.write_bytes(b"abc"), durable=False, size=1 << 60)
-    assert versions.find("t1", 3).parent.parent == tmp_path / "checkpoints"
+    versions.write("t1", 3, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=1 << 60)
+    assert versions.find("t1", 3, 7).parent.parent == tmp_path / "checkpoints"
     versions.release()
     with pytest.raises(CheckpointError):
-        versions.find("t1", 3)
+        versions.find("t1", 3, 7)
 
 
 def test_shared_memory_of_vanished_experiments_is_given_back(tmp_path: Path) -> None:
     gone, here = (Versions(tmp_path / name / "checkpoints", tmpfs=tmp_path) for name in ("gone", "here"))
     here.durable_folder.mkdir(parents=True)
     for versions in (gone, here):
-        versions.write("t1", 1, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+        versions.write("t1", 1, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
     here.sweep()
-    assert here.find("t1", 1).is_file()
+    assert here.find("t1", 1, 7).is_file()
     assert not gone.shared_folder.exists()
 
 
 def test_no_shared_memory_at_all(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path / "absent")
     assert versions.shared_folder.name.startswith(f"hopfleet-{os.getuid()}-")
+    sha, _ = versions.write("t1", 3, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+    assert sha == digest(versions.find("t1", 3, 7)), "it may lie on a disk"
+    versions.release()
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -257,3 +354,40 @@ def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     run.lock().close()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(sqlite3.SQLITE_FULL, errno.ENOSPC), (sqlite3.SQLITE_IOERR_FSYNC, errno.EIO), (sqlite3.SQLITE_BUSY, errno.EBUSY)],
+)
+def test_trouble_that_may_pass_leaves_the_journal_as_it_was(tmp_path: Path, code: int, expected: int) -> None:
+    journal = Journal(tmp_path / "j", writable=True)
+    real, journal._database = journal._database, Failing(journal._database, code)  # type: ignore[assignment]
+    with pytest.raises(OSError) as failure:
+        journal.append(1.0, MESSAGES)
+    assert (failure.value.errno, failure.value.filename) == (expected, str(tmp_path / "j"))
+    assert list(journal.read()) == []
+    journal._database = real
+    journal.append(1.0, MESSAGES)
+    assert [message for _, _, message in journal.read()] == MESSAGES
+    journal._database = Failing(real, sqlite3.SQLITE_MISUSE)  # type: ignore[assignment]
+    with pytest.raises(sqlite3.OperationalError):
+        journal.append(1.0, MESSAGES)
+    real.close()
+
+
+class Failing:
+    """A database that takes everything but commits."""
+
+    def __init__(self, database: sqlite3.Connection, code: int) -> None:
+        self._database, self._code = database, code
+
+    def execute(self, text: str, *arguments: Any) -> sqlite3.Cursor:
+        if text == "COMMIT":
+            error = sqlite3.OperationalError("it fails")
+            error.sqlite_errorcode = self._code
+            raise error
+        return self._database.execute(text, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)

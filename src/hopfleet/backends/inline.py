@@ -38,7 +38,7 @@ class Inline:
         for _ in range(count):
             name = f"w{next(self._numbers)}"
             device = job.device
-            self._workers[name] = Worker(name, job, device, self._events.append, _raise, capture=capture, guest=True)
+            self._workers[name] = Worker(name, job, device, self._events.append, capture=capture, guest=True)
             self._events.append(WorkerJoined(name, device))
 
     def retire(self, worker: str) -> None:
@@ -67,7 +67,9 @@ class Inline:
             assert isinstance(command, RunUnit | Evaluate | SaveVersion)
             self._workers[command.worker].obey(command, trial)
         elif not self._events:
-            time.sleep(timeout)  # nothing will happen until somebody asks for something
+            time.sleep(timeout)  # nothing will happen until somebody asks for something, or a disk has room again
+            for worker in self._workers.values():
+                worker.retry()
         events = list(self._events)
         self._events.clear()
         return events
@@ -78,7 +80,3 @@ class Inline:
     def close(self, *, kill: bool = False) -> None:
         self._commands.clear()
         self._workers.clear()
-
-
-def _raise(error: BaseException) -> None:
-    raise error

@@ -39,7 +39,7 @@ from hopfleet.domain.messages import (
     encode,
 )
 from hopfleet.domain.trial import Trial
-from hopfleet.errors import CheckpointError, TaskError, WorkersLost
+from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.machine import starvations
 from hopfleet.worker.job import Finding, Job
 
@@ -305,8 +305,6 @@ class Local:
                     f"workers cannot load the task ({body}): put it into a module that can be imported "
                     "(on sys.path, or installed), or define it in your script itself"
                 )
-            case "Fatal":
-                raise CheckpointError(body)
             case "Finding":
                 metrics, *rest = body
                 self._findings.append(Finding(tuple(metrics), *rest))

@@ -104,9 +104,10 @@ class Simulated:
                     self._later(ended, Evaluated(*where, self._clock, ended, sums))
             case SaveVersion(worker=worker):
                 if worker in self._alive:
-                    self._later(self._clock, VersionSaved(command.trial, command.version, command.durable, "", 0))
+                    what = (command.trial, command.version, command.durable)
+                    self._later(self._clock, VersionSaved(*what, "", 0, command.attempt))
             case CopyVersion():
-                self._later(self._clock, VersionSaved(command.trial, command.version, True, "", 0))
+                self._later(self._clock, VersionSaved(command.trial, command.version, True, "", 0, command.attempt))
             case _:
                 raise AssertionError(f"not for a worker: {command}")
 

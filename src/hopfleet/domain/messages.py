@@ -8,6 +8,10 @@ Three kinds, all frozen:
 
 The state of an experiment is a fold over all three in the order of the journal, so a journal can be replayed
 without deciding anything anew. ``encode`` and ``decode`` turn a message into JSON values and back.
+
+Every unit, evaluation, save and copy that is asked for has a number of its own, its ``attempt``; a report that bears
+another one than is current does not count. A saved version lies in a file that bears the number of its save, so
+nobody who comes late can write over it. Saves of journals before format 3 have the number 0.
 """
 
 from __future__ import annotations
@@ -99,18 +103,24 @@ class VersionSaved:
     trial: str
     version: int
     durable: bool
-    digest: str
+    digest: str  #: SHA-256 of its file; empty for one that lies in memory
     size: int
+    attempt: int = 0  #: of the save or copy; the file bears it
 
 
 @dataclass(frozen=True, slots=True)
 class VersionLost:
-    """A version turned out to be missing or damaged; ``worker`` does not have it, and could not do what it wanted."""
+    """A version turned out to be missing or damaged; ``worker`` does not have it, and could not do what it wanted.
+
+    Without an attempt it is only the file of save ``saved`` that is gone.
+    """
 
     trial: str
     version: int
     reason: str
     worker: str | None = None
+    attempt: int = 0  #: what could not be done: a unit, an evaluation, a save or a copy
+    saved: int | None = 0  #: the save whose file cannot be loaded; None if there was none to be loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,18 @@ class SaveFailed:
     version: int
     error: str
     traceback: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SaveDelayed:
+    """The disk does not take a version for now. Its worker keeps the model, and tries until it is saved."""
+
+    worker: str
+    trial: str
+    version: int
+    attempt: int
+    error: str  #: which file, what happened, and what to do about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +294,8 @@ class RunUnit:
     attempt: int
     version: int
     last: bool
+    saved: int | None = None  #: the save whose file is that version, if it is saved
+    digest: str = ""  #: what that file must have, if it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +308,8 @@ class Evaluate:
     partition: int
     attempt: int
     version: int
+    saved: int | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,14 +320,18 @@ class SaveVersion:
     trial: str
     version: int
     durable: bool
+    attempt: int = 0
+    saved: int | None = None  #: an earlier save of the same version, for a worker that does not hold it any more
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DropVersion:
-    """Nobody will ask for this saved version again."""
+    """Nobody will ask for the file of this save again."""
 
     trial: str
     version: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +341,9 @@ class CopyVersion:
     parent: str
     version: int
     trial: str
+    attempt: int = 0
+    saved: int | None = 0  #: the parent's save; None if it does not have that version any more
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +383,7 @@ Event = (
     | VersionSaved
     | VersionLost
     | SaveFailed
+    | SaveDelayed
     | OperatorAsked
     | RunStarted
 )
@@ -375,7 +409,7 @@ KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(WorkerJoined, WorkerLost, UnitFinished, UnitFailed, Evaluated, VersionSaved, VersionLost),
-        *(SaveFailed, OperatorAsked, RunStarted),
+        *(SaveFailed, SaveDelayed, OperatorAsked, RunStarted),
         *(TrialAdded, TrialRolledBack, EpochEnded, TrialStopped, TrialPaused, TrialResumed, TrialEnded),
         *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, WishAnswered),
         *(RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, AddWorkers, ReleaseWorker, Finish),

@@ -23,6 +23,7 @@ from hopfleet.domain.messages import (
     RunHeld,
     RunStarted,
     RunUnit,
+    SaveDelayed,
     TrialAdded,
     TrialDeleted,
     TrialEnded,
@@ -181,12 +182,18 @@ class History:
         self.updated: float | None = None
         self.finished: bool | None = None  #: ``complete`` of Finish; None while the run goes on or was cut off
         self.held = False  #: a person has paused the run
+        self.delayed: dict[int, SaveDelayed] = {}  #: saves that a disk does not take for now
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: ended trials that are not kept
         self._epochs_let_go = 0  #: epochs that were planned for them
         self._metric_names: dict[str, None] = {name: None for name, _ in self.objectives}  #: an ordered set
         self._trained = 0  #: units that ran to their end, undone ones included
         self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
+
+    @property
+    def waits_for(self) -> str:
+        """Why nothing goes on, if a disk does not take what must be saved."""
+        return next((delay.error for delay in self.delayed.values()), "")
 
     @classmethod
     def of(
@@ -238,10 +245,16 @@ class History:
                 self._resume(message)
             case TrialDeleted(trial=trial):
                 self.trials.pop(trial, None)
-            case VersionSaved(durable=True):
-                self._trial(message.trial).saved[message.version] = message
-            case VersionLost() | DropVersion():
-                self._trial(message.trial).saved.pop(message.version, None)
+            case VersionSaved():
+                self.delayed.pop(message.attempt, None)
+                if message.durable:
+                    self._trial(message.trial).saved[message.version] = message
+            case SaveDelayed(attempt=attempt):
+                self.delayed[attempt] = message
+            case VersionLost(saved=attempt) | DropVersion(attempt=attempt):
+                saved = self._trial(message.trial).saved
+                if message.version in saved and saved[message.version].attempt == attempt:
+                    del saved[message.version]
             case RunHeld(held=held):
                 self.held = held
             case Finish(complete=complete):
@@ -283,6 +296,7 @@ class History:
         self.runs += 1
         self.finished = None
         self.held = False
+        self.delayed.clear()
 
     def _join(self, time: float, message: WorkerJoined) -> None:
         worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))
@@ -294,6 +308,7 @@ class History:
             span = Span(worker.name, unit.trial, unit.epoch, unit.partition, unit.work, worker.since, time, undone=True)
             self.spans.append(span)
         worker.doing = None
+        self.delayed = {number: delay for number, delay in self.delayed.items() if delay.worker != worker.name}
         worker.lost = time
         worker.earlier += time - worker.joined
 

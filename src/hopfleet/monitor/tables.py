@@ -214,7 +214,9 @@ def _states(history: History) -> Iterator[tuple[str, str]]:
     if history.runs > 1:
         yield (f"run {history.runs}  ", "dim")
     if history.held:
-        yield ("paused by a person", "bold yellow")
+        yield ("paused by a person  ", "bold yellow")
+    if history.waits_for:
+        yield (f"waiting: {history.waits_for}", "bold red")
 
 
 def progress_text(history: History, elapsed: float) -> str:

@@ -27,6 +27,24 @@ class Outcome:
     delete: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The file that is a version: the number of the save that wrote it, and its SHA-256 if that is known."""
+
+    attempt: int
+    durable: bool
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A save under way, and the worker that was told to; a copy is nobody's."""
+
+    version: int
+    durable: bool
+    worker: str | None
+
+
 @dataclass(slots=True)
 class Progress:
     """The mutable record of a live trial. Only ``Schedule`` changes it."""
@@ -50,11 +68,12 @@ class Progress:
     evaluated: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
     #: Training sums of the units of the current epoch, by the version that they made.
     trained: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
-    #: Saved versions, and whether each is durable. Version 0 is built from the seed and needs no saving.
-    saved: dict[int, bool] = field(default_factory=dict)
-    #: The newest version that a worker was told to save, and whether durably; and who was told.
-    saving: tuple[int, bool] = (0, False)
-    saver: str | None = None
+    #: Saved versions. Version 0 is built from the seed and needs no saving.
+    saved: dict[int, Saved] = field(default_factory=dict)
+    #: Files that another one of the same version has replaced, as (version, attempt); they are to be dropped.
+    stale: list[tuple[int, int]] = field(default_factory=list)
+    #: Saves under way, by number.
+    saves: dict[int, Save] = field(default_factory=dict)
     #: The worker whose memory holds the newest version.
     holder: str | None = None
     #: Version and rank of the best epoch so far.
@@ -89,9 +108,17 @@ class Progress:
     def clonable(self) -> int:
         """The newest durable version that is complete with all that is known of its epoch; 0 if there is none."""
         # What training told of an epoch is known until it ends.
-        if self.saved.get(self.version, False) and self.version > self.epochs_ended * self.partitions:
+        if self.durable(self.version) and self.version > self.epochs_ended * self.partitions:
             return self.version
-        return max((v for v, durable in self.saved.items() if durable and v % self.partitions == 0), default=0)
+        return max((v for v, saved in self.saved.items() if saved.durable and v % self.partitions == 0), default=0)
+
+    def durable(self, version: int) -> bool:
+        """Whether a version is saved durably."""
+        return version in self.saved and self.saved[version].durable
+
+    def told(self, version: int, *, durable: bool) -> bool:
+        """Whether a version is being saved, durably if that is wanted."""
+        return any(save.version == version and (save.durable or not durable) for save in self.saves.values())
 
     @property
     def epoch(self) -> int:

@@ -19,7 +19,7 @@ from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.progress import Outcome, Progress, Readable
+from hopfleet.scheduler.progress import Outcome, Progress, Readable, Save, Saved
 from hopfleet.scheduler.ready import Ready
 
 TINY = 1e-6
@@ -73,6 +73,8 @@ class Schedule:
         self._ready = Ready()
         #: Trials with validation partitions that nobody evaluates yet.
         self.awaiting: dict[str, Progress] = {}
+        #: Saves that a disk does not take for now, and the workers that wait for it.
+        self.delayed: dict[int, str] = {}
         #: Whether trials will be added as others end, nobody knows how many.
         self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
@@ -149,6 +151,25 @@ class Schedule:
         slot = self.slots.get(worker)
         return slot is not None and slot.unit == unit and slot.attempt == attempt
 
+    def runs(self, worker: str | None, attempt: int) -> bool:
+        """Whether ``attempt`` is what ``worker`` does now."""
+        slot = self.slots.get(worker or "")
+        return slot is not None and slot.unit is not None and slot.attempt == attempt
+
+    def refers(self, trial: str, version: int, attempt: int) -> bool:
+        """Whether the file of a save is that version, or is still to be dropped."""
+        progress = self.find(trial)
+        if progress is None:
+            return False
+        saved = progress.saved.get(version)
+        return (saved is not None and saved.attempt == attempt) or (version, attempt) in progress.stale
+
+    def files(self) -> Iterator[tuple[str, int, int]]:
+        """Trial, version and attempt of every file that somebody may need."""
+        for name, progress in [*self.trials.items(), *self.parked.items()]:
+            for version, saved in progress.saved.items():
+                yield name, version, saved.attempt
+
     # ---------------------------------------------------------------------------------------------- workers
 
     def join(self, worker: str, partitions: Iterable[int] | None) -> None:
@@ -173,8 +194,7 @@ class Schedule:
         for progress in self.trials.values():
             if progress.holder == worker:
                 progress.holder = None
-            if progress.saver == worker:
-                progress.saving = (0, False)
+            self._forget_saves(progress, [number for number, save in progress.saves.items() if save.worker == worker])
         unit = slot.unit
         if unit is not None:
             self._refresh(self._release(slot, unit))
@@ -216,6 +236,7 @@ class Schedule:
         self._owe(progress, -1)
         del self.trials[trial]
         progress.holder = None
+        self._forget_saves(progress, list(progress.saves))
         if state.ended:
             self.estimates.forget(trial)
         self.ready.pop(trial, None)
@@ -248,8 +269,8 @@ class Schedule:
         progress = self.trials[trial]
         for partition in progress.roll_back(version):
             self.owed[partition] += 1
-        progress.saved = {number: durable for number, durable in progress.saved.items() if number <= version}
-        progress.saving = (0, False)
+        progress.saved = {number: saved for number, saved in progress.saved.items() if number <= version}
+        self._forget_saves(progress, [number for number, save in progress.saves.items() if save.version > version])
         self._refresh(progress)
 
     def end_epoch(self, trial: str) -> None:
@@ -271,28 +292,56 @@ class Schedule:
         if level > 0:
             self.urgent.add(trial)
 
-    def saved(self, trial: str, version: int, durable: bool) -> None:
+    def save(self, trial: str, attempt: int, save: Save) -> None:
+        """A save begins."""
+        self.trials[trial].saves[attempt] = save
+
+    def saved(self, trial: str, version: int, durable: bool, attempt: int = 0, digest: str = "") -> None:
+        """A save ends: its file is the version from now on, unless one that lasts longer is that already."""
         progress = self.trials[trial]
-        progress.saved[version] = progress.saved.get(version, False) or durable
+        self._forget_saves(progress, [attempt])
+        saved = Saved(attempt, durable, digest)
+        before = progress.saved.get(version, saved)
+        if before.durable and not durable:
+            before, saved = saved, before
+        progress.saved[version] = saved
+        if before.attempt != saved.attempt:
+            progress.stale.append((version, before.attempt))
         if version == progress.version:
             self._refresh(progress)
 
-    def dropped(self, trial: str, version: int) -> None:
-        """A saved version that nobody needs is deleted."""
+    def dropped(self, trial: str, version: int, attempt: int = 0) -> None:
+        """A file that nobody needs is deleted."""
         progress = self.parked.get(trial) or self.trials[trial]
-        progress.saved.pop(version, None)
+        if (version, attempt) in progress.stale:
+            progress.stale.remove((version, attempt))
+            return
+        self._lose_file(progress, version, attempt)
         if version == progress.version and trial in self.trials:
             self._refresh(progress)
 
-    def lost(self, trial: str, version: int, worker: str | None) -> None:
-        """A version cannot be loaded after all, and ``worker`` does not hold it."""
+    def lost(self, trial: str, version: int, worker: str | None, attempt: int = 0, saved: int | None = 0) -> None:
+        """What ``attempt`` was to do could not be done: the file of ``saved`` is no good, ``worker`` holds nothing."""
         progress = self.trials[trial]
         if progress.holder == worker and progress.version == version:
             progress.holder = None
-        progress.saved.pop(version, None)
-        if progress.saving[0] == version:
-            progress.saving = (0, False)
+        self._lose_file(progress, version, saved)
+        self._forget_saves(progress, [attempt])
         self._refresh(progress)
+
+    def forget_saves(self) -> None:
+        """Nothing is being saved any more."""
+        for progress in self.trials.values():
+            self._forget_saves(progress, list(progress.saves))
+
+    def _forget_saves(self, progress: Progress, attempts: Iterable[int]) -> None:
+        for attempt in attempts:
+            progress.saves.pop(attempt, None)
+            self.delayed.pop(attempt, None)
+
+    def _lose_file(self, progress: Progress, version: int, attempt: int | None) -> None:
+        if version in progress.saved and progress.saved[version].attempt == attempt:
+            del progress.saved[version]
 
     # ------------------------------------------------------------------------------------------------ units
 

@@ -3,7 +3,7 @@
 NAME/
   experiment.json   what was asked for: space, search, seed, data, versions
   journal.sqlite    everything that happened, in order
-  checkpoints/      t0001/v00008.safetensors: the last and the best version of every trial
+  checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
@@ -61,7 +61,10 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        return self.definition_file.is_file()
+        try:
+            return self.definition_file.is_file()
+        except (OSError, ValueError):  # no file can have such a name, or nobody may look
+            return False
 
     @property
     def handle(self) -> str:

@@ -9,6 +9,7 @@ journals it as a message; those that no run has taken yet wait for the next.
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import time as clocks
@@ -20,11 +21,18 @@ from typing import Any
 from hopfleet.domain.messages import Message, OperatorAsked, WishAnswered, decode, encode
 from hopfleet.errors import JournalError
 
-FORMAT = 2
+FORMAT = 3
 """Raised when old readers could not understand what new writers write."""
 
-READABLE = (1, FORMAT)
+READABLE = (1, 2, FORMAT)
 """Formats whose messages are understood here. A journal that is written to becomes one of the newest format."""
+
+TROUBLE = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+}
+"""Errors of a disk that may take the same transaction later."""
 
 WISHES = (
     "CREATE TABLE IF NOT EXISTS wishes (number INTEGER PRIMARY KEY AUTOINCREMENT, "
@@ -65,10 +73,10 @@ class Journal:
                 )
                 self._database.execute(WISHES)
                 if self._format() in (0, *READABLE):
-                    self._database.execute(f"PRAGMA user_version = {FORMAT}")
+                    self._migrate()
             found = self._format()
         except sqlite3.DatabaseError as error:
-            raise JournalError(f"{path}: is not a journal, or is damaged ({error})") from error
+            raise JournalError(f"{path}: {_problem(error)}") from error
         if found == 0:
             raise JournalError(f"{path}: is being created; try again")
         if found not in READABLE:
@@ -79,17 +87,48 @@ class Journal:
     def _format(self) -> int:
         return int(self._database.execute("PRAGMA user_version").fetchone()[0])
 
+    def _migrate(self) -> None:
+        """Make it one of the newest format. Before format 3, a lost version did not tell which attempt it ended."""
+        self._database.execute("BEGIN IMMEDIATE")
+        if self._format() < FORMAT:
+            doing: dict[str, dict[str, Any]] = {}
+            query = "SELECT number, kind, body FROM messages WHERE kind IN ('RunUnit', 'Evaluate', 'VersionLost')"
+            for number, kind, text in self._database.execute(f"{query} ORDER BY number").fetchall():
+                body = json.loads(text)
+                if kind != "VersionLost":
+                    doing[body["worker"]] = body
+                    continue
+                unit = doing.get(body["worker"], {})
+                same = all(unit.get(key) == body[key] for key in ("trial", "version"))
+                body["attempt"] = unit["attempt"] if same else 0
+                self._database.execute("UPDATE messages SET body = ? WHERE number = ?", (json.dumps(body), number))
+            self._database.execute(f"PRAGMA user_version = {FORMAT}")
+        self._database.execute("COMMIT")
+
     def append(self, time: float, messages: Iterable[Message]) -> None:
-        """Write messages in one transaction. They are durable when this returns."""
+        """Write messages in one transaction. They are durable when this returns.
+
+        Raises OSError, and nothing is written, if the disk does not take them for now.
+        """
         rows = []
         for message in messages:
             kind, body = encode(message)
             rows.append((time, kind, json.dumps(body)))
             if isinstance(message, OperatorAsked) and message.number:
                 self._taken = message.number
-        self._database.execute("BEGIN IMMEDIATE")
-        self._database.executemany("INSERT INTO messages (time, kind, body) VALUES (?, ?, ?)", rows)
-        self._database.execute("COMMIT")
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany("INSERT INTO messages (time, kind, body) VALUES (?, ?, ?)", rows)
+            self._database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise self._as_trouble(error) from error
+
+    def _as_trouble(self, error: sqlite3.OperationalError) -> Exception:
+        """The same error; as an OSError, if it may pass."""
+        code = TROUBLE.get(error.sqlite_errorcode & 0xFF)
+        return error if code is None else OSError(code, str(error), str(self.path))
 
     def read(self, after: int = 0) -> Iterator[tuple[int, float, Message]]:
         """Number, time and message of all records after number ``after``, in order."""
@@ -150,6 +189,12 @@ class Journal:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _problem(error: sqlite3.DatabaseError) -> str:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        return f"cannot be written ({error}); make room on that disk"
+    return f"is not a journal, or is damaged ({error})"
 
 
 def _wish(row: tuple[int, float, str, str, str], answer: WishAnswered | None) -> Wish:

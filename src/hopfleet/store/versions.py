@@ -1,8 +1,11 @@
 """Model versions on disk and in shared memory.
 
 A version that is only handed over to the next worker lies on tmpfs where there is one with room, which makes a hop
-as fast as memory. A durable version lies in the run folder, written atomically, synced and hashed. Both are plain
-safetensors files; what is in them is the business of the framework that writes them.
+as fast as memory. A durable version lies in the run folder, written atomically and synced. Whatever lies on a disk is
+hashed. Both are plain safetensors files; what is in them is the business of the framework that writes them.
+
+A file bears the number of the save that wrote it, so no two saves ever write the same one: who comes late, also a
+worker that everybody took for dead, does no harm. Which file is the version, the journal says.
 """
 
 from __future__ import annotations
@@ -10,20 +13,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hopfleet.errors import CheckpointError
-from hopfleet.files import digest, sync, write_atomically
+from hopfleet.files import digest, write_atomically
 
 TMPFS = Path("/dev/shm")
+
+DAMAGED = "is damaged: another SHA-256 than in the journal"
 
 SPARE = "spare"
 SPARES = 4
 SPARE_BYTES = 1 << 20
 """A folder of shared memory with at most so many dropped versions, of at least so many bytes, to be written over."""
+
+OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
+"""Names of version files, in their folders; those included that they have while they are written."""
 
 OWNER = "owner"
 """A file in a folder of shared memory that names the checkpoints folder it belongs to."""
@@ -35,73 +45,100 @@ class Versions:
     def __init__(self, checkpoints: Path, tmpfs: Path = TMPFS) -> None:
         self.durable_folder = checkpoints
         key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
-        base = tmpfs if tmpfs.is_dir() and os.access(tmpfs, os.W_OK) else Path(tempfile.gettempdir())
+        self._in_memory = tmpfs.is_dir() and os.access(tmpfs, os.W_OK)
+        base = tmpfs if self._in_memory else Path(tempfile.gettempdir())
         self.shared_folder = base / f"hopfleet-{os.getuid()}-{key}"
 
-    def path(self, trial: str, version: int, *, durable: bool) -> Path:
+    def path(self, trial: str, version: int, attempt: int, *, durable: bool) -> Path:
         folder = self.durable_folder if durable else self.shared_folder
-        return folder / trial / f"v{version:05d}.safetensors"
+        return folder / trial / f"v{version:05d}{_suffix(attempt)}"
 
     def write(
-        self, trial: str, version: int, write: Callable[[Path], None], *, durable: bool, size: int
+        self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int
     ) -> tuple[str, int]:
-        """Save a version of about ``size`` bytes; returns its SHA-256 (durable ones only) and its size."""
-        path = self.path(trial, version, durable=durable)
-        if not durable and not self._has_room(size):
-            path = self._spilled(trial, version)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(path, write if durable else self._over_spare(write), durable=durable)
-        return digest(path) if durable else "", path.stat().st_size
+        """Save a version of about ``size`` bytes; returns its SHA-256, if it lies on a disk, and its size.
 
-    def find(self, trial: str, version: int) -> Path:
-        """The file of a saved version."""
-        candidates = [
-            self.path(trial, version, durable=False),
-            self.path(trial, version, durable=True),
-            self._spilled(trial, version),
-        ]
-        for path in candidates:
+        Only a disk that cannot be written raises OSError: where shared memory is short, a hand-over goes there too.
+        """
+        if not durable and self._has_room(size):
+            path = self.path(trial, version, attempt, durable=False)
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                write_atomically(path, self._over_spare(write), durable=False)
+                return "" if self._in_memory else digest(path), path.stat().st_size
+        path = self.path(trial, version, attempt, durable=True) if durable else self._spilled(trial, version, attempt)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, write, durable=durable)
+        return digest(path), path.stat().st_size
+
+    def find(self, trial: str, version: int, attempt: int | None, expected: str = "") -> Path:
+        """The file of a saved version, which has the SHA-256 ``expected`` if that is known."""
+        if attempt is None:
+            raise CheckpointError(f"version {version} of {trial} is not saved anywhere")
+        candidates = self._names(trial, version, attempt)
+        for path in candidates if self._is_mine() else candidates[1:]:
             if path.is_file():
+                check(path, expected)
                 return path
         raise CheckpointError(f"version {version} of {trial} is not saved anywhere; looked for {candidates[1]}")
 
-    def keep(self, trial: str, version: int) -> tuple[str, int]:
+    def keep(self, trial: str, version: int, attempt: int, saved: int | None, expected: str = "") -> tuple[str, int]:
         """Make a version durable that is saved for others; returns its SHA-256 and its size."""
-        source, target = self.find(trial, version), self.path(trial, version, durable=True)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if source != target:
-            write_atomically(target, lambda path: _copied(source, path), durable=True)
-        return digest(target), target.stat().st_size
+        return self._again(trial, version, attempt, self.find(trial, version, saved), _copied, expected)
 
-    def copy(self, parent: str, version: int, trial: str) -> tuple[str, int]:
+    def copy(
+        self, parent: str, version: int, saved: int | None, trial: str, attempt: int, expected: str = ""
+    ) -> tuple[str, int]:
         """Give ``trial`` a durable version of ``parent``: a second name of one file, that lives as long as either.
 
-        Where a file cannot have two names, it is a copy. Doing it again, after a crash in between, does no harm.
+        Where a file cannot have two names, it is a copy.
         """
-        source, target = (self.path(name, version, durable=True) for name in (parent, trial))
-        if not source.is_file():
-            raise CheckpointError(f"version {version} of {parent} is not saved; looked for {source}")
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = target.with_suffix(".tmp")
-        beside.unlink(missing_ok=True)
-        try:
-            os.link(source, beside)
-        except FileNotFoundError:
-            raise
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(source, beside)
-            sync(beside)
-        beside.replace(target)
-        beside.unlink(missing_ok=True)  # renaming one name of a file to another of its names leaves both
-        sync(target.parent)
-        return digest(target), target.stat().st_size
+        return self._again(trial, version, attempt, self.find(parent, version, saved), _linked, expected)
 
-    def drop(self, trial: str, version: int) -> None:
-        """Forget a version. Dropping what is not there does nothing."""
+    def _again(
+        self,
+        trial: str,
+        version: int,
+        attempt: int,
+        source: Path,
+        write: Callable[[Path, Path], None],
+        expected: str,
+    ) -> tuple[str, int]:
+        """Save durably what is saved in another file."""
+        target = self.path(trial, version, attempt, durable=True)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(target, lambda path: write(source, path), durable=True)
+        found = digest(target)
+        if expected and found != expected:
+            target.unlink()
+            raise CheckpointError(f"{source}: {DAMAGED}")
+        return found, target.stat().st_size
+
+    def drop(self, trial: str, version: int, attempt: int) -> None:
+        """Delete the file of a save. Dropping what is not there does nothing."""
         with contextlib.suppress(FileNotFoundError):
-            self._spare(self.path(trial, version, durable=False))
-        for path in (self.path(trial, version, durable=True), self._spilled(trial, version)):
+            self._spare(self.path(trial, version, attempt, durable=False))
+        for path in (self.path(trial, version, attempt, durable=True), self._spilled(trial, version, attempt)):
             path.unlink(missing_ok=True)
+
+    def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
+        """Delete all files of ours, those half written too, but the ``needed`` ones: (trial, version, attempt).
+
+        What others have put into the folder stays.
+        """
+        kept = {path for name in needed for path in self._names(*name)}
+        for base in (self.durable_folder, self.shared_folder):
+            for path in base.glob("*/*"):
+                if path not in kept and OURS.fullmatch(path.relative_to(base).as_posix()):
+                    path.unlink(missing_ok=True)
+            for folder in base.glob("*/"):
+                if folder.name != SPARE:
+                    with contextlib.suppress(OSError):  # it is not empty
+                        folder.rmdir()
+
+    def _names(self, trial: str, version: int, attempt: int) -> list[Path]:
+        paths = [self.path(trial, version, attempt, durable=durable) for durable in (False, True)]
+        return [*paths, self._spilled(trial, version, attempt)]
 
     def forget(self, trial: str) -> None:
         """Remove all that is left of a trial."""
@@ -140,17 +177,38 @@ class Versions:
                 if not Path((folder / OWNER).read_text()).exists():
                     shutil.rmtree(folder)
 
-    def _spilled(self, trial: str, version: int) -> Path:
+    def _spilled(self, trial: str, version: int, attempt: int) -> Path:
         """Where a hand-over goes when shared memory is short."""
-        return self.durable_folder / trial / f"hop-{version:05d}.safetensors"
+        return self.durable_folder / trial / f"hop-{version:05d}{_suffix(attempt)}"
 
     def _has_room(self, size: int) -> bool:
         with contextlib.suppress(OSError):
             if not (self.shared_folder / OWNER).exists():
                 self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
-            return shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
+            return self._is_mine() and shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
         return False
+
+    def _is_mine(self) -> bool:
+        """Whether nobody else can write into shared memory of that name: anybody might have made it before."""
+        with contextlib.suppress(OSError):
+            found = self.shared_folder.lstat()
+            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+        return False
+
+
+def check(path: Path, expected: str) -> None:
+    """Raise CheckpointError unless a file has the SHA-256 ``expected``, if that is known."""
+    try:
+        if expected and digest(path) != expected:
+            raise CheckpointError(f"{path}: {DAMAGED}")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+
+
+def _suffix(attempt: int) -> str:
+    # Files of old journals bear no number.
+    return f"-{attempt}.safetensors" if attempt else ".safetensors"
 
 
 def _copied(source: Path, target: Path) -> None:
@@ -158,3 +216,10 @@ def _copied(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
     except FileNotFoundError as error:
         raise CheckpointError(f"{source}: is gone") from error
+
+
+def _linked(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        _copied(source, target)

@@ -94,16 +94,18 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
             wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, "t0001", 1, durable=True), trial())
+            backend.send(SaveVersion(first, "t0001", 1, True, 7), trial())
             (saved,) = wait_for(backend, VersionSaved)
-            assert (saved.trial, saved.version, saved.durable) == ("t0001", 1, True)
-            backend.send(unit(second, version=1, partition=1, last=True), trial())
+            assert (saved.trial, saved.version, saved.durable, saved.attempt) == ("t0001", 1, True, 7)
+            source = {"saved": 7, "digest": saved.digest}
+            backend.send(unit(second, version=1, partition=1, last=True, **source), trial())
             (event,) = wait_for(backend, UnitFinished)
             assert (event.worker, event.version) == (second, 2)
             if self.trains:
                 assert event.hopped
                 assert event.sums["train_units"].mean == 2.0
-                assert Versions(tmp_path / "checkpoints").path("t0001", 1, durable=True).stat().st_size == saved.size
+                path = Versions(tmp_path / "checkpoints").path("t0001", 1, 7, durable=True)
+                assert path.stat().st_size == saved.size
 
     def test_an_evaluation_reports_metrics(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, _)):
@@ -154,9 +156,26 @@ class BackendSuite:
             backend.send(unit(first, version=7), trial())
             (event,) = wait_for(backend, VersionLost)
             assert (event.trial, event.version, event.worker) == ("t0001", 7, first)
-            backend.send(SaveVersion(first, "t0001", 3, durable=False), trial())
+            assert (event.attempt, event.saved) == (1, None)
+            backend.send(SaveVersion(first, "t0001", 3, False, 5, saved=2), trial())
             (event,) = wait_for(backend, VersionLost)
-            assert event.version == 3
+            assert (event.version, event.attempt, event.saved) == (3, 5, 2)
+
+    def test_a_damaged_version_is_reported(self, tmp_path: Path) -> None:
+        if not self.trains:
+            return
+        with self.started(tmp_path) as (backend, (first, second)):
+            backend.send(unit(first), trial())
+            wait_for(backend, UnitFinished)
+            backend.send(SaveVersion(first, "t0001", 1, True, 7), trial())
+            (saved,) = wait_for(backend, VersionSaved)
+            path = Versions(tmp_path / "checkpoints").path("t0001", 1, 7, durable=True)
+            body = path.read_bytes()
+            path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+            backend.send(unit(second, version=1, attempt=8, saved=7, digest=saved.digest), trial())
+            (event,) = wait_for(backend, VersionLost)
+            assert (event.version, event.worker, event.attempt, event.saved) == (1, second, 8, 7)
+            assert "another SHA-256" in event.reason
 
     def test_more_workers_are_added(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, workers):
@@ -171,12 +190,12 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
             wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, "t0001", 1, durable=True), trial())
+            backend.send(SaveVersion(first, "t0001", 1, True, 2), trial())
             backend.release(first)
             saved, lost = wait_for_any(backend, 2)
             assert isinstance(saved, VersionSaved) and (saved.trial, saved.version) == ("t0001", 1)
             assert lost == WorkerLost(first, RELEASED)
-            backend.send(unit(second, version=1, partition=1), trial())
+            backend.send(unit(second, version=1, partition=1, saved=2, digest=saved.digest), trial())
             (event,) = wait_for(backend, UnitFinished)
             assert (event.worker, event.version) == (second, 2)
             backend.add(1)  # nobody but this one comes

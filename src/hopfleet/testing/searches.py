@@ -350,10 +350,10 @@ class Run:
         self.controller = self._restored()
         self.backend = self._backend(self.backend.now())
         missing = [
-            m.VersionLost(name, version, "restarted")
+            m.VersionLost(name, version, "restarted", saved=saved.attempt)
             for name, progress in self.controller.schedule.trials.items()
-            for version, durable in progress.saved.items()
-            if not durable
+            for version, saved in progress.saved.items()
+            if not saved.durable
         ]
         self._take(m.RunStarted("test"))
         for event in missing:
@@ -424,7 +424,7 @@ class Run:
                 progress = self.controller.schedule.parked[name]
                 assert progress.state is TrialState.PAUSED, name
                 assert progress.version == known.trained * self.setting.partitions, name
-                assert progress.saved[progress.version], f"{name}: its model is not durable"
+                assert progress.durable(progress.version), f"{name}: its model is not durable"
 
     def _check_end(self) -> None:
         assert self.messages[-1] == m.Finish(complete=True), f"ends with {self.messages[-1]}"

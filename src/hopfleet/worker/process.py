@@ -44,7 +44,6 @@ def serve(connection: Connection) -> None:
             job,
             setup["device"],
             emit,
-            lambda error: say("Fatal", str(error)),
             capture=captured,
             guest=False,
         )

@@ -63,7 +63,7 @@ class Held:
 
 
 class Worker:
-    """One worker on one device. ``emit`` takes its events; ``fatal`` hears of a version that could not be saved.
+    """One worker on one device. ``emit`` takes its events.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are.
     """
@@ -74,7 +74,6 @@ class Worker:
         job: Job,
         device: str,
         emit: Callable[[Event], None],
-        fatal: Callable[[BaseException], None],
         *,
         capture: Callable[[Path], contextlib.AbstractContextManager[None]],
         guest: bool,
@@ -86,7 +85,7 @@ class Worker:
         self._capture = capture
         self._guest = guest
         self._versions = Versions(job.checkpoints)
-        self._saver = Saver(self._versions, emit, fatal, background=not guest)
+        self._saver = Saver(self._versions, emit, worker=name, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: Trials and versions whose work has run out of memory once.
@@ -101,12 +100,14 @@ class Worker:
                 self._evaluate(command, trial)
             case SaveVersion():
                 held = self._held.get(command.trial)
-                if held is not None and held.version == command.version:
-                    self._saver.save(command, held.session)
-                else:
-                    self._saver.keep(command, self.name)
+                holds = held is not None and held.version == command.version
+                self._saver.save(command, held.session if held is not None and holds else None)
             case _:
                 raise AssertionError(f"not for a worker: {command}")
+
+    def retry(self) -> None:
+        """Try again to save what the disk has not taken. Only a guest has to be asked."""
+        self._saver.retry()
 
     def close(self) -> None:
         """Finish all saves."""
@@ -114,7 +115,7 @@ class Worker:
 
     def _run(self, command: RunUnit, trial: Trial) -> None:
         def train() -> tuple[Session, bool, dict[str, RowSum]]:
-            session, hopped = self._session(command.version, trial)
+            session, hopped = self._session(command, trial)
             stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
             sums = session.train(stream, last=command.last)
             if self._job.valid is None:
@@ -131,7 +132,7 @@ class Worker:
 
     def _evaluate(self, command: Evaluate, trial: Trial) -> None:
         def evaluate() -> dict[str, RowSum]:
-            session, _ = self._session(command.version, trial)
+            session, _ = self._session(command, trial)
             self._hold(command.trial, Held(session, command.version))
             assert self._job.valid is not None
             seed = derive(self._job.seed, "evaluate", command.epoch, command.partition)
@@ -179,12 +180,12 @@ class Worker:
         evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session, self._job.valid)[1]
         try:
             began = time.perf_counter()
-            _, size = self._versions.write(PROBE, 1, session.save, durable=True, size=session.size)
+            digest, size = self._versions.write(PROBE, 1, 1, session.save, durable=True, size=session.size)
             saved = time.perf_counter()
-            session.load(self._versions.find(PROBE, 1))
+            session.load(self._versions.find(PROBE, 1, 1, digest))
             loaded = time.perf_counter()
         finally:
-            shutil.rmtree(self._versions.path(PROBE, 1, durable=True).parent, ignore_errors=True)
+            shutil.rmtree(self._versions.path(PROBE, 1, 1, durable=True).parent, ignore_errors=True)
         return replace(
             found,
             seconds_per_row=training,
@@ -196,8 +197,9 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ models
 
-    def _session(self, version: int, trial: Trial) -> tuple[Session, bool]:
-        """The trial's model at a version, and whether it had to be fetched."""
+    def _session(self, command: RunUnit | Evaluate, trial: Trial) -> tuple[Session, bool]:
+        """The trial's model at the version wanted, and whether it had to be fetched."""
+        version = command.version
         self._saver.wait(trial.id)
         # Taken out of the cache while in use: if the user's code raises, a half-trained model must not stay.
         held = self._held.pop(trial.id, None)
@@ -205,7 +207,7 @@ class Worker:
             return held.session, False
         if version == 0:
             return self._open(trial), False
-        path = self._versions.find(trial.id, version)
+        path = self._versions.find(trial.id, version, command.saved, command.digest)
         if trial.parent is not None and trial.parent.version == version:
             session = self._open(trial)
             session.inherit(path, self._open(replace(trial, config=trial.parent.config)))
@@ -300,7 +302,8 @@ class Worker:
             with self._capture(self._job.logs / f"{command.trial}.log"):
                 yield started
         except CheckpointError as error:
-            self._emit(VersionLost(command.trial, command.version, str(error), self.name))
+            what = (command.trial, command.version, str(error))
+            self._emit(VersionLost(*what, self.name, command.attempt, command.saved))
         except (Exception, SystemExit) as error:
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
             advice = ADVICE if self._job.task.out_of_memory(error) else ""

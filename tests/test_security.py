@@ -1,0 +1,94 @@
+"""Who may read a run, what may be read from a disk, and that names stay within the folder of runs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopfleet as hop
+from hopfleet.errors import CheckpointError, NotFound, UsageError
+from hopfleet.store.folder import check_name, find_run
+from hopfleet.store.versions import Versions
+from hopfleet.testing.tasks import CountingTask
+
+SOURCES = sorted(Path(hop.__file__).parent.rglob("*.py"))
+BAD_NAMES = ["../x", "/etc/x", "a/b", "..", ".", "a\0b", "a" * 129, "naïve", "t\n", "-x", "~", "a\\b", "\u202ex"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+def test_no_name_leaves_the_folder_of_runs(own_home: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="use letters, digits"):
+        check_name(name)
+    with pytest.raises(UsageError, match="use letters, digits"):
+        hop.Experiment(CountingTask(), train={"x": np.arange(9.0)}, space={"x": 1}, name=name)
+    assert not own_home.exists() or not list(own_home.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000, "../" * 2000 + "x"], ids=["nul", "long", "deep"])
+def test_a_name_that_no_file_can_have_is_not_found(own_home: Path, name: str) -> None:
+    with pytest.raises(NotFound):
+        find_run(name)
+
+
+def test_a_run_belongs_to_its_user_alone(own_home: Path) -> None:
+    before = os.umask(0)
+    try:
+        data = {"x": np.arange(40.0)}
+        space = {"number": hop.grid_search([1, 2])}
+        asked = {"partitions": 2, "batch_size": 8, "backend": "inline", "workers": 1, "name": "mine"}
+        hop.Experiment(CountingTask(), train=data, space=space, search=hop.Grid(max_epochs=1), **asked).fit(quiet=True)
+    finally:
+        os.umask(before)
+    folder = own_home / "mine"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in folder.iterdir():
+        assert not path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o700, path
+
+
+def test_shared_memory_that_somebody_else_has_made_is_not_used(tmp_path: Path) -> None:
+    versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
+    versions.shared_folder.mkdir()
+    versions.shared_folder.chmod(0o777)
+    planted = versions.path("t0001", 1, 7, durable=False)
+    planted.parent.mkdir()
+    planted.write_bytes(b"planted")
+    with pytest.raises(CheckpointError):
+        versions.find("t0001", 1, 7)
+    versions.write("t0001", 1, 7, lambda path: path.write_bytes(b"mine"), durable=False, size=4)
+    assert versions.find("t0001", 1, 7).read_bytes() == b"mine"
+    assert versions.find("t0001", 1, 7).parent.parent == tmp_path / "checkpoints"
+
+
+def calls() -> list[tuple[str, str]]:
+    """Every call of ``module.function`` in the package, with the file it is in."""
+    return [
+        (path.name, ast.unparse(node.func))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+
+
+def test_pickles_come_from_a_socket_pair_alone() -> None:
+    imports = {
+        (path.name, alias.name)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
+    assert pickles == {("process.py", "cloudpickle"), ("local.py", "cloudpickle")}
+    assert ("process.py", "cloudpickle.loads") in calls()
+    assert not {name for _, name in calls()} & {"torch.load", "numpy.load", "np.load", "marshal.loads"}
+
+
+def test_no_socket_has_a_name_or_a_port() -> None:
+    made = {name for _, name in calls() if name.startswith("socket.")}
+    assert made <= {"socket.socketpair", "socket.socket", "socket.send_fds", "socket.recv_fds", "socket.gethostname"}
+    assert not [name for _, name in calls() if name.endswith((".bind", ".listen")) or "Listener" in name]
