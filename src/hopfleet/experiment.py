@@ -63,6 +63,7 @@ from hopfleet.preview import (
 )
 from hopfleet.results import Results, load
 from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.patience import Timeout
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
@@ -161,6 +162,7 @@ class Experiment:
         batch_size: int = 32,
         drop_last: bool = False,
         partitions: int | None = None,
+        unit_timeout: float | str | None = "auto",
     ) -> None:
         if not isinstance(task, Task):
             hint = "an instance, e.g. Digits()" if isinstance(task, type) else "derived from hop.TorchTask"
@@ -178,7 +180,8 @@ class Experiment:
         #: Configurations to try first.
         self.points = [self._point(number, point) for number, point in enumerate(_listed("points", points, Mapping))]
         self.warm_start = _earlier_ones(warm_start)
-        self.use(workers=workers, backend=backend, policy=policy)
+        unit_timeout = "none" if unit_timeout is None else unit_timeout
+        self.use(workers=workers, backend=backend, policy=policy, unit_timeout=unit_timeout)
         if order not in ("open", "fixed"):
             raise UsageError(f"order={order!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
         self.order = order
@@ -195,6 +198,8 @@ class Experiment:
         self.valid = None if valid is None else _dataset("valid", valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` fills in its own.
         self.origin: dict[str, Any] = _origin()
+        #: Why the last run ended early, if it was not by a wish.
+        self._reason = ""
         #: What ``fit`` returned, once it has.
         self.results: Results | None = None
 
@@ -203,9 +208,17 @@ class Experiment:
         return f"<Experiment {self.name}: {trials} trials of {type(self.task).__name__}>"
 
     def use(
-        self, *, workers: int | str | None = None, backend: Backend | str | None = None, policy: str | None = None
+        self,
+        *,
+        workers: int | str | None = None,
+        backend: Backend | str | None = None,
+        policy: str | None = None,
+        unit_timeout: float | str | None = None,
     ) -> None:
-        """Change what it runs on and in which order, where given. No trial's outcome depends on workers or backend."""
+        """Change what it runs on and in which order, where given. No trial's outcome depends on workers or backend.
+
+        ``unit_timeout="none"`` lets units run for ever.
+        """
         if workers is not None:
             self.workers = workers if workers == "auto" else at_least_one("workers", workers)
         if backend is not None:
@@ -215,6 +228,8 @@ class Experiment:
             if self.policy is Exact:
                 require_solver()
                 self.policy = partial(Exact, in_background)
+        if unit_timeout is not None:
+            self.unit_timeout = _timeout(unit_timeout)
 
     def preview(self, *, quiet: bool = False) -> Preview:
         """What a run from the beginning will take, by a pilot on real batches and a simulation.
@@ -253,6 +268,8 @@ class Experiment:
             ):
                 complete = self._run(train, valid, journal, view, resumed=resumed)
         if not complete:
+            if self._reason:
+                raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
             raise Interrupted(
                 f"{self.name} was interrupted and can go on: hopfleet resume {self.folder.handle}, or call fit() again"
             )
@@ -436,6 +453,7 @@ class Experiment:
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
                 complete = loop.run([RunStarted(__version__, workers, len(journal.wishes())), *missing])
+            self._reason = loop.reason
             backend.close()
         except BaseException:
             backend.close(kill=True)
@@ -488,6 +506,7 @@ class Experiment:
             estimates=estimates,
             fixed_order=outline.fixed_order,
             points=self.points,
+            unit_timeout=self.unit_timeout,
         )
 
     # ------------------------------------------------------------------------------------------- looking ahead
@@ -741,6 +760,17 @@ def _seed(seed: Any) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise UsageError(f"seed={seed!r}: must be an integer")
     return seed
+
+
+def _timeout(timeout: Any) -> Timeout:
+    if timeout in ("auto", "none"):
+        return "auto" if timeout == "auto" else None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise UsageError(
+            f"unit_timeout={timeout!r}: must be 'auto' (judged by estimates), None, or seconds above 0; give a number "
+            "that no healthy unit takes"
+        )
+    return float(timeout)
 
 
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:

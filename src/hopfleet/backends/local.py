@@ -138,6 +138,9 @@ class Local:
             member.killed = "it was told to give up what it did"
             _kill(member.pid)
 
+    def place(self, worker: str, partition: int) -> None:
+        """All can read everything."""
+
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         deadline = time.monotonic() + START_SECONDS
         while not any(member.ready for member in self._members.values()):
@@ -319,7 +322,8 @@ class Local:
         member.connection.close()
         reason = self._reason(member)
         if member.ready:
-            self._events.append(WorkerLost(member.name, reason, self._last_words(member)))
+            replaced = not (self._closing or member.retired)
+            self._events.append(WorkerLost(member.name, reason, self._last_words(member), replaced))
         if self._closing or member.retired:
             return
         if member.ready:

@@ -141,6 +141,7 @@ def _experiment_json(results: Results) -> dict[str, Any]:
         "progress": {"done": history.progress().done, "planned": history.progress().planned},
         "eta": history.progress().eta,
         "paused": history.held,
+        "missing_partitions": list(history.missing),
         "pareto": [trial.id for trial in history.pareto()],
         "leaderboard": [_trial_json(results, results[trial.id], brief=True) for trial in history.leaderboard()],
         "workers": [

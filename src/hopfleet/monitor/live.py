@@ -15,10 +15,19 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from hopfleet.domain.messages import RELEASED, Finish, Message, RunStarted, TrialEnded, WorkerLost
+from hopfleet.domain.messages import (
+    RELEASED,
+    Finish,
+    Message,
+    PartitionsMissing,
+    RunStarted,
+    TrialEnded,
+    UnitOverdue,
+    WorkerLost,
+)
 from hopfleet.monitor.history import History
 from hopfleet.monitor.tables import header, leaderboard_table, workers_line
-from hopfleet.monitor.wording import duration, number, one_line
+from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -123,6 +132,10 @@ class PlainView(LiveView):
                 self._line(f"worker {worker} is let go")
             case WorkerLost(worker=worker, reason=reason):
                 self._line(f"worker {worker} lost: {one_line(reason)}")
+            case UnitOverdue():
+                self._line(overdue(message))
+            case PartitionsMissing(partitions=partitions):
+                self._line(waiting_for(partitions) if partitions else "all partitions are there again")
             case TrialEnded():
                 self._line(self._ended(message))
             case Finish(complete=complete):
@@ -179,6 +192,8 @@ class _DrawnView(LiveView):
 
     def _show(self, message: Message) -> None:
         self._heard = self._clock()
+        if isinstance(message, UnitOverdue):
+            self._show_note(overdue(message))
         self._refresh()
 
     def _refresh(self) -> None:
