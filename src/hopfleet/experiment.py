@@ -33,6 +33,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
 )
 from hopfleet.domain.objectives import PARAMS, Limit
+from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import (
     CheckpointError,
@@ -69,6 +70,7 @@ from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Rule, Search, allowed, at_least_one, name_of
 from hopfleet.search.stopping import Stopping
+from hopfleet.secrets import read
 from hopfleet.store.folder import RunFolder, check_name, home
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
@@ -349,6 +351,8 @@ class Experiment:
         """Make every configuration that is known beforehand, so that none goes wrong in the middle of a run."""
         smallest = min(train.partition_rows)
         configs = [*self.points, *self.search.examples(CHECKED)]
+        for reference in set().union(*map(references, configs)):
+            read(reference)
         for size in {config.get("batch_size", self.batch_size) for config in configs}:
             at_least_one("batch_size", size)
             if size > smallest:
@@ -448,7 +452,7 @@ class Experiment:
             backend.start(self._job(train, valid, self.folder, device), workers)
             estimates = Estimates(outline.rows) if resumed else self._foresee(backend, outline, view)
             controller = self._controller(outline, estimates, view)
-            controller.restore(_shown(journal, view))
+            controller.restore(_recalled(journal, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
@@ -672,9 +676,9 @@ def _wait_for_a_worker(backend: Backend) -> None:
             raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
 
 
-def _shown(journal: Journal, view: LiveView) -> Iterator[Message]:
+def _recalled(journal: Journal, view: LiveView) -> Iterator[Message]:
     for _, when, message in journal.read():
-        view.update(when, message)
+        view.recall(when, message)
         yield message
 
 

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.objectives import Limit
+from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
+from hopfleet.secrets import read
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
@@ -109,7 +111,8 @@ class TrialResult:
 
     def model(self, task: Task | None = None) -> Any:
         """The model of the best epoch, ready to predict."""
-        return self._results.find_task(task).model(self.config, self.checkpoint)
+        config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
+        return self._results.find_task(task).model(config, self.checkpoint)
 
     def log(self) -> str:
         """What the trial's code printed."""

@@ -273,8 +273,9 @@ def test_a_retired_worker_that_dies_is_not_replaced(tmp_path: Path) -> None:
 def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.sys, "executable", "/bin/false")
     backend = Local()
-    with pytest.raises(WorkersLost, match=r"could not be started.*workers\.log"):
-        backend.start(job(tmp_path), 1)
+    backend.start(job(tmp_path), 1)
+    with pytest.raises(WorkersLost, match=r"could not be started, tried 5 times.*workers\.log"):
+        backend.receive(0.25)
     backend.close(kill=True)
 
 

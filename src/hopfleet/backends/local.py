@@ -127,7 +127,9 @@ class Local:
         self._job = job
         self._payload = _pickle(job)
         self._start_zygote()
-        self.add(workers)
+        # They are started when somebody first listens: who started them has something to do while the framework loads.
+        now = time.monotonic()
+        self._due = [(now, _device(job, number), 0) for number in range(workers)]
 
     def add(self, count: int) -> None:
         here = len(self._members) + len(self._due)

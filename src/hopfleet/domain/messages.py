@@ -466,21 +466,22 @@ _CODECS: Mapping[str, tuple[Any, Any]] = {
 }
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {name: tuple(f.name for f in fields(kind)) for name, kind in KINDS.items()}
+#: Of each kind, the fields that are coded.
+_CODED = {kind: tuple(name for name in names if name in _CODECS) for kind, names in _FIELDS.items()}
 
 
 def encode(message: Message) -> tuple[str, dict[str, Any]]:
     """The kind of a message and its fields as JSON values."""
     kind = type(message).__name__
     body = {name: getattr(message, name) for name in _FIELDS[kind]}
-    for name, (encoder, _) in _CODECS.items():
-        if name in body:
-            body[name] = encoder(body[name])
+    for name in _CODED[kind]:
+        body[name] = _CODECS[name][0](body[name])
     return kind, body
 
 
 def decode(kind: str, body: Mapping[str, Any]) -> Message:
     """The inverse of ``encode``. Raises KeyError for an unknown kind."""
     known = KINDS[kind]
-    values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in body.items()}
-    message: Message = known(**values)
+    coded = {name: _CODECS[name][1](body[name]) for name in _CODED[kind] if name in body}
+    message: Message = known(**{**body, **coded}) if coded else known(**body)
     return message

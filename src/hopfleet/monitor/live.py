@@ -52,6 +52,10 @@ class LiveView(ABC):
         self.history.apply(time, message)
         self._guard(lambda: self._show(message))
 
+    def recall(self, time: float, message: Message) -> None:
+        """Fold in a message of an earlier run, which was shown then."""
+        self.history.apply(time, message)
+
     def refresh(self) -> None:
         """Draw again if it is time to, so that clocks tick while no message comes."""
         self._guard(self._refresh)
