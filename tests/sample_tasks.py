@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,31 @@ class Faulty(Plain):
         if self.config["fault"] == "metrics" and torch.is_grad_enabled() is False:
             raise ValueError("no metric today")
         return super().metrics(model, batch)
+
+
+class Indiscreet(Plain):
+    """Tells everybody what it was told in confidence."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        assert config["hub"]["token"] == os.environ["HOPFLEET_TEST_TOKEN"], "it is told the plain value"
+        print("the token is", config["hub"]["token"], dict(config))
+        return super().build(config)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        if self.config["fails"]:
+            raise ValueError(f"403 for https://me:{self.config['hub']['token']}@hub")
+        return super().loss(model, batch)
+
+
+class HangOnce(Plain):
+    """Never comes to an end the first time that a file named in the configuration can be created."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        try:
+            Path(self.config["mark"]).touch(exist_ok=False)
+        except FileExistsError:
+            return super().loss(model, batch)
+        return threading.Event().wait()
 
 
 class KillOnce(Plain):

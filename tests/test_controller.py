@@ -24,7 +24,16 @@ class Desk:
     """A controller, and short hands for the reports of its workers."""
 
     def __init__(
-        self, *workers, trials=1, epochs=2, partitions=2, valid=1, search=None, max_live=256, seed=0, points=()
+        self,
+        *workers,
+        trials=1,
+        epochs=2,
+        partitions=2,
+        valid=1,
+        search=None,
+        max_live=256,
+        seed=0,
+        **options,
     ):
         self.search = search or Random(trials, epochs)
         self.search.setup({"x": uniform(0, 1)}, seed=seed, goal=Goal("loss", "min"))
@@ -36,7 +45,7 @@ class Desk:
             valid_partitions=valid,
             seed=seed,
             max_live=max_live,
-            points=points,
+            **options,
         )
         self.messages = []
         self.started = self.tell(m.RunStarted("test"))
@@ -529,3 +538,188 @@ def test_a_finished_run_that_is_resumed_is_finished():
     again.restore(desk.messages)
     assert again.finished
     assert again.handle(m.RunStarted("test")) == [m.Finish(complete=True)]
+
+
+# ------------------------------------------------------------------------------------------------ what hangs
+
+
+def test_what_takes_far_too_long_is_given_up():
+    desk = Desk("w1", unit_timeout=10.0)
+    assert desk.controller.overdue({}) == desk.controller.overdue({"w1": 10.0}) == []
+    (event,) = desk.controller.overdue({"w1": 10.5})
+    assert event == m.UnitOverdue("w1", 1, 10.5, 0.0)
+    assert desk.tell(event) == [m.StopUnit("w1", "t0001", 1)]
+    assert desk.controller.overdue({"w1": 11.0}) == []  # it is on its way
+    assert desk.tell(m.OperatorAsked("drain")) == []  # nobody is told twice
+
+
+def test_three_hung_units_fail_the_trial_with_the_evidence():
+    desk = Desk("w1")
+    desk.finished()
+    for number in range(1, 4):
+        (slot,) = desk.controller.schedule.slots.values()
+        seconds = 60.5 * 2 ** (number - 1)
+        assert slot.unit.trial == "t0001"
+        assert desk.controller.overdue({slot.worker: 60.0 * 2 ** (number - 1)}) == []
+        (event,) = desk.controller.overdue({slot.worker: seconds})
+        desk.tell(event)
+        follow = desk.tell(m.WorkerLost(slot.worker, "killed", replaced=True))
+        if number < 3:
+            desk.tell(m.WorkerJoined(f"w{number + 1}"))
+    (ended,) = of(follow, m.TrialEnded)
+    assert ended.state is TrialState.FAILED
+    assert (
+        "it ran for 60.5 s; estimated 1 s; then it ran for 121 s; estimated 1 s; then it ran for 242 s" in ended.reason
+    )
+
+
+def test_no_limit_means_none():
+    desk = Desk("w1", unit_timeout=None)
+    desk.finished()
+    assert desk.controller.overdue({"w1": 1e9}) == []
+
+
+def test_a_verdict_that_comes_too_late_counts_for_nothing():
+    desk = Desk("w1", "w2", unit_timeout=1.0)
+    assert desk.controller.refuses(m.UnitOverdue("w9", 1, 5.0, 0.0))
+    assert desk.controller.refuses(m.UnitOverdue("w1", 7, 5.0, 0.0))
+    assert desk.controller.refuses(m.UnitOverdue("w2", 0, 5.0, 0.0))  # it does nothing
+    assert desk.controller.overdue({"w2": 5.0}) == []
+
+
+def test_what_follows_on_a_worker_that_was_told_to_give_up_is_not_to_blame():
+    """The unit ended just before its worker was killed; the next one is lost, and nobody counts it."""
+    desk = Desk("w1", unit_timeout=1.0)
+    desk.tell(m.UnitOverdue("w1", 1, 5.0, 0.0))
+    (start,) = of(desk.finished(), m.RunUnit)
+    assert start.attempt == 2
+    desk.tell(m.WorkerLost("w1", "killed"))
+    assert desk["t0001"].losses == []
+
+
+# ------------------------------------------------------------------------------------------ a broken machine
+
+
+def lose(desk, count):
+    """So many workers are lost, one after another; returns what followed from the last loss."""
+    for number in range(count):
+        worker = f"x{number}"
+        desk.tell(m.WorkerJoined(worker))
+        follow = desk.tell(m.WorkerLost(worker, "its process was killed by SIGSEGV"))
+    return follow
+
+
+def test_where_whatever_runs_loses_its_worker_the_run_ends():
+    desk = Desk(trials=20)
+    assert not of(lose(desk, 23), m.Finish)
+    (finish,) = of(lose(desk, 1), m.Finish)
+    assert not finish.complete
+    assert finish.reason.startswith("24 workers in a row were lost and nothing ended well between")
+    assert "the last time its process was killed by SIGSEGV. It seems to be the machine" in finish.reason
+    assert not of(desk.messages, m.TrialEnded)  # nobody is to blame
+    # Whoever mended it goes on.
+    desk.tell(m.RunStarted("test"))
+    assert of(desk.tell(m.WorkerJoined("w1")), m.RunUnit)
+
+
+def test_one_unit_that_ends_well_shows_that_the_machine_is_sound():
+    desk = Desk(trials=20)
+    lose(desk, 23)
+    desk.tell(m.WorkerJoined("w1"))
+    desk.finished()
+    desk.tell(m.WorkerLost("w1", "killed"))
+    assert not of(lose(desk, 22), m.Finish)
+
+
+def test_what_runs_on_a_broken_machine_may_prove_it_sound():
+    """Nothing starts any more; what runs is awaited, and if it ends well all goes on."""
+    desk = Desk("w1", trials=20)
+    lose(desk, 24)
+    assert not desk.controller.finished
+    assert not of(desk.tell(m.WorkerJoined("w2")), m.RunUnit)
+    assert of(desk.finished(), m.RunUnit)
+
+
+def test_all_of_many_workers_may_be_lost_at_once():
+    desk = Desk(*(f"w{number}" for number in range(30)), trials=40)
+    for number in range(30):
+        desk.tell(m.WorkerLost(f"w{number}", "killed", replaced=True))
+    assert not desk.controller.finished
+
+
+# ---------------------------------------------------------------------------------------------- partitions
+
+
+def pinned(*workers, **options):
+    """Workers that can read some partitions only; w1 is the first."""
+    desk = Desk(**options)
+    desk.tell(m.RunStarted("test", workers=len(workers)))
+    for number, partitions in enumerate(workers, 1):
+        desk.joined = desk.tell(m.WorkerJoined(f"w{number}", partitions=partitions))
+    return desk
+
+
+def test_nothing_is_placed_while_workers_are_about_to_join():
+    desk = pinned((0,), (1,))
+    assert not of(desk.messages, m.PlacePartition, m.PartitionsMissing)
+    follow = desk.tell(m.WorkerLost("w2", "killed", replaced=True))
+    assert not of(follow, m.PlacePartition, m.PartitionsMissing)
+    assert not of(desk.tell(m.WorkerJoined("w3", partitions=(1,))), m.PlacePartition)
+
+
+def test_partitions_of_a_worker_that_is_gone_are_placed_elsewhere():
+    desk = pinned((0,), (1,))
+    follow = desk.tell(m.WorkerLost("w2", "killed"))
+    assert of(follow, m.PlacePartition) == [m.PlacePartition("w1", 1)]
+    assert not of(follow, m.PartitionsMissing)
+    assert desk.controller.refuses(m.PartitionPlaced("w1", 0))
+    desk.tell(m.PartitionPlaced("w1", 1))
+    assert desk.controller.refuses(m.PartitionPlaced("w1", 1))  # once is enough
+    assert desk.controller.schedule.slots["w1"].partitions == {0, 1}
+
+
+def test_a_partition_that_nobody_can_get_is_named_and_awaited():
+    desk = pinned((0,), (1,))
+    desk.tell(m.WorkerLost("w2", "killed"))
+    follow = desk.tell(m.PartitionUnavailable("w1", 1, "no room"))
+    assert follow == [m.PartitionsMissing((1,))]
+    desk.finished()
+    assert not of(desk.messages[-3:], m.Finish)  # it waits
+    follow = desk.tell(m.WorkerJoined("w3", partitions=(1,)))
+    assert of(follow, m.PartitionsMissing) == [m.PartitionsMissing(())]
+
+
+def test_who_was_to_get_a_partition_and_is_lost_is_not_waited_for():
+    desk = pinned((0,), (1,), (0,))
+    desk.tell(m.WorkerLost("w2", "killed"))
+    told = of(desk.messages, m.PlacePartition)[-1].worker
+    follow = desk.tell(m.WorkerLost(told, "killed"))
+    (again,) = of(follow, m.PlacePartition)
+    assert again.partition == 1 and again.worker != told
+
+
+def test_a_worker_without_partitions_gets_copies():
+    desk = pinned((0,), (1, 2), partitions=3)
+    follow = desk.tell(m.WorkerJoined("w3", partitions=()))
+    assert of(follow, m.PlacePartition) == [m.PlacePartition("w3", 1), m.PlacePartition("w3", 2)]
+
+
+def test_a_partition_may_come_to_a_worker_that_is_about_to_go():
+    desk = pinned((0,), (1,), (0, 1))
+    desk.tell(m.WorkerJoined("w4", partitions=()))
+    desk.tell(m.OperatorAsked("workers", {"count": 3}, "ada", 1))
+    gone = of(desk.messages, m.WorkerRetired)[-1].worker
+    assert gone == "w4"
+    (placed, *_) = [x for x in of(desk.messages, m.PlacePartition) if x.worker == gone]
+    before = desk.controller.schedule.replicas(placed.partition)
+    desk.tell(m.PartitionPlaced(gone, placed.partition))
+    assert desk.controller.schedule.replicas(placed.partition) == before
+
+
+def test_a_trial_that_stayed_is_ready_for_what_its_worker_got():
+    """The model is on w1 alone, which has nothing for it until a partition is placed there."""
+    desk = pinned((0,), (1,))
+    desk.finished()
+    desk.tell(m.WorkerLost("w2", "killed"))
+    follow = desk.tell(m.PartitionPlaced("w1", 1))
+    assert [(x.worker, x.partition) for x in of(follow, m.RunUnit)] == [("w1", 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sample_tasks import Faulty, KillOnce, Plain, Printing, arrays
+from sample_tasks import Faulty, HangOnce, KillOnce, Plain, Printing, arrays
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
@@ -50,6 +51,9 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
         ({"workers": 0}, UsageError, "workers=0: must be an integer of at least 1"),
         ({"workers": "many"}, UsageError, "workers='many'"),
         ({"threads": 0}, UsageError, "threads=0"),
+        ({"unit_timeout": 0}, UsageError, "unit_timeout=0: must be 'auto'"),
+        ({"unit_timeout": "soon"}, UsageError, "unit_timeout='soon': must be 'auto'"),
+        ({"unit_timeout": True}, UsageError, "unit_timeout=True: must be 'auto'"),
         ({"partitions": 0}, UsageError, "partitions=0"),
         ({"batch_size": 0}, UsageError, "batch_size=0: must be an integer of at least 1"),
         ({"seed": "x"}, UsageError, "seed='x': must be an integer"),
@@ -204,6 +208,19 @@ def test_a_killed_worker_costs_one_unit(tmp_path: Path, own_home: Path) -> None:
     journal.close()
     assert sum(type(message).__name__ == "WorkerLost" for message in messages) == 2
     validate_history(messages, partitions=3)
+
+
+def test_a_hung_unit_runs_again(tmp_path: Path, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = {"lr": 0.1, "mark": str(tmp_path / "mark")}
+    search = hop.Random(trials=1, max_epochs=1)
+    results = experiment(HangOnce(), space=space, search=search, backend="local", unit_timeout=2.5).fit()
+    assert [trial.state for trial in results.trials] == [hop.TrialState.COMPLETED]
+    with contextlib.closing(Journal(own_home / "e" / "journal.sqlite")) as journal:
+        messages = [message for _, _, message in journal.read()]
+    (overdue,) = [message for message in messages if type(message).__name__ == "UnitOverdue"]
+    assert 2.5 < overdue.seconds < 10 and overdue.expected == 0
+    assert sum(type(message).__name__ == "WorkerLost" for message in messages) == 1
+    assert f"worker {overdue.worker} hangs: at it for" in capsys.readouterr().out
 
 
 def test_unused_keys_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hopfleet.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
 from hopfleet.errors import JournalError
-from hopfleet.loop import Interrupts, Loop
+from hopfleet.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
@@ -254,3 +254,45 @@ def test_interrupts_leave_other_threads_alone():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_time_counts_as_far_as_somebody_looked():
+    now = 0.0
+    watch = Stopwatch(lambda: now)
+    watch.start("w1")
+    now = WAIT_SECONDS / 2
+    assert not watch.look()
+    now = 0.5
+    assert watch.look()
+    assert watch.ages == {"w1": 0.5}
+    watch.start("w2")
+    now = 1000.0  # somebody pressed Ctrl-Z
+    assert watch.look()
+    assert watch.ages == {"w1": 0.5 + AWAY_SECONDS, "w2": AWAY_SECONDS}
+    watch.start("w1")
+    now = 1000.5
+    assert watch.look(stands=True)  # the run is paused
+    assert watch.ages["w1"] == 0.0
+
+
+class HungOnce(SpyBackend):
+    """The first unit never ends."""
+
+    def send(self, command, trial):
+        if isinstance(command, m.RunUnit) and command.attempt == 1:
+            self.log.append(("act", command))
+        else:
+            super().send(command, trial)
+
+
+def test_a_unit_that_hangs_runs_again(tmp_path):
+    with Bench(tmp_path, backend=HungOnce) as bench:
+        bench.controller.unit_timeout = 5.0
+        now = iter(range(10_000))
+        bench.loop._patience = Stopwatch(lambda: float(next(now)))
+        assert bench.loop.run(START) is True
+        messages = bench.journaled()
+        (overdue,) = [x for x in messages if isinstance(x, m.UnitOverdue)]
+        assert overdue.attempt == 1 and overdue.seconds > 5.0
+        assert [x.attempt for x in messages if isinstance(x, m.StopUnit)] == [1]
+        validate_history(messages, 3)

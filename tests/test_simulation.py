@@ -10,6 +10,7 @@ import pytest
 
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.domain.messages import WorkerLost
+from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.planner.balance import relax
 from hopfleet.scheduler.policies import POLICIES
@@ -75,8 +76,18 @@ def test_a_lost_worker_comes_back() -> None:
     calm = simulate(trials=8, partitions=4, policy="longest-remaining")
     hit = simulate(trials=8, partitions=4, policy="longest-remaining", failures=[Failure(2.5, "w2", back=4.0)])
     assert hit.makespan > calm.makespan
-    with pytest.raises(WorkersLost, match="a partition is on no worker any more"):
-        simulate(trials=8, partitions=4, failures=[Failure(2.5, "w2")])
+
+
+def test_partitions_of_a_worker_that_is_gone_for_good_go_to_others() -> None:
+    gone = [Failure(2.5, "w2")]
+    at_once = simulate(trials=8, partitions=4, failures=gone)
+    slowly = simulate(trials=8, partitions=4, failures=gone, fetch=50.0)
+    for run in (at_once, slowly):
+        assert run.history.counts()[TrialState.COMPLETED] == 8
+        assert {span.worker for span in run.history.spans if span.partition == 1 and span.ended > 3} != {"w2"}
+    assert slowly.makespan > at_once.makespan
+    with pytest.raises(WorkersLost, match="no worker is left"):
+        simulate(trials=8, partitions=2, failures=[Failure(2.5, "w1"), Failure(2.5, "w2")])
 
 
 def test_a_workload_from_a_file(tmp_path: Path) -> None:
@@ -109,6 +120,7 @@ def test_a_workload_from_a_file(tmp_path: Path) -> None:
         ({"policy": "best"}, "policy='best': unknown; there are auto"),
         ({"costs": "dear"}, "costs='dear': unknown"),
         ({"noise": -1}, "noise=-1"),
+        ({"fetch": -1}, "fetch=-1"),
         ({"order": "any"}, "order='any'"),
         ({"trials": 0}, "trials=0"),
         ({"partitions": 0}, "partitions=0"),

@@ -292,16 +292,22 @@ def test_nobody_waits_for_the_successor_of_a_retired_worker():
 def test_a_wish_for_workers_waits_for_the_successor_of_a_stopped_one():
     desk = Wheel("w1", "w2", trials=2)
     desk.granted("stop", trial="t0002", now=True)
-    desk.tell(m.WorkerLost("w2", "killed"))
+    desk.tell(m.WorkerLost("w2", "killed", replaced=True))
     assert desk.ask("workers", count=1) == []
     assert of(desk.tell(m.WorkerJoined("w3")), m.WishAnswered)
 
 
-def test_the_last_worker_with_a_partition_stays():
+def test_what_only_a_leaving_worker_has_is_placed_before_it_goes():
     desk = Wheel()
+    desk.tell(m.RunStarted("test", workers=2))
     desk.tell(m.WorkerJoined("w1", partitions=(0,)))
     desk.tell(m.WorkerJoined("w2", partitions=(1,)))
-    assert desk.refused("workers", count=1).startswith("workers=1: then partition 1 would be on no worker")
+    _, steps = desk.granted("workers", count=1)
+    assert m.WorkerRetired("w2") in steps and m.PlacePartition("w1", 1) in steps
+    assert m.ReleaseWorker("w2") not in steps
+    follow = desk.tell(m.PartitionPlaced("w1", 1))
+    assert m.ReleaseWorker("w2") in follow
+    assert desk.controller.schedule.replicas(1) == 1
 
 
 def test_a_run_of_retired_workers_drains():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hopfleet.data import Dataset as Dataset
     from hopfleet.data import open_dataset as open_dataset
     from hopfleet.data import partition as partition
+    from hopfleet.domain.secrets import secret as secret
     from hopfleet.domain.space import choice as choice
     from hopfleet.domain.space import grid_search as grid_search
     from hopfleet.domain.space import lograndint as lograndint
@@ -96,6 +97,7 @@ _HOMES = {
     "Rule": "hopfleet.search.stopping",
     "sample_from": "hopfleet.domain.space",
     "Search": "hopfleet.search.base",
+    "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.simulation",
     "Simulated": "hopfleet.backends.simulated",
     "Stop": "hopfleet.search.base",

@@ -21,6 +21,8 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import Policy, next_assignment
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.orders import fixed_order
+from hopfleet.scheduler.patience import Timeout, estimate, limit, shortest
+from hopfleet.scheduler.placement import Place, lost, placements
 from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
@@ -31,6 +33,10 @@ AT_RISK = 2.0
 
 MAX_LOSSES = 3
 """After so many lost workers in a row a unit is taken for poison and its trial fails."""
+
+MANY_LOSSES = 24
+"""After so many lost workers in a row, whatever they ran, it is not the trials, and the run ends; with more than eight
+workers it takes three for each."""
 
 
 class Controller:
@@ -48,6 +54,7 @@ class Controller:
         estimates: Estimates | None = None,
         fixed_order: bool = False,
         points: Sequence[Config] = (),
+        unit_timeout: Timeout = "auto",
     ) -> None:
         self.search = search
         self.policy = policy
@@ -56,6 +63,7 @@ class Controller:
         self.fixed_order = fixed_order
         #: Configurations to try before those of the search.
         self.points = points
+        self.unit_timeout: Timeout = unit_timeout
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.finished = False
         self.draining = False
@@ -77,8 +85,18 @@ class Controller:
         self._begun: set[str] = set()
         #: Workers that are about to join; wishes that wait for the run and are about to come.
         self._starting = self._waiting = 0
-        #: Workers that were told to give up what they do; they are lost and replaced, if that is possible.
-        self._stopped: set[str] = set()
+        #: Workers that were told to give up an attempt; they are lost and replaced, if that is possible.
+        self._stopped: dict[str, int] = {}
+        #: Workers that were lost in a row while they ran something; why it is hopeless to go on, if it is.
+        self._in_a_row = 0
+        self._hopeless = ""
+        #: Workers and the partitions that they were told to get; those that they could not get.
+        self._coming: dict[Place, None] = {}
+        self._refused: set[Place] = set()
+        #: Partitions that are on no worker, and that nobody can get.
+        self.missing: tuple[int, ...] = ()
+        #: Whether there are workers, or were, that can read some partitions only.
+        self._pinned = False
         #: Live trials that changed since the last decision.
         self._touched: dict[str, None] = {}
         # Bound once: binding it for each message takes longer than most messages do.
@@ -110,6 +128,19 @@ class Controller:
             self._tell_time(message)
             self._fold(message)
         self._wanted.clear()  # what came of them is in the journal too
+
+    def overdue(self, ages: Mapping[str, float]) -> list[m.Event]:
+        """What takes far longer than it should, if workers have been at what they do for so many seconds."""
+        least, found = shortest(self.unit_timeout), list[m.Event]()
+        for slot in self.schedule.slots.values():
+            seconds = ages.get(slot.worker, 0.0)
+            if least is None or seconds <= least or slot.unit is None or slot.overdue:
+                continue
+            most = limit(self.schedule, slot, self.unit_timeout)
+            if most is not None and seconds > most:
+                expected = estimate(self.schedule, slot) or 0.0
+                found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected))
+        return found
 
     def _tell_time(self, message: m.Message) -> None:
         ended: float | None = getattr(message, "ended", None)
@@ -143,6 +174,11 @@ class Controller:
                 return event.version not in progress.saved or progress.saved[event.version].attempt != event.saved
             case m.WorkerLost():
                 return event.worker not in self.schedule.slots
+            case m.PartitionPlaced() | m.PartitionUnavailable():
+                return (event.worker, event.partition) not in self._coming
+            case m.UnitOverdue():
+                slot = self.schedule.slots.get(event.worker)
+                return slot is None or slot.unit is None or slot.attempt != event.attempt
             case _:
                 return False
 
@@ -162,34 +198,85 @@ class Controller:
         self.finished = self.draining = self.held = self._dry = False
         self._starting, self._waiting = message.workers, message.wishes
         self._stopped.clear()  # names of workers begin anew
+        self._in_a_row, self._hopeless = 0, ""
+        self._coming.clear()
+        self._refused.clear()
+        self.missing, self._pinned = (), False
         self._last_time = None
 
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
         self.schedule.join(message.worker, message.partitions)
         self._starting = max(0, self._starting - 1)
+        self._pinned = self._pinned or message.partitions is not None
+        self._refused.clear()  # things have changed: who could not get a partition may be lucky now
         for progress in self.schedule.trials.values():
             if progress.outcome is not None:
                 self._touch(progress)
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
-        replaced = message.worker in self._stopped and not self.schedule.slots[message.worker].retired
+        slot = self.schedule.slots[message.worker]
+        # What it was told to give up may have ended before; what came after it is not to blame.
+        innocent = self._stopped.pop(message.worker, slot.attempt) != slot.attempt
+        reason = slot.overdue or message.reason
         unit = self._forget_worker(message.worker)
-        self._starting += replaced
-        progress = None if unit is None else self.schedule.trials[unit.trial]
+        self._starting += message.replaced
+        progress = None if unit is None or innocent else self.schedule.trials[unit.trial]
         # If it was to end anyway, it may be that a person wanted it to stop.
         if progress is not None and progress.outcome is None:
-            progress.losses.append(message.reason)
+            progress.losses.append(reason)
             if len(progress.losses) >= MAX_LOSSES:
                 reason = f"{len(progress.losses)} workers in a row were lost while {unit}: {_all(progress.losses)}"
                 log = message.log and f"the last lines of its log:\n{message.log}"
                 self.schedule.settle(progress.trial.id, Outcome(TrialState.FAILED, reason, log))
+            self._count_loss(message.reason)
+
+    def _count_loss(self, reason: str) -> None:
+        """Each trial has its own count; but if none ends well anything at all, it is rather the machine."""
+        self._in_a_row += 1
+        if self._in_a_row >= max(MANY_LOSSES, MAX_LOSSES * (len(self.schedule.slots) + self._starting)):
+            self._hopeless = (
+                f"{self._in_a_row} workers in a row were lost and nothing ended well between, whatever they ran: the "
+                f"last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
+            )
+            for progress in self.schedule.trials.values():
+                self._touch(progress)
+
+    @property
+    def _ending(self) -> bool:
+        """Whether nothing more is to start, and the run ends when all is saved."""
+        return self.draining or bool(self._hopeless)
+
+    @_apply.register
+    def _(self, message: m.PartitionPlaced) -> None:
+        del self._coming[message.worker, message.partition]
+        self.schedule.place(message.worker, message.partition)
+
+    @_apply.register
+    def _(self, message: m.PartitionUnavailable) -> None:
+        del self._coming[message.worker, message.partition]
+        self._refused.add((message.worker, message.partition))
+
+    @_apply.register
+    def _(self, message: m.PlacePartition) -> None:
+        self._coming[message.worker, message.partition] = None
+
+    @_apply.register
+    def _(self, message: m.PartitionsMissing) -> None:
+        self.missing = message.partitions
+
+    @_apply.register
+    def _(self, message: m.UnitOverdue) -> None:
+        expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
+        self.schedule.slots[message.worker].overdue = f"it ran for {message.seconds:.3g} s{expected}"
 
     def _forget_worker(self, worker: str) -> Unit | None:
         live = self.schedule.trials.values()
         held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
         unit = self.schedule.leave(worker)
+        for place in [place for place in self._coming if place[0] == worker]:
+            del self._coming[place]
         for progress in held:
             self._touch(progress)
         if unit is not None:
@@ -199,11 +286,13 @@ class Controller:
     @_apply.register
     def _(self, message: m.UnitFinished) -> None:
         self.schedule.finish_training(message.worker, message.ended - message.started, message.sums)
+        self._in_a_row, self._hopeless = 0, ""
         self._touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.Evaluated) -> None:
-        self.schedule.finish_evaluation(message.worker, message.sums)
+        self.schedule.finish_evaluation(message.worker, message.ended - message.started, message.sums)
+        self._in_a_row, self._hopeless = 0, ""
         self._touch(self.schedule.trials[message.trial])
 
     @_apply.register
@@ -331,7 +420,7 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:
-        self._stopped.add(message.worker)
+        self._stopped[message.worker] = message.attempt
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:
@@ -412,6 +501,7 @@ class Controller:
     def _decide(self) -> Iterator[m.Message]:
         """Decide until nothing is left to decide. Each message is applied before the next one is thought of."""
         yield from self._answer_wishes()
+        yield from self._give_up()
         touched: dict[str, None] = {}
         while True:
             yield from self._stop_all_if_over()
@@ -425,6 +515,7 @@ class Controller:
                 yield from self._add_trials()
             if not self._touched and not self._wanted:
                 break
+        yield from self._place_partitions()
         self.schedule.more_to_come = self.search.streams and not self._dry and not self.search.over(self.elapsed)
         starts = list(self._dispatch())
         self._begun = {start.trial for start in starts}
@@ -516,7 +607,7 @@ class Controller:
                 yield from self._stop(Stop(trial, reason))
 
     def _add_trials(self) -> Iterator[m.Message]:
-        if self.draining or self.held:
+        if self._ending or self.held:
             return
         room = min(self.max_live, self.search.concurrency(len(self.schedule.slots)))
         while len(self.schedule.trials) < room:
@@ -603,7 +694,7 @@ class Controller:
             yield self._decided(m.TrialDeleted(trial))
 
     def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
-        while not (self.draining or self.held or self.schedule.delayed):
+        while not (self._ending or self.held or self.schedule.delayed):
             assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
@@ -623,7 +714,7 @@ class Controller:
         version, trial = progress.version, progress.trial.id
         boundary = version > 0 and version % self.schedule.partitions == 0
         goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
-        durable = boundary or self.draining or progress.outcome is not None
+        durable = boundary or self._ending or progress.outcome is not None
         enough = progress.durable(version) or (version in progress.saved and not durable)
         told = progress.told(version, durable=durable)
         if goes_on and trial in self._begun:
@@ -648,10 +739,26 @@ class Controller:
             return None
         return next(iter(self.schedule.slots), None)
 
+    def _place_partitions(self) -> Iterator[m.Message]:
+        """Have workers get partitions that nobody can read, or that somebody should not have to read alone."""
+        if not self._pinned or self._starting:
+            return  # who is about to join brings its own
+        for worker, partition in list(placements(self.schedule, self._coming, self._refused)):
+            yield self._decided(m.PlacePartition(worker, partition))
+        missing = tuple(lost(self.schedule, self._coming))
+        if missing != self.missing:
+            yield self._decided(m.PartitionsMissing(missing))
+
+    def _give_up(self) -> Iterator[m.Message]:
+        for slot in self.schedule.slots.values():
+            if slot.unit is not None and slot.overdue and slot.worker not in self._stopped:
+                yield self._decided(m.StopUnit(slot.worker, slot.unit.trial, slot.attempt))
+
     def _release_workers(self) -> Iterator[m.Message]:
         for slot in self.schedule.slots.values():
             busy = slot.unit is not None or slot.worker in self.schedule.delayed.values()
-            if slot.retired and not busy and not slot.released:
+            wanted = any(partition in (slot.partitions or ()) for _, partition in self._coming)
+            if slot.retired and not busy and not slot.released and not wanted:
                 yield self._decided(m.ReleaseWorker(slot.worker))
 
     def _finish(self) -> Iterator[m.Message]:
@@ -660,13 +767,13 @@ class Controller:
         live = self.schedule.trials.values()
         if not live and not (self._waiting or self._wishes) and self._suggestion() is None:
             yield self._decided(m.Finish(complete=True))
-        elif self.draining:
+        elif self._ending:
             # A worker whose disk is full can save nothing, and may wait for it in the midst of a unit.
             stuck = self.schedule.delayed.values()
             busy = any(slot.unit is not None and slot.worker not in stuck for slot in self.schedule.slots.values())
             safe = all(p.holder is None or p.holder in stuck or not p.version or p.durable(p.version) for p in live)
             if safe and not busy:
-                yield self._decided(m.Finish(complete=False))
+                yield self._decided(m.Finish(complete=False, reason=self._hopeless))
 
 
 def _needed(progress: Progress) -> set[int]:

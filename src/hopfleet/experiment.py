@@ -35,6 +35,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
 )
 from hopfleet.domain.objectives import PARAMS, Limit
+from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import (
     CheckpointError,
@@ -65,11 +66,13 @@ from hopfleet.preview import (
 )
 from hopfleet.results import Results, load
 from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.patience import Timeout
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
 from hopfleet.search import SEARCHES
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Goal, Rule, Search, allowed, at_least_one, name_of
 from hopfleet.search.stopping import Stopping
+from hopfleet.secrets import read
 from hopfleet.store.folder import RunFolder, check_name, home
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
@@ -163,6 +166,7 @@ class Experiment:
         batch_size: int = 32,
         drop_last: bool = False,
         partitions: int | None = None,
+        unit_timeout: float | str | None = "auto",
     ) -> None:
         if not isinstance(task, Task):
             hint = "an instance, e.g. Digits()" if isinstance(task, type) else "derived from hop.TorchTask"
@@ -180,7 +184,8 @@ class Experiment:
         #: Configurations to try first.
         self.points = [self._point(number, point) for number, point in enumerate(_listed("points", points, Mapping))]
         self.warm_start = _earlier_ones(warm_start)
-        self.use(workers=workers, backend=backend, policy=policy)
+        unit_timeout = "none" if unit_timeout is None else unit_timeout
+        self.use(workers=workers, backend=backend, policy=policy, unit_timeout=unit_timeout)
         if order not in ("open", "fixed"):
             raise UsageError(f"order={order!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
         self.order = order
@@ -197,6 +202,8 @@ class Experiment:
         self.valid = None if valid is None else _dataset("valid", valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` fills in its own.
         self.origin: dict[str, Any] = _origin()
+        #: Why the last run ended early, if it was not by a wish.
+        self._reason = ""
         #: What ``fit`` returned, once it has.
         self.results: Results | None = None
 
@@ -205,9 +212,17 @@ class Experiment:
         return f"<Experiment {self.name}: {trials} trials of {type(self.task).__name__}>"
 
     def use(
-        self, *, workers: int | str | None = None, backend: Backend | str | None = None, policy: str | None = None
+        self,
+        *,
+        workers: int | str | None = None,
+        backend: Backend | str | None = None,
+        policy: str | None = None,
+        unit_timeout: float | str | None = None,
     ) -> None:
-        """Change what it runs on and in which order, where given. No trial's outcome depends on workers or backend."""
+        """Change what it runs on and in which order, where given. No trial's outcome depends on workers or backend.
+
+        ``unit_timeout="none"`` lets units run for ever.
+        """
         if workers is not None:
             self.workers = workers if workers == "auto" else at_least_one("workers", workers)
         if backend is not None:
@@ -217,6 +232,8 @@ class Experiment:
             if self.policy is Exact:
                 require_solver()
                 self.policy = partial(Exact, in_background)
+        if unit_timeout is not None:
+            self.unit_timeout = _timeout(unit_timeout)
 
     def preview(self, *, quiet: bool = False) -> Preview:
         """What a run from the beginning will take, by a pilot on real batches and a simulation.
@@ -255,6 +272,8 @@ class Experiment:
             ):
                 complete = self._run(train, valid, journal, view, resumed=resumed)
         if not complete:
+            if self._reason:
+                raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
             raise Interrupted(
                 f"{self.name} was interrupted and can go on: hopfleet resume {self.folder.handle}, or call fit() again"
             )
@@ -334,6 +353,8 @@ class Experiment:
         """Make every configuration that is known beforehand, so that none goes wrong in the middle of a run."""
         smallest = min(train.partition_rows)
         configs = [*self.points, *self.search.examples(CHECKED)]
+        for reference in set().union(*map(references, configs)):
+            read(reference)
         for size in {config.get("batch_size", self.batch_size) for config in configs}:
             at_least_one("batch_size", size)
             if size > smallest:
@@ -433,12 +454,13 @@ class Experiment:
             backend.start(self._job(train, valid, self.folder, device), workers)
             estimates = Estimates(outline.rows) if resumed else self._foresee(backend, outline, view)
             controller = self._controller(outline, estimates, view)
-            controller.restore(_shown(journal, view))
+            controller.restore(_recalled(journal, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             versions.tidy(controller.schedule.files())
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
                 complete = loop.run([RunStarted(__version__, workers, len(journal.wishes())), *missing])
+            self._reason = loop.reason
             backend.close(kill=loop.stuck)
             versions.tidy(controller.schedule.files())
         except BaseException:
@@ -492,6 +514,7 @@ class Experiment:
             estimates=estimates,
             fixed_order=outline.fixed_order,
             points=self.points,
+            unit_timeout=self.unit_timeout,
         )
 
     # ------------------------------------------------------------------------------------------- looking ahead
@@ -667,9 +690,9 @@ def _wait_for_a_worker(backend: Backend) -> None:
             raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
 
 
-def _shown(journal: Journal, view: LiveView) -> Iterator[Message]:
+def _recalled(journal: Journal, view: LiveView) -> Iterator[Message]:
     for _, when, message in journal.read():
-        view.update(when, message)
+        view.recall(when, message)
         yield message
 
 
@@ -755,6 +778,17 @@ def _seed(seed: Any) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise UsageError(f"seed={seed!r}: must be an integer")
     return seed
+
+
+def _timeout(timeout: Any) -> Timeout:
+    if timeout in ("auto", "none"):
+        return "auto" if timeout == "auto" else None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise UsageError(
+            f"unit_timeout={timeout!r}: must be 'auto' (judged by estimates), None, or seconds above 0; give a number "
+            "that no healthy unit takes"
+        )
+    return float(timeout)
 
 
 def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:

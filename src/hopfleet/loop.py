@@ -25,6 +25,7 @@ from hopfleet.domain.messages import (
     Finish,
     Message,
     OperatorAsked,
+    PlacePartition,
     ReleaseWorker,
     RunUnit,
     SaveVersion,
@@ -43,6 +44,9 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 0.25
 """How long to wait for an event before looking at the keyboard and the view again."""
+
+AWAY_SECONDS = 1.0
+"""Of a longer time between two looks, say because of a Ctrl-Z, no more counts as time that units have run."""
 
 
 class Observer(Protocol):
@@ -73,6 +77,9 @@ class Loop:
         #: What happened while acting on messages, to be taken in next.
         self._own: list[Event] = []
         self._complete = False
+        #: Why the run ended, if it was not by a wish.
+        self.reason = ""
+        self._patience = Stopwatch()
 
     def run(self, first: list[Event]) -> bool:
         """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
@@ -85,6 +92,8 @@ class Loop:
                 continue
             own, self._own = self._own, []
             self._take([*own, *self._journal.wishes()] or self._backend.receive(WAIT_SECONDS))
+            if self._patience.look(stands=self._controller.held):
+                self._take(self._controller.overdue(self._patience.ages))
             self._observer.refresh()
         return self._complete
 
@@ -118,6 +127,8 @@ class Loop:
             case RunUnit() | Evaluate() | SaveVersion():
                 progress = self._controller.schedule.find(message.trial)
                 assert progress is not None, f"nobody knows {message.trial}"
+                if not isinstance(message, SaveVersion):
+                    self._patience.start(message.worker)
                 self._backend.send(message, progress.trial)
             case DropVersion():
                 self._versions.drop(message.trial, message.version, message.attempt)
@@ -133,8 +144,10 @@ class Loop:
                 self._backend.retire(worker)
             case ReleaseWorker(worker=worker):
                 self._backend.release(worker)
+            case PlacePartition(worker=worker, partition=partition):
+                self._backend.place(worker, partition)
             case Finish():
-                self._complete = message.complete
+                self._complete, self.reason = message.complete, message.reason
                 self._versions.release()
             case _:
                 pass
@@ -180,6 +193,36 @@ class Loop:
                 raise Interrupted(f"{why}, then resume: all that was journaled is kept")
             self._observer.refresh()
             time.sleep(min(left, WAIT_SECONDS))
+
+
+class Stopwatch:
+    """How long workers have been at what they were told last, as far as somebody looked.
+
+    It takes no notice of the date, and time in which this process or the whole machine stood still does not count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked = clock()
+        self._counted = 0.0
+        self._started: dict[str, float] = {}
+
+    def start(self, worker: str) -> None:
+        self._started[worker] = self._counted
+
+    def look(self, *, stands: bool = False) -> bool:
+        """Count the time since the last look, unless time ``stands``; False if that was only a moment ago."""
+        passed = self._clock() - self._looked
+        if passed < WAIT_SECONDS:
+            return False
+        self._looked += passed
+        self._counted += 0.0 if stands else min(passed, AWAY_SECONDS)
+        return True
+
+    @property
+    def ages(self) -> dict[str, float]:
+        """Seconds by worker; also of those that are done or gone."""
+        return {worker: self._counted - started for worker, started in self._started.items()}
 
 
 class Interrupts:

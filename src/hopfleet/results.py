@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.objectives import Limit
+from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
+from hopfleet.secrets import read
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions, check
@@ -112,7 +114,8 @@ class TrialResult:
         path = self.checkpoint
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
-        return self._results.find_task(task).model(self.config, path)
+        config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
+        return self._results.find_task(task).model(config, path)
 
     def log(self) -> str:
         """What the trial's code printed."""

@@ -21,6 +21,7 @@ from hopfleet.controller import Controller
 from hopfleet.domain.messages import (
     Evaluate,
     Event,
+    PlacePartition,
     RunStarted,
     RunUnit,
     SaveVersion,
@@ -162,6 +163,7 @@ def simulate(
     epochs: int = 1,
     noise: float = 0.0,
     failures: Sequence[Failure] = (),
+    fetch: float = 0.0,
     policy: str = "auto",
     order: str = "open",
     seed: int = 0,
@@ -170,12 +172,15 @@ def simulate(
 
     ``times[trial][worker]`` are the estimated unit times, partition j lying on worker j; a ``Workload`` says more, and
     without either the times are made after ``costs``: "homogeneous", "cnn" (the Cerebro paper's networks and GPUs) or
-    "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``.
+    "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The partitions of a
+    worker that fails and does not come back are placed on others, each in ``fetch`` seconds.
     """
     if policy not in POLICIES:
         raise UsageError(f"policy={policy!r}: unknown; there are {', '.join(sorted(POLICIES))}")
     if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
         raise UsageError(f"noise={noise!r}: must be a number of at least 0")
+    if not (isinstance(fetch, (int, float)) and 0 <= fetch < math.inf):
+        raise UsageError(f"fetch={fetch!r}: must be a number of at least 0")
     if order not in ("open", "fixed"):
         raise UsageError(f"order={order!r}: must be 'open' or 'fixed'")
     if times is None:
@@ -186,7 +191,7 @@ def simulate(
         work = times
     else:
         work = Workload(times, {worker: [worker] for worker in range(len(times[0]) if times else 0)}, epochs)
-    return _run(work, _Actual(work, noise, seed), failures, policy=policy, order=order, seed=seed)
+    return _run(work, _Actual(work, noise, seed), failures, fetch=fetch, policy=policy, order=order, seed=seed)
 
 
 class _Actual:
@@ -252,7 +257,7 @@ class _Listed(Search):
 
 
 def _run(
-    work: Workload, actual: _Actual, failures: Sequence[Failure], *, policy: str, order: str, seed: int
+    work: Workload, actual: _Actual, failures: Sequence[Failure], *, fetch: float, policy: str, order: str, seed: int
 ) -> Simulation:
     partitions = len(work.replicas)
     number = {f"w{worker + 1}": worker for worker in range(work.workers)}
@@ -268,7 +273,7 @@ def _run(
     ]
     if all(len(mine) == partitions for mine in held or ()):
         held = None
-    backend = Simulated(seconds, partitions=held, failures=failures)
+    backend = Simulated(seconds, partitions=held, failures=failures, fetch=lambda worker, partition: fetch)
     controller = Controller(
         _Listed(len(work.times), work.epochs),
         POLICIES[policy](),
@@ -283,10 +288,10 @@ def _run(
     backend.start(None, work.workers)
     trials: dict[str, Trial] = {}
     spent, decisions = 0.0, 0
-    events: list[Event] = [RunStarted(__version__)]
+    events: list[Event] = [RunStarted(__version__, work.workers)]
     while not controller.finished:
         if not events:
-            raise WorkersLost(f"nothing can go on at {backend.now():.4g} s: a partition is on no worker any more")
+            raise WorkersLost(f"nothing can go on at {backend.now():.4g} s: no worker is left")
         began = time.perf_counter()
         messages = controller.take(events)
         spent += time.perf_counter() - began
@@ -298,6 +303,8 @@ def _run(
                     trials[name] = controller.schedule.trials[name].trial
                 case RunUnit() | SaveVersion():
                     backend.send(message, trials[message.trial])
+                case PlacePartition():
+                    backend.place(message.worker, message.partition)
                 case _:
                     pass
         events = backend.receive(0.0)

@@ -211,11 +211,6 @@ def _workers(office: Office, count: int = 0, by: int = 0) -> tuple[list[Step], s
     # Those that do nothing go first, then the newest.
     order = sorted(enumerate(here), key=lambda entry: (entry[1].unit is not None, -entry[0]))
     leaving = [slot for _, slot in order[: len(here) - count]]
-    for partition in range(office.schedule.partitions):
-        if all(
-            slot.partitions is not None and partition not in slot.partitions for slot in here if slot not in leaving
-        ):
-            raise Refused(f"workers={count}: then partition {partition} would be on no worker; keep more of them")
     return [m.WorkerRetired(slot.worker) for slot in leaving], f"from {len(here)} to {count} workers"
 
 

@@ -17,6 +17,7 @@ import pytest
 from hopfleet import machine
 from hopfleet.backends import local
 from hopfleet.backends.local import Local
+from hopfleet.backends.vitals import vitals
 from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
 from hopfleet.frameworks.base import Session
@@ -272,6 +273,73 @@ def test_a_retired_worker_that_dies_is_not_replaced(tmp_path: Path) -> None:
 def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.sys, "executable", "/bin/false")
     backend = Local()
-    with pytest.raises(WorkersLost, match=r"could not be started.*workers\.log"):
-        backend.start(job(tmp_path), 1)
+    backend.start(job(tmp_path), 1)
+    with pytest.raises(WorkersLost, match=r"could not be started, tried 5 times.*workers\.log"):
+        backend.receive(0.25)
     backend.close(kill=True)
+
+
+# ------------------------------------------------------------------------------------------------ the zygote
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_workers_outlive_their_zygote_and_another_one_is_started(tmp_path: Path, how: signal.Signals) -> None:
+    with local_workers(replace(job(tmp_path), task=Ending()), 2) as (backend, (first, second)):
+        assert backend._zygote is not None
+        old = backend._zygote.pid
+        os.kill(old, how)
+        backend.send(unit(first), trial())
+        wait_for(backend, UnitFinished)
+        os.kill(pid_of(backend, second), signal.SIGKILL)
+        lost, joined = wait_for_any(backend, 2)
+        assert lost.worker == second
+        assert lost.reason in ("its process ended", "its process was killed by SIGKILL")
+        assert backend._zygote.pid != old and not Path(f"/proc/{old}").exists()
+        # Of what the new one has forked all is known; what the old one has forked is only seen to end.
+        for worker, reason in ((joined.worker, "ended with exit code 7"), (first, "its process ended")):
+            backend.send(unit(worker), trial(exit=7))
+            lost, _ = wait_for_any(backend, 2)
+            assert lost.worker == worker and lost.reason.endswith(reason)
+
+
+def test_a_worker_of_a_dead_zygote_does_not_live_on_without_a_socket(tmp_path: Path) -> None:
+    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
+        assert backend._zygote is not None
+        os.kill(backend._zygote.pid, signal.SIGKILL)
+        pid = pid_of(backend, first)
+        backend.send(unit(first), trial(deaf=True))
+        wait_for(backend, WorkerLost)
+        wait_for(backend, WorkerJoined)
+        found = vitals(pid)
+        assert found is not None and found.gone
+
+
+def test_closing_does_not_wait_for_a_stopped_zygote(tmp_path: Path) -> None:
+    with local_workers(job(tmp_path), 1) as (backend, _):
+        assert backend._zygote is not None
+        os.kill(backend._zygote.pid, signal.SIGSTOP)
+
+
+# --------------------------------------------------------------------------------------------------- back-off
+
+
+def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "RETRY_SECONDS", 0.01)
+    pauses = []
+    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (worker,)):
+        for _ in range(6):
+            backend.send(unit(worker), trial(exit=1))
+            wait_for(backend, WorkerLost)
+            pauses.append([when for when, _, _ in backend._due])
+            (joined,) = wait_for(backend, WorkerJoined)
+            worker = joined.worker
+        assert backend._members[worker].failures == 6
+        backend.send(unit(worker), trial())
+        wait_for(backend, UnitFinished)
+        backend.send(unit(worker), trial(exit=1))
+        wait_for(backend, WorkerLost)
+        assert backend._due == []  # it had done something
+        wait_for(backend, WorkerJoined)
+    assert [len(due) for due in pauses] == [0, 1, 1, 1, 1, 1]

@@ -13,6 +13,7 @@ from hopfleet.domain.messages import (
     EpochEnded,
     Message,
     OperatorAsked,
+    PartitionsMissing,
     RunHeld,
     RunStarted,
     RunUnit,
@@ -23,6 +24,7 @@ from hopfleet.domain.messages import (
     TrialResumed,
     TrialRolledBack,
     UnitFinished,
+    UnitOverdue,
     WishAnswered,
     WorkerJoined,
     WorkerLost,
@@ -32,8 +34,9 @@ from hopfleet.experiment import _Watcher
 from hopfleet.monitor.curves import draw_curves
 from hopfleet.monitor.gantt import draw_gantt
 from hopfleet.monitor.history import History
-from hopfleet.monitor.live import PlainView
+from hopfleet.monitor.live import PlainView, TerminalView
 from hopfleet.monitor.tables import header, leaderboard_table, trials_table
+from hopfleet.monitor.wording import one_line
 
 
 def unit(trial: str, version: int, partition: int) -> list[Message]:
@@ -122,6 +125,26 @@ def test_deleted_trials_vanish() -> None:
 def test_a_resumed_trial_runs_again() -> None:
     trial = history(TrialResumed("t0001", 5)).trials["t0001"]
     assert (trial.state, trial.epochs, trial.reason) == (TrialState.RUNNING, 5, "")
+
+
+def test_partitions_that_are_nowhere_are_named() -> None:
+    waits = "partitions 1, 3 are on no worker"
+    assert waits in printed(header(history(PartitionsMissing((1, 3)))))
+    for after in (PartitionsMissing(()), RunStarted("test")):
+        assert "on no worker" not in printed(header(history(PartitionsMissing((1, 3)), after)))
+    stream = io.StringIO()
+    view = PlainView(history(), stream)
+    for message in (PartitionsMissing((2,)), PartitionsMissing(())):
+        view.update(1.0, message)
+    assert "partition 2 is on no worker and cannot be fetched; it goes on when a worker brings it" in stream.getvalue()
+    assert "all partitions are there again" in stream.getvalue()
+
+
+def test_what_hangs_is_told_everywhere() -> None:
+    for make in (PlainView, TerminalView):
+        stream = io.StringIO()
+        make(history(), stream).update(1.0, UnitOverdue("w1", 7, 75.0, 2.0))  # type: ignore[operator]
+        assert "worker w1 hangs: at it for 1m 15s, estimated 2s; it is given up" in one_line(stream.getvalue())
 
 
 def test_a_held_run_says_so_until_it_proceeds_or_another_begins() -> None:

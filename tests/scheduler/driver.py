@@ -29,6 +29,7 @@ Model = tuple[tuple[int, int], ...]
 """The units that a model has seen, as (epoch, partition)."""
 
 FAULTS = ("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut")
+FAULTS += ("refuse",)
 WISHES = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
@@ -154,6 +155,7 @@ class Fleet:
         self.storage: dict[tuple[str, int, int], tuple[Model, bool]] = {}
         self.failing: set[int] = set()  #: attempts that will raise
         self.unsavable: set[str] = set()
+        self.refusals = 0  #: so many partitions cannot be placed where they should
         self._names = itertools.count(1)
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Callable[[], m.Event | None]]] = []
@@ -195,6 +197,9 @@ class Fleet:
                 for _ in range(command.count):
                     self.join(None)
                 return
+            case m.PlacePartition():
+                self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(command))
+                return
             case m.StopUnit() | m.ReleaseWorker():
                 if command.worker in self.workers:
                     self.die(self.workers[command.worker], replaced=isinstance(command, m.StopUnit))
@@ -215,10 +220,21 @@ class Fleet:
         self.storage[trial, version, attempt] = model, durable
         return m.VersionSaved(trial, version, durable, "", 0, attempt)
 
+    def placed(self, command: m.PlacePartition) -> m.Event | None:
+        worker = self.workers.get(command.worker)
+        if worker is None:
+            return None
+        if self.refusals:
+            self.refusals -= 1
+            return m.PartitionUnavailable(command.worker, command.partition, "no room")
+        assert worker.partitions is not None and command.partition not in worker.partitions
+        worker.partitions = (*worker.partitions, command.partition)
+        return m.PartitionPlaced(command.worker, command.partition)
+
     def die(self, worker: FakeWorker, *, replaced: bool) -> None:
         worker.alive = False
         del self.workers[worker.name]
-        self.report(m.WorkerLost(worker.name, "killed"))
+        self.report(m.WorkerLost(worker.name, "killed", replaced=replaced))
         if replaced:
             self.join(worker.partitions, self.rng.choice([0.0, 0.5, 3.0]))
 
@@ -320,7 +336,7 @@ class Driver:
 
     def run(self) -> Driver:
         faults = deque(sorted(self.setting.faults, key=lambda fault: fault.step))
-        self.take(m.RunStarted("test"))
+        self.take(m.RunStarted("test", len(self.setting.workers)))
         self.fleet.start()
         for step in itertools.count():
             assert step < 3000, "livelock"
@@ -334,6 +350,10 @@ class Driver:
             event = self.fleet.receive()
             if event is None and self.controller.held:
                 event = m.OperatorAsked("proceed")
+            if event is None and self.controller.missing:
+                self.check_missing()
+                self.fleet.join(self.controller.missing)
+                continue
             assert event is not None, "deadlock: nothing runs, and the experiment is not finished"
             self.take(event)
         self.makespan = self.fleet.clock
@@ -406,7 +426,7 @@ class Driver:
             if (name, version, saved.attempt) not in self.fleet.storage
         ]
         self.lost |= {(event.trial, event.version, event.saved) for event in missing}
-        self.take(m.RunStarted("test"))
+        self.take(m.RunStarted("test", len(self.setting.workers)))
         for event in missing:
             self.take(event)
         if not self.complete:
@@ -424,8 +444,9 @@ class Driver:
                 worker = workers[fault.pick % len(workers)]
                 slots = self.controller.schedule.slots
                 stay = [other for other in workers if other.name in slots and not slots[other.name].retired]
-                others = [other.partitions for other in stay if other is not worker]
-                fleet.die(worker, replaced=not covered(others, self.setting.partitions))
+                fleet.die(worker, replaced=not [other for other in stay if other is not worker])
+            case "refuse":
+                fleet.refusals += 1 + fault.pick % 3
             case "join":
                 fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
             case "raise" if any(worker.running for worker in workers):
@@ -498,6 +519,12 @@ class Driver:
         assert self.models.setdefault((trial, version), model) == model, "re-run in another order"
         assert len(set(model)) == len(model)
         assert [epoch for epoch, _ in model] == [index // self.setting.partitions + 1 for index in range(version)]
+
+    def check_missing(self) -> None:
+        """Who waits, waits for partitions that are nowhere, and the journal says for which."""
+        told = [message.partitions for message in self.messages if isinstance(message, m.PartitionsMissing)]
+        assert told[-1] == self.controller.missing
+        assert not any(self.controller.schedule.replicas(partition) for partition in self.controller.missing)
 
     def check_epoch(self, message: m.EpochEnded) -> None:
         """Metrics do not depend on who worked, in which order, and how often it went wrong."""
@@ -658,4 +685,6 @@ def state_of(controller: Controller) -> dict[str, object]:
         "flags": (controller.finished, controller.draining, controller.held, controller.elapsed),
         "next": (controller._next_number, controller._next_attempt, controller._suggested, controller._pointed),
         "open": (controller._wanted, controller._wishes),
+        "places": (list(controller._coming), controller._refused, controller.missing),
+        "trouble": (controller._stopped, controller._in_a_row, controller._hopeless),
     }

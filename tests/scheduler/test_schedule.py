@@ -56,7 +56,7 @@ def test_a_trial_goes_through_its_epochs():
     assert not desk.schedule.ready
     desk.start("w1", "t1", 0, evaluate=True)
     assert not desk.schedule.awaiting
-    desk.schedule.finish_evaluation("w1", {})
+    desk.schedule.finish_evaluation("w1", 0.5, {})
     desk.schedule.end_epoch("t1")
     assert list(desk.schedule.ready) == ["t1"]
     assert (progress.evaluated, progress.trained) == ({}, {})
@@ -98,7 +98,7 @@ def test_evaluations_once():
     desk.train("w1", "t1", 0, 1)
     desk.start("w1", "t1", 1, evaluate=True)
     assert list(desk.schedule.unevaluated(desk["t1"])) == [0]
-    desk.schedule.finish_evaluation("w1", {})
+    desk.schedule.finish_evaluation("w1", 0.5, {})
     with pytest.raises(InvariantBroken, match="completeness: t1 is evaluated on partition 1 in epoch 1 twice"):
         desk.start("w1", "t1", 1, evaluate=True)
 

@@ -94,7 +94,7 @@ def test_a_worker_that_was_stopped_is_replaced_before_others_are_counted():
     wheel = Wheel("w1", "w2", trials=2)
     stopped = wheel.ask("stop", trial="t0001", now=True)
     (command,) = [message for message in stopped if isinstance(message, m.StopUnit)]
-    wheel.tell(m.WorkerLost(command.worker, "its process ended"))
+    wheel.tell(m.WorkerLost(command.worker, "its process ended", replaced=True))
     assert answers(wheel.ask("workers", count=2)) == []
     assert answers(wheel.tell(m.WorkerJoined("w3"))) == ["there are 2 workers already"]
 

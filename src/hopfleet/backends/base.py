@@ -3,9 +3,10 @@
 A backend starts workers, carries commands to them and brings their events back. It decides nothing. The loop calls
 it from one thread: ``start`` once, then ``send`` and ``receive`` in any order, then ``close`` once, also after an
 error. Per worker, commands are obeyed in the order sent. A worker that dies is reported as WorkerLost, exactly once;
-whether another one takes its place is up to the backend, and shows as WorkerJoined.
+whether another one takes its place is up to the backend, is told with the loss, and shows as WorkerJoined.
 
-``add``, ``retire``, ``release`` and ``stop`` change who works; what comes of them shows in events as well.
+``add``, ``retire``, ``release`` and ``stop`` change who works, ``place`` who can read what; what comes of them shows in
+events as well.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class Backend(Protocol):
 
     def stop(self, worker: str) -> None:
         """Give up what a worker is doing, if that is possible; then it is lost, and replaced. Else it just ends."""
+
+    def place(self, worker: str, partition: int) -> None:
+        """Let a worker get a training partition that it cannot read. It shows as PartitionPlaced, or -Unavailable."""
 
     def receive(self, timeout: float) -> list[Event]:
         """Events that have happened, waiting up to ``timeout`` seconds for the first."""

@@ -55,6 +55,9 @@ class Inline:
     def stop(self, worker: str) -> None:
         """What runs here runs in the caller's own thread: it is over before anybody can ask."""
 
+    def place(self, worker: str, partition: int) -> None:
+        """All can read everything."""
+
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         return next(iter(self._workers.values())).probe(trial, batches)
 

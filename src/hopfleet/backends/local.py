@@ -2,8 +2,11 @@
 
 Each worker has a socket of its own. A socket that closes tells of its death at once, and the zygote tells how it died.
 A worker that is silent is looked at: if its process is stopped or gone, it is killed and counts as dead. If it is
-there it may be busy, e.g. in a long call into C, and is given much longer. A lost worker is replaced. One that dies
-before it is ready is tried again, a few times and more and more slowly.
+there it may be busy, e.g. in a long call into C, and is given much longer. A lost worker is replaced, and more and more
+slowly if those before it have done nothing either. If one after another dies before it is ready, the run ends.
+
+The zygote may die too. Then another one is started, and the workers of the old one go on; only nobody knows how they
+end.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -30,9 +34,12 @@ from hopfleet.domain.messages import (
     RELEASED,
     Command,
     Evaluate,
+    Evaluated,
     Event,
     RunUnit,
     SaveVersion,
+    UnitFailed,
+    UnitFinished,
     WorkerJoined,
     WorkerLost,
     decode,
@@ -53,10 +60,10 @@ AWAY_SECONDS = 1.0
 """If nobody has listened for so long, say because of a Ctrl-Z, silence says nothing."""
 
 MAX_STARTS = 5
-"""How often in a row a worker may die before it is ready."""
+"""How often in a row a worker may die before it is ready, and how often a zygote may fail to start one."""
 
-RETRY_SECONDS = 0.1
-"""The pause after the first such death. It doubles with each."""
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
+"""The pause before a worker takes the place of one that has done nothing. It doubles each time, up to the most."""
 
 START_SECONDS = 120.0
 """Importing a framework from a cold disk takes a while; longer than this it does not."""
@@ -74,9 +81,13 @@ class Member:
     connection: Connection
     pid: int
     heard: float
-    #: How many died before they were ready, in a row, whose place it took.
+    #: How many died before they had done anything, in a row, whose place it took.
     failures: int = 0
     ready: bool = False
+    #: It has finished something.
+    useful: bool = False
+    #: The process that forked it.
+    parent: int = 0
     #: Nobody takes its place.
     retired: bool = False
     #: It may go.
@@ -103,6 +114,8 @@ class Local:
         self._numbers = itertools.count(1)
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        #: The zygote has said that it is ready.
+        self._awake = False
         self._closing = False
         #: Workers to be started again: when, on which device, after how many failures.
         self._due: list[tuple[float, str, int]] = []
@@ -114,7 +127,9 @@ class Local:
         self._job = job
         self._payload = _pickle(job)
         self._start_zygote()
-        self.add(workers)
+        # They are started when somebody first listens: who started them has something to do while the framework loads.
+        now = time.monotonic()
+        self._due = [(now, _device(job, number), 0) for number in range(workers)]
 
     def add(self, count: int) -> None:
         here = len(self._members) + len(self._due)
@@ -137,6 +152,9 @@ class Local:
         if member is not None:
             member.killed = "it was told to give up what it did"
             _kill(member.pid)
+
+    def place(self, worker: str, partition: int) -> None:
+        """All can read everything."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         deadline = time.monotonic() + START_SECONDS
@@ -188,10 +206,7 @@ class Local:
             member.connection.close()
         self._selector.close()
         self._members.clear()
-        if self._control is not None:
-            self._control.close()
-        if self._zygote is not None:
-            self._zygote.wait()
+        self._end_zygote()
 
     # ---------------------------------------------------------------------------------------------- processes
 
@@ -208,47 +223,92 @@ class Local:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
             )
         theirs.close()
+        self._awake = False
         hello = {"path": sys.path, "preload": self._job.task.preload}
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(hello).encode() + b"\n")
-        if self._read_line() != "ready":
-            raise WorkersLost(f"workers could not be started; {self._job.logs / 'workers.log'} says why")
+
+    def _end_zygote(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._zygote is not None:
+            try:
+                self._zygote.wait(STOPPED_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._zygote.kill()
+                self._zygote.wait()
+
+    def _renew_zygote(self) -> None:
+        """Start another zygote in the place of one that is dead or does not answer. It takes a while to be ready."""
+        assert self._zygote is not None
+        self._zygote.kill()
+        self._end_zygote()
+        self._start_zygote()
+
+    def _ask_zygote(self, question: str, descriptors: Sequence[int] = ()) -> str:
+        """The zygote's answer; nothing if it gives none. Then it is another one that is asked next."""
+        assert self._control is not None
+        with contextlib.suppress(OSError):
+            self._awake = self._awake or self._read_line() == "ready"
+            if self._awake:
+                socket.send_fds(self._control, [question.encode()], list(descriptors))
+                answer = self._read_line()
+                if answer:
+                    return answer
+        # An answer that came late would be taken for that to another question.
+        self._renew_zygote()
+        return ""
 
     def _read_line(self) -> str:
-        """A line of the zygote's, or nothing if it is gone."""
-        assert self._control is not None
-        line = b""
-        with contextlib.suppress(ConnectionResetError):
-            while not line.endswith(b"\n") and (piece := self._control.recv(4096)):
-                line += piece
+        """A line of the zygote's, or nothing if it is gone. Raises OSError if it is stopped."""
+        assert self._control is not None and self._zygote is not None
+        line, deadline = b"", time.monotonic() + START_SECONDS
+        self._control.settimeout(STOPPED_SECONDS)
+        while not line.endswith(b"\n"):
+            try:
+                piece = self._control.recv(4096)
+            except TimeoutError:
+                found = vitals(self._zygote.pid)
+                if (found is not None and found.stopped) or time.monotonic() > deadline:
+                    raise
+                continue
+            if not piece:
+                return ""
+            line += piece
         return line.decode().strip()
 
-    def _ending(self, pid: int) -> int | None:
-        """How the process of a worker ended, as the zygote has it."""
-        assert self._control is not None
-        with contextlib.suppress(OSError, ValueError):
-            self._control.sendall(str(pid).encode())
-            return int(self._read_line())
+    def _ending(self, member: Member) -> int | None:
+        """How the process of a worker ended, as the zygote has it that forked it; None if nobody knows."""
+        assert self._zygote is not None
+        if member.parent == self._zygote.pid:
+            with contextlib.suppress(ValueError):
+                return int(self._ask_zygote(str(member.pid)))
+        # Nobody else makes sure that it is gone.
+        _kill(member.pid)
         return None
 
     def _spawn(self, device: str, failures: int = 0) -> None:
-        assert self._control is not None
-        mine, theirs = socket.socketpair()
         name = f"w{next(self._numbers)}"
-        try:
-            socket.send_fds(self._control, [name.encode()], [theirs.fileno()])
-            pid = int(self._read_line())
-        except (OSError, ValueError):
-            log = self._job.logs / "workers.log"
-            raise WorkersLost(f"the process that starts workers is gone; {log} may say why") from None
-        finally:
-            theirs.close()
-        member = Member(name, device, Connection(mine.detach()), pid, time.monotonic(), failures)
+        mine, pid = self._forked(name)
+        assert self._zygote is not None
+        member = Member(name, device, mine, pid, time.monotonic(), failures, parent=self._zygote.pid)
         self._members[name] = member
         self._selector.register(member.connection, selectors.EVENT_READ, member)
         with contextlib.suppress(OSError):
             member.connection.send_bytes(json.dumps({"worker": name, "device": device}).encode())
             member.connection.send_bytes(self._payload)
+
+    def _forked(self, name: str) -> tuple[Connection, int]:
+        """A new worker process: the socket to it, and its id."""
+        for _ in range(MAX_STARTS):
+            mine, theirs = socket.socketpair()
+            with theirs:
+                answer = self._ask_zygote(name, [theirs.fileno()])
+            if answer:
+                return Connection(mine.detach()), int(answer)
+            mine.close()
+        log = self._job.logs / "workers.log"
+        raise WorkersLost(f"workers could not be started, tried {MAX_STARTS} times; {log} says why")
 
     def _tell(self, member: Member, message: list[Any]) -> None:
         with contextlib.suppress(OSError):
@@ -280,6 +340,8 @@ class Local:
 
     def _look(self) -> None:
         """Kill who is taken for dead."""
+        if self._awake and self._zygote is not None and self._zygote.poll() is not None:
+            self._renew_zygote()  # perhaps it is ready when somebody needs it
         now = time.monotonic()
         away, self._looked = now - self._looked, now
         for member in list(self._members.values()):
@@ -309,7 +371,9 @@ class Local:
                 metrics, *rest = body
                 self._findings.append(Finding(tuple(metrics), *rest))
             case _:
-                self._events.append(decode(kind, body))  # type: ignore[arg-type]
+                event = decode(kind, body)
+                member.useful = member.useful or isinstance(event, UnitFinished | UnitFailed | Evaluated)
+                self._events.append(event)  # type: ignore[arg-type]
 
     def _lose(self, member: Member) -> None:
         del self._members[member.name]
@@ -317,21 +381,22 @@ class Local:
         member.connection.close()
         reason = self._reason(member)
         if member.ready:
-            self._events.append(WorkerLost(member.name, reason, self._last_words(member)))
+            replaced = not (self._closing or member.retired)
+            self._events.append(WorkerLost(member.name, reason, self._last_words(member), replaced))
         if self._closing or member.retired:
             return
-        if member.ready:
-            self._spawn(member.device)
+        if member.useful or (member.ready and not member.failures):
+            self._spawn(member.device, 0 if member.useful else 1)
         else:
             self._retry(member, reason)
 
     def _reason(self, member: Member) -> str:
-        code = self._ending(member.pid)
+        code = self._ending(member)
         if member.released:
             return RELEASED
         if member.killed:
             return member.killed
-        starved = code == -signal.SIGKILL and starvations() > self._starved
+        starved = code in (-signal.SIGKILL, None) and starvations() > self._starved
         self._starved += starved
         return ending(code, starved=starved)
 
@@ -347,15 +412,16 @@ class Local:
             return ""
 
     def _retry(self, member: Member, reason: str) -> None:
-        """Start another one in place of one that was never ready, after a while."""
+        """Start another one in place of one that has done nothing, after a while."""
         failures = member.failures + 1
-        if failures == MAX_STARTS:
+        if failures >= MAX_STARTS and not member.ready:
             log = self._job.logs / "workers.log"
             raise WorkersLost(
                 f"worker {member.name} ended before it was ready, as {failures - 1} before it did: {reason}; "
                 f"{log} may say why"
             )
-        self._due.append((time.monotonic() + RETRY_SECONDS * 2 ** (failures - 1), member.device, failures))
+        pause = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** (failures - 1))
+        self._due.append((time.monotonic() + pause, member.device, failures))
 
 
 def _lives_on(member: Member) -> bool:
@@ -412,5 +478,5 @@ def _spec(trial: Trial) -> dict[str, Any]:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)

@@ -18,6 +18,8 @@ from hopfleet.domain.messages import (
     Evaluate,
     Evaluated,
     Event,
+    PartitionPlaced,
+    PartitionUnavailable,
     RunUnit,
     SaveVersion,
     UnitFailed,
@@ -34,6 +36,10 @@ from hopfleet.worker.job import Finding, Job
 Seconds = Callable[[RunUnit | Evaluate, Trial], float]
 Fails = Callable[[RunUnit | Evaluate, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
+Fetch = Callable[[str, int], float | None]
+
+Report = UnitFinished | UnitFailed | Evaluated | PartitionPlaced | PartitionUnavailable
+"""What a lost worker says no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,10 @@ class Failure:
 class Simulated:
     """``seconds`` gives the time of each unit and evaluation, ``metrics`` the result of a trial after an epoch.
 
-    ``partitions`` gives, for each worker, the partitions that it can read (None: all). ``failures`` tell when a
-    worker is lost and when, if ever, it comes back; ``fails`` tells whether the user's code would raise.
+    ``partitions`` gives, for each worker, the partitions that it can read (None: all); those that are added later can
+    read none at first, or all if all can. ``failures`` tell when a worker is lost and when, if ever, it comes back;
+    ``fails`` tells whether the user's code would raise; ``fetch`` how long a worker takes to get hold of another
+    partition, or None if it cannot.
     """
 
     name = "simulated"
@@ -63,6 +71,7 @@ class Simulated:
         partitions: Sequence[Sequence[int] | None] | None = None,
         failures: Sequence[Failure] = (),
         fails: Fails = lambda command, trial: False,
+        fetch: Fetch = lambda worker, partition: 0.0,
         clock: float = 0.0,
     ) -> None:
         self._seconds = seconds
@@ -70,6 +79,7 @@ class Simulated:
         self._partitions = partitions
         self._failures = failures
         self._fails = fails
+        self._fetch = fetch
         self._clock = clock
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Event | Failure]] = []
@@ -113,7 +123,7 @@ class Simulated:
 
     def add(self, count: int) -> None:
         for _ in range(count):
-            self._join(None)
+            self._join(None if self._partitions is None else ())
 
     def retire(self, worker: str) -> None:
         self._retired.add(worker)
@@ -123,6 +133,13 @@ class Simulated:
 
     def stop(self, worker: str) -> None:
         self._later(self._clock, Failure(self._clock, worker, self._clock))
+
+    def place(self, worker: str, partition: int) -> None:
+        seconds = self._fetch(worker, partition)
+        if seconds is None:
+            self._later(self._clock, PartitionUnavailable(worker, partition, "simulated"))
+        else:
+            self._later(self._clock + seconds, PartitionPlaced(worker, partition))
 
     def receive(self, timeout: float) -> list[Event]:
         """All that happens at the next moment."""
@@ -134,12 +151,13 @@ class Simulated:
                     continue
                 self._alive.remove(event.worker)
                 self._forget(event.worker)
-                if event.back is not None and event.worker not in self._retired:
+                back = event.back is not None and event.worker not in self._retired
+                if event.back is not None and back:
                     self._later(max(event.back, self._clock), self._joined[event.worker])
-                event = WorkerLost(event.worker, event.reason)
+                event = WorkerLost(event.worker, event.reason, replaced=back)
             elif isinstance(event, WorkerJoined):
                 self._alive.add(event.worker)
-            elif isinstance(event, UnitFinished | UnitFailed | Evaluated) and event.worker not in self._alive:
+            elif isinstance(event, Report) and event.worker not in self._alive:
                 continue
             events.append(event)
         if not events:
@@ -149,9 +167,7 @@ class Simulated:
     def _forget(self, worker: str) -> None:
         """What a lost worker was doing never ends, also if it comes back."""
         self._queue = [
-            entry
-            for entry in self._queue
-            if not (isinstance(entry[2], UnitFinished | Evaluated) and entry[2].worker == worker)
+            entry for entry in self._queue if not (isinstance(entry[2], Report) and entry[2].worker == worker)
         ]
         heapq.heapify(self._queue)
 

@@ -41,12 +41,12 @@ def ending(code: int | None, *, starved: bool) -> str:
 
     ``starved``: the kernel killed it for want of memory.
     """
+    if starved:
+        return f"out of memory: killed by the kernel; {ADVICE}"
     if code is None:
         return "its process ended"
     if code >= 0:
         return f"its process ended with exit code {code}"
-    if starved:
-        return f"out of memory: killed by the kernel; {ADVICE}"
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -142,6 +142,7 @@ def _experiment_json(results: Results) -> dict[str, Any]:
         "eta": history.progress().eta,
         "paused": history.held,
         "waits_for": history.waits_for,
+        "missing_partitions": list(history.missing),
         "pareto": [trial.id for trial in history.pareto()],
         "leaderboard": [_trial_json(results, results[trial.id], brief=True) for trial in history.leaderboard()],
         "workers": [

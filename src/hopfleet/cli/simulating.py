@@ -30,6 +30,9 @@ def simulate(
     fail: Annotated[
         list[str] | None, typer.Option(metavar="TIME:WORKER[:BACK]", help="A worker that is lost; may be repeated.")
     ] = None,
+    fetch: Annotated[
+        float, typer.Option(metavar="TIME", help="How long it takes to place a partition of a lost worker on another.")
+    ] = 0.0,
     policy: Annotated[str, typer.Option(metavar="NAME", help="Which unit runs next.")] = "auto",
     order: Annotated[str, typer.Option(help="open, or fixed: visit orders by the seed alone.")] = "open",
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
@@ -67,6 +70,7 @@ def simulate(
             epochs=epochs,
             noise=noise,
             failures=failures,
+            fetch=fetch,
             policy=policy,
             order=order,
             seed=number,

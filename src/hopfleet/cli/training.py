@@ -67,6 +67,10 @@ def run(
         str | None, typer.Option(metavar="NAME", help="Where workers live: local, inline (in this process), ...")
     ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which unit runs next: auto, random, ...")] = None,
+    unit_timeout: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS", help="When a unit counts as hung: seconds, 'auto' by estimates, or 'none'."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an experiment of the same name, with all its results.")
     ] = False,
@@ -92,7 +96,12 @@ def run(
     if not preview and (json or gantt is not None):
         raise UsageError(f"{'--json' if json else '--gantt'}: goes with --preview only; {command('show')} shows runs")
     file, variable = split_target(target)
-    overrides: dict[str, Any] = {"workers": _workers(workers), "backend": backend, "policy": policy}
+    overrides: dict[str, Any] = {
+        "workers": _workers(workers),
+        "backend": backend,
+        "policy": policy,
+        "unit_timeout": _seconds(unit_timeout),
+    }
     if preview:
         experiment = load_for_preview(file, variable)
         experiment.use(**overrides)
@@ -236,6 +245,14 @@ def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) 
 def _workers(text: str | None) -> int | str | None:
     """A count, or the word as it is: the experiment knows which words there are."""
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
+
+
+def _seconds(text: str | None) -> float | str | None:
+    """A number, or the word as it is."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _wished(folder: RunFolder) -> bool:

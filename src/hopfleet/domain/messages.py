@@ -42,11 +42,42 @@ RELEASED = "no longer wanted"
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """Its memory, and what it was doing, are gone. ``log`` is the end of what that had printed, if anybody knows."""
+    """Its memory, and what it was doing, are gone. ``log`` is the end of what that had printed, if anybody knows.
+
+    ``replaced``: another one that can read the same is about to join in its place.
+    """
 
     worker: str
     reason: str
     log: str = ""
+    replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOverdue:
+    """What a worker does has taken far longer than it should. ``expected`` is 0 where nobody had estimated it."""
+
+    worker: str
+    attempt: int
+    seconds: float
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlaced:
+    """The worker can now read this training partition too."""
+
+    worker: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUnavailable:
+    """The worker could not get hold of this training partition."""
+
+    worker: str
+    partition: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +303,14 @@ class WorkerRetired:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsMissing:
+    """These training partitions are on no worker, and nobody can get them; those who need them wait. None: all are
+    there again."""
+
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WishAnswered:
     """What came of a wish: what it did, or why it was refused."""
 
@@ -356,6 +395,14 @@ class StopUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacePartition:
+    """Let the worker get a training partition that it cannot read yet, from whoever has it or from its source."""
+
+    worker: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class AddWorkers:
     count: int
 
@@ -369,14 +416,18 @@ class ReleaseWorker:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing is left to do; ``complete`` is False when a person drained the run."""
+    """Nothing is left to do; ``complete`` is False when a person drained the run, or when there is a ``reason``."""
 
     complete: bool
+    reason: str = ""
 
 
 Event = (
     WorkerJoined
     | WorkerLost
+    | UnitOverdue
+    | PartitionPlaced
+    | PartitionUnavailable
     | UnitFinished
     | UnitFailed
     | Evaluated
@@ -400,19 +451,32 @@ Decision = (
     | SearchExtended
     | RunHeld
     | WorkerRetired
+    | PartitionsMissing
     | WishAnswered
 )
-Command = RunUnit | Evaluate | SaveVersion | DropVersion | CopyVersion | StopUnit | AddWorkers | ReleaseWorker | Finish
+Command = (
+    RunUnit
+    | Evaluate
+    | SaveVersion
+    | DropVersion
+    | CopyVersion
+    | StopUnit
+    | PlacePartition
+    | AddWorkers
+    | ReleaseWorker
+    | Finish
+)
 Message = Event | Decision | Command
 
 KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(WorkerJoined, WorkerLost, UnitFinished, UnitFailed, Evaluated, VersionSaved, VersionLost),
-        *(SaveFailed, SaveDelayed, OperatorAsked, RunStarted),
+        *(SaveFailed, SaveDelayed, OperatorAsked, RunStarted, UnitOverdue, PartitionPlaced, PartitionUnavailable),
         *(TrialAdded, TrialRolledBack, EpochEnded, TrialStopped, TrialPaused, TrialResumed, TrialEnded),
         *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, WishAnswered),
-        *(RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, AddWorkers, ReleaseWorker, Finish),
+        *(PartitionsMissing, RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, PlacePartition),
+        *(AddWorkers, ReleaseWorker, Finish),
     )
 }
 
@@ -436,21 +500,22 @@ _CODECS: Mapping[str, tuple[Any, Any]] = {
 }
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {name: tuple(f.name for f in fields(kind)) for name, kind in KINDS.items()}
+#: Of each kind, the fields that are coded.
+_CODED = {kind: tuple(name for name in names if name in _CODECS) for kind, names in _FIELDS.items()}
 
 
 def encode(message: Message) -> tuple[str, dict[str, Any]]:
     """The kind of a message and its fields as JSON values."""
     kind = type(message).__name__
     body = {name: getattr(message, name) for name in _FIELDS[kind]}
-    for name, (encoder, _) in _CODECS.items():
-        if name in body:
-            body[name] = encoder(body[name])
+    for name in _CODED[kind]:
+        body[name] = _CODECS[name][0](body[name])
     return kind, body
 
 
 def decode(kind: str, body: Mapping[str, Any]) -> Message:
     """The inverse of ``encode``. Raises KeyError for an unknown kind."""
     known = KINDS[kind]
-    values = {name: _CODECS[name][1](value) if name in _CODECS else value for name, value in body.items()}
-    message: Message = known(**values)
+    coded = {name: _CODECS[name][1](body[name]) for name in _CODED[kind] if name in body}
+    message: Message = known(**{**body, **coded}) if coded else known(**body)
     return message

@@ -20,6 +20,7 @@ from hopfleet.domain.messages import (
     Evaluated,
     Finish,
     Message,
+    PartitionsMissing,
     RunHeld,
     RunStarted,
     RunUnit,
@@ -183,6 +184,7 @@ class History:
         self.finished: bool | None = None  #: ``complete`` of Finish; None while the run goes on or was cut off
         self.held = False  #: a person has paused the run
         self.delayed: dict[int, SaveDelayed] = {}  #: saves that a disk does not take for now
+        self.missing: tuple[int, ...] = ()  #: partitions that are on no worker, and that trials wait for
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: ended trials that are not kept
         self._epochs_let_go = 0  #: epochs that were planned for them
@@ -257,6 +259,8 @@ class History:
                     del saved[message.version]
             case RunHeld(held=held):
                 self.held = held
+            case PartitionsMissing(partitions=partitions):
+                self.missing = partitions
             case Finish(complete=complete):
                 self.finished = complete
         self.started = time if self.started is None else self.started
@@ -297,6 +301,7 @@ class History:
         self.finished = None
         self.held = False
         self.delayed.clear()
+        self.missing = ()
 
     def _join(self, time: float, message: WorkerJoined) -> None:
         worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))

@@ -15,10 +15,19 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from hopfleet.domain.messages import RELEASED, Finish, Message, RunStarted, TrialEnded, WorkerLost
+from hopfleet.domain.messages import (
+    RELEASED,
+    Finish,
+    Message,
+    PartitionsMissing,
+    RunStarted,
+    TrialEnded,
+    UnitOverdue,
+    WorkerLost,
+)
 from hopfleet.monitor.history import History
 from hopfleet.monitor.tables import header, leaderboard_table, workers_line
-from hopfleet.monitor.wording import duration, number, one_line
+from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -42,6 +51,10 @@ class LiveView(ABC):
         """Fold in the next message of the journal and show it."""
         self.history.apply(time, message)
         self._guard(lambda: self._show(message))
+
+    def recall(self, time: float, message: Message) -> None:
+        """Fold in a message of an earlier run, which was shown then."""
+        self.history.apply(time, message)
 
     def refresh(self) -> None:
         """Draw again if it is time to, so that clocks tick while no message comes."""
@@ -123,6 +136,10 @@ class PlainView(LiveView):
                 self._line(f"worker {worker} is let go")
             case WorkerLost(worker=worker, reason=reason):
                 self._line(f"worker {worker} lost: {one_line(reason)}")
+            case UnitOverdue():
+                self._line(overdue(message))
+            case PartitionsMissing(partitions=partitions):
+                self._line(waiting_for(partitions) if partitions else "all partitions are there again")
             case TrialEnded():
                 self._line(self._ended(message))
             case Finish(complete=complete):
@@ -179,6 +196,8 @@ class _DrawnView(LiveView):
 
     def _show(self, message: Message) -> None:
         self._heard = self._clock()
+        if isinstance(message, UnitOverdue):
+            self._show_note(overdue(message))
         self._refresh()
 
     def _refresh(self) -> None:

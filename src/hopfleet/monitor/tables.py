@@ -23,6 +23,7 @@ from hopfleet.monitor.wording import (
     short,
     shorten,
     varying_keys,
+    waiting_for,
 )
 
 if TYPE_CHECKING:
@@ -196,7 +197,8 @@ def header(history: History, elapsed: float | None = None) -> RenderableType:
     line.add_column(no_wrap=True, overflow="ellipsis")
     line.expand = True
     line.add_row(_bar(history), Text(progress_text(history, history.elapsed if elapsed is None else elapsed)))
-    return Group(title, line, Text(best_text(history), no_wrap=True, overflow="ellipsis"))
+    warning = [Text(waiting_for(history.missing), style="bold yellow")] if history.missing else []
+    return Group(title, *warning, line, Text(best_text(history), no_wrap=True, overflow="ellipsis"))
 
 
 def _bar(history: History) -> RenderableType:

@@ -6,9 +6,10 @@ One place, so that a learning rate looks the same in the terminal, on a chart an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hopfleet.domain.messages import UnitOverdue
 from hopfleet.domain.trial import Config
 from hopfleet.monitor.history import TrialHistory
 
@@ -106,3 +107,18 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def waiting_for(partitions: Sequence[int]) -> str:
+    """What to say of partitions that are on no worker."""
+    one = len(partitions) == 1
+    return (
+        f"partition{'' if one else 's'} {', '.join(map(str, partitions))} {'is' if one else 'are'} on no worker and "
+        f"cannot be fetched; it goes on when a worker brings {'it' if one else 'them'}"
+    )
+
+
+def overdue(message: UnitOverdue) -> str:
+    """What to say of a unit that hangs."""
+    expected = f", estimated {duration(message.expected)}" if message.expected else ""
+    return f"worker {message.worker} hangs: at it for {duration(message.seconds)}{expected}; it is given up"

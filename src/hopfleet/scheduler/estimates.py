@@ -49,6 +49,14 @@ class Estimates:
             return None
         return sum(self._prior(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
 
+    def size(self, partition: int) -> float:
+        """The rows of a partition, as a part of the mean."""
+        return self._size[partition]
+
+    def slowness(self, worker: str) -> float:
+        """How long a worker takes for what others do; only ratios mean anything."""
+        return math.exp(self._workers.of(worker, self._variance))
+
     def measured(self, trial: str, number: int, worker: str, partition: int, seconds: float) -> None:
         """Learn from a unit that took ``seconds``."""
         known = trial in self._trials

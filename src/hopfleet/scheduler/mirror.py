@@ -28,7 +28,8 @@ def layout(schedule: Schedule) -> Layout:
     if most <= 1:
         return Layout.PINNED
     least = min(schedule.replicas(partition) for partition in range(schedule.partitions))
-    return Layout.EVERYWHERE if least == len(schedule.slots) else Layout.REPLICATED
+    staying = sum(not slot.retired for slot in schedule.slots.values())
+    return Layout.EVERYWHERE if least == staying else Layout.REPLICATED
 
 
 class Mirror:
@@ -38,6 +39,7 @@ class Mirror:
         self.floor = Floor(0.0, [], [], [])
         #: Grows when workers come or go, trials come or go unexpectedly, or expected times have changed.
         self.news = 0
+        self._layouts = -1
         self._workers: list[str] = []
         self._worker_index: dict[str, int] = {}
         #: The worker of each partition that has one.
@@ -52,7 +54,7 @@ class Mirror:
         """Bring the floor up to date."""
         # Trials that ended keep their row until they are the most of them.
         crowded = len(self._trials) > 2 * len(schedule.trials) + 16
-        if list(schedule.slots) != self._workers or crowded:
+        if schedule.layouts != self._layouts or crowded:
             self._rebuild(schedule)
         for name, progress in schedule.trials.items():
             if name not in self._trial_index:
@@ -75,10 +77,12 @@ class Mirror:
 
     def _rebuild(self, schedule: Schedule) -> None:
         self.news += 1
+        self._layouts = schedule.layouts
         self._workers = list(schedule.slots)
         self._worker_index = {name: index for index, name in enumerate(self._workers)}
         home = [-1] * schedule.partitions
-        for index, slot in enumerate(schedule.slots.values()):
+        # Who is about to go has only what nobody else has.
+        for index, slot in sorted(enumerate(schedule.slots.values()), key=lambda entry: not entry[1].retired):
             for partition in range(schedule.partitions) if slot.partitions is None else slot.partitions:
                 home[partition] = index
         self._homes = {j: self._workers[index] for j, index in enumerate(home) if index >= 0}

@@ -89,6 +89,8 @@ class Progress:
     #: Time and number of measured units, for estimates.
     seconds: float = 0.0
     measured: int = 0
+    #: The longest that one of its evaluations took; 0 if none was measured.
+    evaluation_seconds: float = 0.0
     #: The mean time that was expected of its units beforehand, if anything was.
     expected: float | None = None
 

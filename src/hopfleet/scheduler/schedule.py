@@ -43,6 +43,8 @@ class Slot:
     retired: bool = False
     #: It was told that it may go.
     released: bool = False
+    #: Why what it runs is given up, if it is: it takes too long.
+    overdue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Schedule:
         #: Trials that are paused or have ended.
         self.parked: dict[str, Progress] = {}
         self.slots: dict[str, Slot] = {}
+        #: Grows when it changes who can read what.
+        self.layouts = 0
         #: Trials whose next unit may start now. Always {t: can_train}.
         self.ready: dict[str, Progress] = {}
         #: The same, by who can take them and by what they have left.
@@ -87,6 +91,9 @@ class Schedule:
         #: Measured time of all units that finished, and their number.
         self.seconds = 0.0
         self.measured = 0
+        #: The longest of them, and the longest evaluation; 0 if there was none.
+        self.longest_seconds = 0.0
+        self.evaluation_seconds = 0.0
 
     # -------------------------------------------------------------------------------------------- questions
 
@@ -143,7 +150,7 @@ class Schedule:
         return sum(self.owed[partition] / self._replicas[partition] for partition in mine)
 
     def replicas(self, partition: int) -> int:
-        """How many live workers can read a training partition."""
+        """How many live workers that are given something to do can read a training partition."""
         return self._replicas[partition]
 
     def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
@@ -179,6 +186,7 @@ class Schedule:
         self.slots[worker] = self.idle[worker] = slot
         self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
+        self.layouts += 1
         if len(self.slots) == 1:
             # Trials are compared with each other as this one would train them; for the others it is much the same.
             for progress in self.trials.values():
@@ -190,7 +198,9 @@ class Schedule:
         slot = self.slots.pop(worker)
         self.idle.pop(worker, None)
         self._ready.leave(worker)
-        self._count_replicas(slot, -1)
+        if not slot.retired:
+            self._count_replicas(slot, -1)
+        self.layouts += 1
         for progress in self.trials.values():
             if progress.holder == worker:
                 progress.holder = None
@@ -201,9 +211,26 @@ class Schedule:
         return unit
 
     def retire(self, worker: str) -> None:
-        """Give a worker nothing more to do."""
-        self.slots[worker].retired = True
+        """Give a worker nothing more to do. What only it can read is out of reach from now on."""
+        slot = self.slots[worker]
+        self._count_replicas(slot, -1)
+        slot.retired = True
+        self.layouts += 1
         self.idle.pop(worker, None)
+
+    def place(self, worker: str, partition: int) -> None:
+        """A worker can read one partition more."""
+        slot = self.slots[worker]
+        assert slot.partitions is not None and partition not in slot.partitions
+        slot.partitions |= {partition}
+        if not slot.retired:
+            self._replicas[partition] += 1
+        self.layouts += 1
+        self._ready.leave(worker)
+        self._ready.join(worker, slot.partitions)
+        for progress in self.ready.values():
+            if progress.holder == worker:
+                self._ready.put(progress)
 
     def _count_replicas(self, slot: Slot, by: int) -> None:
         for partition in range(self.partitions) if slot.partitions is None else slot.partitions:
@@ -383,17 +410,20 @@ class Schedule:
         progress.measured += 1
         self.seconds += seconds
         self.measured += 1
+        self.longest_seconds = max(self.longest_seconds, seconds)
         self.owed[unit.partition] -= 1
         self.estimates.measured(unit.trial, progress.trial.number, worker, unit.partition, seconds)
         self._refresh(progress)
 
-    def finish_evaluation(self, worker: str, sums: Mapping[str, RowSum]) -> None:
+    def finish_evaluation(self, worker: str, seconds: float, sums: Mapping[str, RowSum]) -> None:
         """running -> done, for an evaluation."""
         slot = self.slots[worker]
         unit = slot.unit
         assert unit is not None and unit.work is Work.EVALUATE
         progress = self._release(slot, unit)
         progress.evaluated[unit.partition] = sums
+        progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
+        self.evaluation_seconds = max(self.evaluation_seconds, seconds)
         self._refresh(progress)
 
     def abandon(self, worker: str) -> None:
@@ -408,7 +438,7 @@ class Schedule:
             progress.trains_on = None
         else:
             del progress.evaluates_on[unit.partition]
-        slot.unit = None
+        slot.unit, slot.overdue = None, ""
         if slot.worker in self.slots and not slot.retired:
             self.idle[slot.worker] = slot
         return progress

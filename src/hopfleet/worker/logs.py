@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,34 @@ def copied(path: Path) -> Iterator[None]:
         contextlib.redirect_stderr(_Tee(sys.stderr, file)),
     ):
         yield
+
+
+@contextlib.contextmanager
+def veiled(veil: Callable[[str], str]) -> Iterator[None]:
+    """Pass all that Python code prints through ``veil``, piece by piece."""
+    with (
+        contextlib.redirect_stdout(_Veiled(sys.stdout, veil)),
+        contextlib.redirect_stderr(_Veiled(sys.stderr, veil)),
+    ):
+        yield
+
+
+class _Veiled(io.TextIOBase):
+    def __init__(self, shown: Any, veil: Callable[[str], str]) -> None:
+        self._shown, self._veil = shown, veil
+
+    def write(self, text: str) -> int:
+        self._shown.write(self._veil(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._shown.flush()
+
+    def isatty(self) -> bool:
+        return bool(self._shown.isatty())
+
+    def fileno(self) -> int:
+        return int(self._shown.fileno())
 
 
 class _Tee(io.TextIOBase):

@@ -33,13 +33,16 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Session
+from hopfleet.secrets import read
 from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
+from hopfleet.worker.logs import veiled
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
 
@@ -90,6 +93,8 @@ class Worker:
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: Trials and versions whose work has run out of memory once.
         self._cramped: set[tuple[str, int]] = set()
+        #: What references of configurations stand for.
+        self._secrets: dict[str, str] = {}
 
     def obey(self, command: Command, trial: Trial) -> None:
         """Do what is asked and emit what came of it. The user's exceptions become events."""
@@ -122,7 +127,7 @@ class Worker:
                 self._count(session, sums, stream.rows)
             return session, hopped, sums
 
-        with self._reporting(command, Work.TRAIN) as started:
+        with self._reporting(command, trial, Work.TRAIN) as started:
             session, hopped, sums = self._with_room(command, train)
             version = command.version + 1
             self._hold(command.trial, Held(session, version))
@@ -141,7 +146,7 @@ class Worker:
             self._count(session, sums, stream.rows)
             return sums
 
-        with self._reporting(command, Work.EVALUATE) as started:
+        with self._reporting(command, trial, Work.EVALUATE) as started:
             sums = self._with_room(command, evaluate)
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
             self._emit(Evaluated(*where, started, time.time(), sums))
@@ -150,7 +155,7 @@ class Worker:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
         metrics: dict[str, RowSum] = {}
         try:
-            with self._capture(self._job.logs / "probe.log"):
+            with self._capture(self._job.logs / "probe.log"), self._veiled(trial):
                 began = time.perf_counter()
                 session = self._open(trial)
                 opened = time.perf_counter() - began
@@ -160,7 +165,8 @@ class Worker:
                 found = Finding(tuple(metrics), open_seconds=opened)
                 return self._rehearsed(found, session, trial, batches) if batches else found
         except Exception as error:
-            return Finding(tuple(metrics), error=describe(error), traceback=traceback.format_exc())
+            veil = self._veil(trial)
+            return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
 
     def _evaluate_one(self, session: Session, valid: Dataset) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
@@ -218,9 +224,29 @@ class Worker:
 
     def _open(self, trial: Trial) -> Session:
         job = self._job
-        session = job.task.open(trial.config, seed=trial.seed, device=self._device, threads=job.threads)
+        config = revealed(trial.config, self._values(trial))
+        session = job.task.open(config, seed=trial.seed, device=self._device, threads=job.threads)
         session.guest = self._guest
         return session
+
+    def _values(self, trial: Trial) -> dict[str, str]:
+        """The secrets of a trial, by their references. They are read once."""
+        for reference in references(trial.config) - self._secrets.keys():
+            self._secrets[reference] = read(reference)
+        return self._secrets
+
+    def _veiled(self, trial: Trial) -> contextlib.AbstractContextManager[None]:
+        """Keep the secrets of a trial out of what is printed."""
+        if not references(trial.config):
+            return contextlib.nullcontext()
+        self._values(trial)
+        return veiled(self._veil(trial))
+
+    def _veil(self, trial: Trial) -> Callable[[str], str]:
+        """What makes a text fit to be seen."""
+        # One that cannot be read yet is in no text either.
+        values = [self._secrets[reference] for reference in references(trial.config) if reference in self._secrets]
+        return lambda text: hidden(text, values)
 
     def _hold(self, trial: str, held: Held) -> None:
         self._held[trial] = held
@@ -295,11 +321,11 @@ class Worker:
         )
 
     @contextlib.contextmanager
-    def _reporting(self, command: RunUnit | Evaluate, work: Work) -> Iterator[float]:
+    def _reporting(self, command: RunUnit | Evaluate, trial: Trial, work: Work) -> Iterator[float]:
         """Turn whatever goes wrong into an event, and keep the output."""
         started = time.time()
         try:
-            with self._capture(self._job.logs / f"{command.trial}.log"):
+            with self._capture(self._job.logs / f"{command.trial}.log"), self._veiled(trial):
                 yield started
         except CheckpointError as error:
             what = (command.trial, command.version, str(error))
@@ -307,7 +333,9 @@ class Worker:
         except (Exception, SystemExit) as error:
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
             advice = ADVICE if self._job.task.out_of_memory(error) else ""
-            self._emit(UnitFailed(*where, started, time.time(), describe(error) + advice, traceback.format_exc()))
+            veil = self._veil(trial)
+            reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
+            self._emit(UnitFailed(*where, started, time.time(), reason, trace))
 
 
 class _First:

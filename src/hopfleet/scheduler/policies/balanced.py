@@ -31,7 +31,7 @@ class Balanced:
     """A policy for one controller."""
 
     def __init__(self) -> None:
-        self._workers: list[str] = []
+        self._layouts = -1
         self._balance = Balance(0.0, {}, {}, 0.0)
         #: Seconds of every unit of an epoch, by trial and partition, then by worker.
         self._cells: dict[Cell, dict[str, float]] = {}
@@ -90,9 +90,9 @@ class Balanced:
         """See whether the balance still holds, and make another if not."""
         new = schedule.trials.keys() - self._left.trials.keys()
         self._guests |= new
-        others = list(schedule.slots) != self._workers or len(self._guests) > FEW * len(schedule.trials)
+        others = schedule.layouts != self._layouts or len(self._guests) > FEW * len(schedule.trials)
         if others or (schedule.measured >= self._next_refresh and self._learned(schedule)):
-            self._workers = list(schedule.slots)
+            self._layouts = schedule.layouts
             self._rebalance(schedule)
         elif new:
             self._accommodate(schedule, new)

@@ -7,7 +7,6 @@ where every partition has one worker is it an open shop, and there the rules and
 
 from __future__ import annotations
 
-import operator
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.mirror import Layout, Mirror, layout
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
-from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
+from hopfleet.scheduler.schedule import Assignment, Schedule
 
 
 class Dispatcher(ABC):
@@ -25,7 +24,7 @@ class Dispatcher(ABC):
     def __init__(self) -> None:
         self._mirror = Mirror()
         self._balanced = Balanced()
-        self._slots: list[Slot] = []
+        self._layouts = -1
         self._layout = Layout.EVERYWHERE
         #: What is still to start of the last choice, and when that holds: time, news and how many are idle.
         self._starts: list[Start] = []
@@ -40,9 +39,8 @@ class Dispatcher(ABC):
         return self._on_floor(schedule, rng)
 
     def _find_layout(self, schedule: Schedule) -> Layout:
-        slots = schedule.slots.values()
-        if len(slots) != len(self._slots) or not all(map(operator.is_, slots, self._slots)):
-            self._slots = list(slots)
+        if schedule.layouts != self._layouts:
+            self._layouts = schedule.layouts
             self._layout = layout(schedule)
         return self._layout
 
