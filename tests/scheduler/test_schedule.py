@@ -206,12 +206,12 @@ def test_a_lost_worker_takes_its_unit_and_its_models():
     desk.schedule.save("t1", 6, Save(1, True, "w2"))
     desk.schedule.delayed[5] = "w1"
     desk.start("w1", "t2", 1)
-    assert desk.schedule.leave("w1") == Unit("t2", 1, 1)
+    assert desk.schedule.leave("w1") == {Unit("t2", 1, 1): 1}
     assert desk["t1"].holder is None
     assert (list(desk["t1"].saves), desk.schedule.delayed) == ([6], {})
     assert list(desk.schedule.idle) == ["w2"]
     assert list(desk.schedule.ready) == ["t1", "t2"]
-    assert desk.schedule.leave("w2") is None
+    assert desk.schedule.leave("w2") == {}
 
 
 def test_an_abandoned_unit_did_not_happen():
