@@ -278,3 +278,13 @@ def test_lost_versions():
     assert progress.holder == "w1"
     desk.schedule.lost("t1", 1, "w1", 8, None)
     assert progress.holder is None
+
+
+def test_a_worker_that_gets_a_partition_can_take_those_that_owe_it():
+    desk = Desk((0,), (1,), trials=2)
+    desk.train("w1", "t1", 0)
+    assert [p.trial.id for p in desk.schedule.able(desk.schedule.slots["w1"])] == ["t2"]
+    desk.schedule.place("w1", 1)
+    validate(desk.schedule)
+    assert sorted(p.trial.id for p in desk.schedule.able(desk.schedule.slots["w1"])) == ["t1", "t2"]
+    assert desk.schedule.replicas(1) == 2
