@@ -213,7 +213,7 @@ class Mirror:
     def _busy(self, schedule: Schedule) -> None:
         floor, now = self.floor, schedule.now
         floor.now = now
-        floor.noise = schedule.estimates.noise
+        floor.noise, floor.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
         floor.idle_trials = {index[name] for name in schedule.ready}
         floor.idle_workers = {self._worker_index[name] for name in schedule.idle}
