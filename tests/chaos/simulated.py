@@ -21,9 +21,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from scheduler.driver import FAULTS, WISHES, Driver, Fault, Setting, covered
-
 from attempts import Attempts
+from scheduler.driver import FAULTS, WISHES, Driver, Fault, Setting, covered
 
 CHEAP, COSTLY = ("longest-remaining", "nearly-done", "random"), ("auto", "match-reserve")
 CHUNK = 250

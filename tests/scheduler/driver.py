@@ -216,6 +216,9 @@ class Fleet:
                 events.append(event)
         return events
 
+    def say(self, worker: FakeWorker, event: m.Event) -> None:
+        self.later(self.clock, lambda: self.emit(worker, event), worker)
+
     def emit(self, worker: FakeWorker, event: m.Event) -> m.Event | None:
         """A report of a worker, if it gets through now."""
         if worker.heard and not worker.late:
@@ -301,7 +304,7 @@ class Fleet:
         if (model is None or len(model) != version) and (trial, version) in self.storage:
             model = self.storage[trial, version][0]
         if model is None or len(model) != version:
-            self.later(self.clock, lambda: self.emit(worker, m.VersionLost(trial, version, "not held", worker.name)), worker)
+            self.say(worker, m.VersionLost(trial, version, "not held", worker.name))
             return
         worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
 
@@ -326,7 +329,7 @@ class Fleet:
         elif (trial, version) in self.storage:
             model, hopped = self.storage[trial, version][0], True
         else:
-            self.later(self.clock, lambda: self.emit(worker, m.VersionLost(trial, version, "not found", worker.name)), worker)
+            self.say(worker, m.VersionLost(trial, version, "not found", worker.name))
             return
         worker.running = command
         # A model that is being saved must not be trained meanwhile.

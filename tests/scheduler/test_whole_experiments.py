@@ -151,8 +151,8 @@ def test_restored_controller_equals_the_original(setting, data):
     wanted = data.draw(st.sets(st.integers(1, 200), min_size=1, max_size=4))
     take = driver.take
 
-    def noting(event):
-        take(event)
+    def noting(*events):
+        take(*events)
         if len(driver.boundaries) in wanted:
             copy = controller_of(setting)
             copy.restore(through_json(driver.messages))
