@@ -25,6 +25,7 @@ from typing import Any
 
 import cloudpickle
 
+from hopfleet import clock
 from hopfleet.backends.vitals import ending, vitals
 from hopfleet.domain.messages import (
     RELEASED,
@@ -172,7 +173,7 @@ class Local:
         return events
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def close(self, *, kill: bool = False) -> None:
         self._closing = True

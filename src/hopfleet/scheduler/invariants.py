@@ -10,11 +10,22 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 
-from hopfleet.domain.messages import Evaluated, Message, TrialAdded, TrialRolledBack, UnitFailed, UnitFinished
+from hopfleet.domain.messages import (
+    Evaluated,
+    Message,
+    RunStarted,
+    TrialAdded,
+    TrialRolledBack,
+    UnitFailed,
+    UnitFinished,
+)
 from hopfleet.domain.unit import Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
+
+Spans = dict[str, list[tuple[float, float, str]]]
+"""Beginnings and ends, and what it was, by trial or by worker."""
 
 
 def validate(schedule: Schedule) -> None:
@@ -52,10 +63,13 @@ def validate(schedule: Schedule) -> None:
 def validate_history(messages: Iterable[Message], partitions: int) -> None:
     """Raise InvariantBroken unless what happened, as journaled, kept the four invariants."""
     visits: dict[str, list[int]] = {}
-    spans: dict[str, list[tuple[float, float, str]]] = {}
-    trained: dict[str, list[tuple[float, float, str]]] = {}
+    spans: Spans = {}
+    trained: Spans = {}
     for message in messages:
         match message:
+            case RunStarted():
+                # Nothing of earlier workers is left, and the clock may have been set since.
+                _check_spans(trained, spans)
             case TrialAdded(trial=trial):
                 visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
@@ -77,11 +91,18 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
                     trained.setdefault(message.trial, []).append((message.started, message.ended, where))
             case _:
                 pass
+    _check_spans(trained, spans)
+
+
+def _check_spans(trained: Spans, spans: Spans) -> None:
+    """Look at the units of one run, and forget them."""
     _check_disjoint(trained, "isolation")
     _check_disjoint(spans, "exclusive access")
+    trained.clear()
+    spans.clear()
 
 
-def _check_disjoint(groups: dict[str, list[tuple[float, float, str]]], invariant: str) -> None:
+def _check_disjoint(groups: Spans, invariant: str) -> None:
     for owner, spans in groups.items():
         spans.sort()
         for (_, ended, first), (started, _, second) in itertools.pairwise(spans):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from hopfleet import clock
 from hopfleet.data import Dataset
 from hopfleet.domain.messages import (
     Command,
@@ -126,7 +127,7 @@ class Worker:
             self._hold(command.trial, Held(session, version))
             unused = tuple(key for key in session.unused() if key != "batch_size")
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, version)
-            self._emit(UnitFinished(*where, started, time.time(), hopped, sums, unused))
+            self._emit(UnitFinished(*where, started, clock.now(), hopped, sums, unused))
 
     def _evaluate(self, command: Evaluate, trial: Trial) -> None:
         def evaluate() -> dict[str, RowSum]:
@@ -142,7 +143,7 @@ class Worker:
         with self._reporting(command, Work.EVALUATE) as started:
             sums = self._with_room(command, evaluate)
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
-            self._emit(Evaluated(*where, started, time.time(), sums))
+            self._emit(Evaluated(*where, started, clock.now(), sums))
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
@@ -285,7 +286,7 @@ class Worker:
     @contextlib.contextmanager
     def _reporting(self, command: RunUnit | Evaluate, work: Work) -> Iterator[float]:
         """Turn whatever goes wrong into an event, and keep the output."""
-        started = time.time()
+        started = clock.now()
         try:
             with self._capture(self._job.logs / f"{command.trial}.log"):
                 yield started
@@ -294,7 +295,7 @@ class Worker:
         except (Exception, SystemExit) as error:
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
             advice = ADVICE if self._job.task.out_of_memory(error) else ""
-            self._emit(UnitFailed(*where, started, time.time(), describe(error) + advice, traceback.format_exc()))
+            self._emit(UnitFailed(*where, started, clock.now(), describe(error) + advice, traceback.format_exc()))
 
 
 class _First:
