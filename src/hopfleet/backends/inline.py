@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import deque
 
+from hopfleet import clock
 from hopfleet.domain.messages import RELEASED, Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
 from hopfleet.worker.job import Finding, Job
@@ -73,7 +74,7 @@ class Inline:
         return events
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def close(self, *, kill: bool = False) -> None:
         self._commands.clear()

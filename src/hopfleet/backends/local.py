@@ -29,6 +29,7 @@ from typing import Any
 
 import cloudpickle
 
+from hopfleet import clock
 from hopfleet.backends.vitals import ending, vitals
 from hopfleet.domain.messages import (
     RELEASED,
@@ -190,7 +191,7 @@ class Local:
         return events
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def close(self, *, kill: bool = False) -> None:
         self._closing = True

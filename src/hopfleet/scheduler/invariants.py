@@ -14,6 +14,7 @@ from hopfleet.domain.messages import (
     Evaluate,
     Evaluated,
     Message,
+    RunStarted,
     RunUnit,
     TrialAdded,
     TrialRolledBack,
@@ -24,6 +25,10 @@ from hopfleet.domain.unit import Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
+
+Span = tuple[float, float, str]
+Spans = dict[str, list[Span]]
+"""Beginnings and ends, and what it was, by trial or by worker."""
 
 
 def validate(schedule: Schedule) -> None:
@@ -63,8 +68,8 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
     visits: dict[str, list[int]] = {}
     #: The flotilla of each attempt that is part of one.
     flotillas: dict[int, int] = {}
-    spans: dict[str, list[tuple[float, float, str]]] = {}
-    sailed: dict[tuple[str, int], tuple[float, float, str]] = {}
+    spans: Spans = {}
+    sailed: dict[tuple[str, int], Span] = {}
 
     def occupy(worker: str, attempt: int, started: float, ended: float, where: str) -> None:
         """A worker was busy for so long. What a flotilla does is one thing."""
@@ -75,9 +80,12 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
             first = sailed.get((worker, flotilla), (started, ended, where))
             sailed[worker, flotilla] = min(started, first[0]), max(ended, first[1]), first[2]
 
-    trained: dict[str, list[tuple[float, float, str]]] = {}
+    trained: Spans = {}
     for message in messages:
         match message:
+            case RunStarted():
+                # Nothing of earlier workers is left, and the clock may have been set since.
+                _check_spans(trained, spans, sailed)
             case TrialAdded(trial=trial):
                 visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
@@ -102,13 +110,21 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
                     trained.setdefault(message.trial, []).append((message.started, message.ended, where))
             case _:
                 pass
+    _check_spans(trained, spans, sailed)
+
+
+def _check_spans(trained: Spans, spans: Spans, sailed: dict[tuple[str, int], Span]) -> None:
+    """Look at the units of one run, and forget them."""
     for (worker, _), span in sailed.items():
         spans.setdefault(worker, []).append(span)
+    sailed.clear()
     _check_disjoint(trained, "isolation")
     _check_disjoint(spans, "exclusive access")
+    trained.clear()
+    spans.clear()
 
 
-def _check_disjoint(groups: dict[str, list[tuple[float, float, str]]], invariant: str) -> None:
+def _check_disjoint(groups: Spans, invariant: str) -> None:
     for owner, spans in groups.items():
         spans.sort()
         for (_, ended, first), (started, _, second) in itertools.pairwise(spans):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from hopfleet import clock
 from hopfleet.domain.messages import (
     Command,
     Evaluate,
@@ -167,7 +168,7 @@ class Worker:
         self._hold(command.trial, Held(session, version))
         unused = tuple(key for key in session.unused() if key != "batch_size")
         where = (self.name, command.trial, command.epoch, command.partition, command.attempt, version)
-        self._emit(UnitFinished(*where, started, time.time(), hopped, sums, unused, share))
+        self._emit(UnitFinished(*where, started, clock.now(), hopped, sums, unused, share))
 
     def _evaluate(self, command: Evaluate, trial: Trial) -> None:
         def evaluate() -> dict[str, RowSum]:
@@ -183,7 +184,7 @@ class Worker:
 
     def _evaluated(self, command: Evaluate, started: float, sums: dict[str, RowSum], share: float = 1.0) -> None:
         where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
-        self._emit(Evaluated(*where, started, time.time(), sums, share))
+        self._emit(Evaluated(*where, started, clock.now(), sums, share))
 
     def _evaluation_seed(self, command: Evaluate) -> int:
         return derive(self._job.seed, "evaluate", command.epoch, command.partition)
@@ -192,7 +193,7 @@ class Worker:
 
     def _together(self, crew: list[tuple[RunUnit | Evaluate, Trial]]) -> None:
         """Units of several trials over the same rows. Who cannot go along does its own afterwards, alone."""
-        started = time.time()
+        started = clock.now()
         aboard: list[Sailor] = []
         for command, trial in crew:
             with self._reporting(command, trial, started):
@@ -431,7 +432,7 @@ class Worker:
     @contextlib.contextmanager
     def _reporting(self, command: RunUnit | Evaluate, trial: Trial, started: float | None = None) -> Iterator[float]:
         """Turn whatever goes wrong into an event, and keep the output."""
-        started = time.time() if started is None else started
+        started = clock.now() if started is None else started
         try:
             with self._capture(self._job.logs / f"{command.trial}.log"), self._veiled(trial):
                 yield started
@@ -444,7 +445,7 @@ class Worker:
             advice = ADVICE if self._job.task.out_of_memory(error) else ""
             veil = self._veil(trial)
             reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
-            self._emit(UnitFailed(*where, started, time.time(), reason, trace))
+            self._emit(UnitFailed(*where, started, clock.now(), reason, trace))
 
 
 class _First:
