@@ -17,14 +17,14 @@ class Attempts:
     """A fold over the messages of an experiment that raises AssertionError at the first that must not be there."""
 
     partitions: int
-    #: The unit or evaluation that each worker was told to do and that nobody has ended.
-    running: dict[str, m.RunUnit | m.Evaluate] = field(default_factory=dict)
+    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla.
+    running: dict[str, dict[int, m.RunUnit | m.Evaluate]] = field(default_factory=dict)
     last: int = 0
     #: Per trial, the partitions of the units that count, in order.
     visits: dict[str, list[int]] = field(default_factory=dict)
-    #: Per trial, the version that it started with, and the versions that are saved.
+    #: Per trial, the version that it started with, and the saves of the versions that are saved.
     base: dict[str, int] = field(default_factory=dict)
-    saved: dict[str, set[int]] = field(default_factory=dict)
+    saved: dict[str, dict[int, int]] = field(default_factory=dict)
     #: Units that ran to their end, and those of them that were rolled back.
     finished: int = 0
     undone: int = 0
@@ -47,16 +47,16 @@ class Attempts:
             case m.TrialAdded():
                 self.visits[message.trial] = list(message.visits)
                 self.base[message.trial] = len(message.visits)
-                self.saved[message.trial] = set()
+                self.saved[message.trial] = {}
             case m.TrialRolledBack():
                 self._roll_back(message)
             case m.VersionSaved():
                 assert message.version <= len(self.visits[message.trial]), f"saved before it was made: {message}"
-                self.saved[message.trial].add(message.version)
+                self.saved[message.trial][message.version] = message.attempt
             case m.DropVersion():
-                self.saved[message.trial].discard(message.version)
+                self._forget(message.trial, message.version, message.attempt)
             case m.VersionLost():
-                self.saved[message.trial].discard(message.version)
+                self._forget(message.trial, message.version, message.saved)
                 self._give_up(message)
             case _:
                 pass
@@ -64,16 +64,21 @@ class Attempts:
     def _start(self, start: m.RunUnit | m.Evaluate) -> None:
         assert start.attempt > self.last, f"an attempt twice: {start}"
         self.last = start.attempt
-        assert start.worker not in self.running, f"two attempts at once: {self.running[start.worker]}, {start}"
+        crew = self.running.setdefault(start.worker, {})
+        for other in crew.values():
+            same = (other.flotilla, type(other), other.epoch, other.partition)
+            assert start.flotilla and same == (start.flotilla, type(start), start.epoch, start.partition), (
+                f"two attempts at once: {other}, {start}"
+            )
         assert start.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
-        twins = [other for other in self.running.values() if other.trial == start.trial]
+        twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
         alone = isinstance(start, m.RunUnit) or any(isinstance(other, m.RunUnit) for other in twins)
         assert not (twins and alone), f"a model at two places: {twins}, {start}"
-        self.running[start.worker] = start
+        crew[start.attempt] = start
 
     def _end(self, end: m.UnitFinished | m.Evaluated | m.UnitFailed) -> None:
-        start = self.running.pop(end.worker, None)
-        assert start is not None and start.attempt == end.attempt, f"not the attempt that runs ({start}): {end}"
+        start = self.running.get(end.worker, {}).pop(end.attempt, None)
+        assert start is not None, f"not an attempt that runs ({self.running.get(end.worker)}): {end}"
         assert (start.trial, start.epoch, start.partition) == (end.trial, end.epoch, end.partition), f"{start}: {end}"
         if isinstance(end, m.UnitFinished):
             assert isinstance(start, m.RunUnit) and end.version == start.version + 1, f"{start}: {end}"
@@ -83,14 +88,17 @@ class Attempts:
 
     def _give_up(self, lost: m.VersionLost) -> None:
         """A worker that could not load its model does nothing."""
-        start = self.running.get(lost.worker or "")
-        if start is not None and (start.trial, start.version) == (lost.trial, lost.version):
-            del self.running[start.worker]
+        self.running.get(lost.worker or "", {}).pop(lost.attempt, None)
+
+    def _forget(self, trial: str, version: int, attempt: int | None) -> None:
+        """The file of a save is gone; if another one is that version by now, it stays."""
+        if version in self.saved[trial] and self.saved[trial][version] == attempt:
+            del self.saved[trial][version]
 
     def _roll_back(self, back: m.TrialRolledBack) -> None:
         visits = self.visits[back.trial]
         assert back.version < len(visits), f"there is nothing to roll back: {back}"
-        kept = self.saved[back.trial] | {self.base[back.trial]}
+        kept = {*self.saved[back.trial], self.base[back.trial]}
         assert back.version in kept, f"rolled back to what is not saved: {back}"
         assert not [version for version in kept if version > back.version], f"rolled back too far: {back}"
         self.undone += len(visits) - back.version

@@ -662,11 +662,8 @@ class Controller:
             yield from self._end_epoch(progress)
             return  # the search has a say before it ends
         outcome = progress.outcome or self._reached(progress)
-        if (
-            outcome is not None
-            and not progress.can_train
-            and (progress.durable(progress.version) or not progress.version)
-        ):
+        saved = progress.durable(progress.version) or not progress.version
+        if outcome is not None and not progress.can_train and saved and not progress.saves_best:
             yield from self._end(progress, outcome)
 
     def _recover(self, progress: Progress) -> Iterator[m.Message]:

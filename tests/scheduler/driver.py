@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from attempts import Attempts
 
@@ -22,6 +23,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
+from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.progress import Progress
@@ -39,6 +41,7 @@ FAULTS = (
 WISHES = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
+UNIT_SECONDS = (0.0, 0.25, 1.0, 2.0, 7.0)
 UNHEARD = {"zombie", "mute", "deaf", "late", "crash", "unwritten", "partial"}
 """Faults after which somebody may write a file that the controller does not hear of, or not at once."""
 DAMAGE = {"vanish", "rot", "repeat"}
@@ -72,6 +75,7 @@ class Setting:
     steady: bool = True  #: every unit takes one second
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
+    together: int = 0  #: the most trials that train together; 0: none do
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
     moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
@@ -136,6 +140,7 @@ def controller_of(setting: Setting) -> Controller:
         seed=setting.seed,
         max_live=setting.max_live,
         fixed_order=setting.fixed,
+        fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
     )
 
 
@@ -159,7 +164,8 @@ class FakeWorker:
     name: str
     partitions: tuple[int, ...] | None
     commands: deque[m.Command] = field(default_factory=deque)
-    running: m.RunUnit | m.Evaluate | None = None
+    running: list[m.RunUnit | m.Evaluate] = field(default_factory=list)
+    crew: list[m.RunUnit | m.Evaluate] = field(default_factory=list)  #: what is to run with what comes next
     memory: dict[str, Model] = field(default_factory=dict)
     saves_end: float = 0.0  #: when its last save will be done; saves are done in order
     alive: bool = True
@@ -313,12 +319,15 @@ class Fleet:
     # ---------------------------------------------------------------------------------------------- a worker
 
     def _go_on(self, worker: FakeWorker) -> None:
-        while worker.commands and worker.running is None:
+        while worker.commands and not worker.running:
             match worker.commands.popleft():
                 case m.SaveVersion() as command:
                     self._save(worker, command)
                 case command:
-                    self._run(worker, command)
+                    worker.crew.append(command)
+                    if not command.more:
+                        crew, worker.crew = worker.crew, []
+                        self._set_out(worker, crew)
 
     def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
         trial, version, durable = command.trial, command.version, command.durable
@@ -340,45 +349,60 @@ class Fleet:
 
         self.later(worker.saves_end, saved, worker)
 
-    def _run(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> None:
+    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit | m.Evaluate]) -> None:
+        """Units over the same rows, one or several. Their reports come one by one."""
+        models = [(command, *found) for command in crew if (found := self._load(worker, command)) is not None]
+        # A model that is being saved must not be trained meanwhile.
+        started = max(self.clock, worker.saves_end)
+        ended = started + sum(1.0 if self.setting.steady else self.rng.choice(UNIT_SECONDS) for _ in models)
+        worker.running = [command for command, *_ in models]
+        for command, model, hopped in models:
+            done = partial(self._done, worker, command, model, hopped, started, ended, len(models))
+            self.later(ended, done, worker)
+
+    def _load(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> tuple[Model, bool] | None:
+        """The model of a unit, and whether it hopped; None if it is nowhere."""
         trial, version = command.trial, command.version
         held = worker.memory.pop(trial, None)
         if held is not None and len(held) == version:
-            model, hopped = held, False
-        elif version == 0:
-            model, hopped = (), False
-        elif (trial, version, command.saved) in self.storage:
-            model, hopped = self.storage[trial, version, command.saved][0], True
-        else:
-            event = m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved)
-            self.say(worker, event)
-            return
-        worker.running = command
-        # A model that is being saved must not be trained meanwhile.
-        started = max(self.clock, worker.saves_end)
-        ended = started + (1.0 if self.setting.steady else self.rng.choice([0.0, 0.25, 1.0, 2.0, 7.0]))
+            return held, False
+        if version == 0:
+            return (), False
+        if (trial, version, command.saved) in self.storage:
+            return self.storage[trial, version, command.saved][0], True
+        event = m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved)
+        self.say(worker, event)
+        return None
+
+    def _done(
+        self,
+        worker: FakeWorker,
+        command: m.RunUnit | m.Evaluate,
+        model: Model,
+        hopped: bool,
+        started: float,
+        ended: float,
+        members: int,
+    ) -> m.Event | None:
+        if not worker.alive:
+            return None
+        worker.running.remove(command)
+        trial, share = command.trial, 1 / members
         where = (worker.name, trial, command.epoch, command.partition, command.attempt)
-
-        def done() -> m.Event | None:
-            if not worker.alive:
-                return None
-            worker.running = None
-            failed = command.attempt in self.failing
-            if failed:
-                work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
-                event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
-            elif isinstance(command, m.RunUnit):
-                worker.memory[trial] = (*model, (command.epoch, command.partition))
-                self.authors[command.attempt] = worker, worker.memory[trial]
-                sums = train_sums(trial, command.epoch, command.partition)
-                event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums)
-            else:
-                worker.memory[trial] = model
-                event = m.Evaluated(*where, started, ended, valid_sums(trial, command.epoch, command.partition))
-            self._go_on(worker)
-            return self.emit(worker, event)
-
-        self.later(ended, done, worker)
+        if command.attempt in self.failing:
+            work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
+            event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
+        elif isinstance(command, m.RunUnit):
+            worker.memory[trial] = (*model, (command.epoch, command.partition))
+            self.authors[command.attempt] = worker, worker.memory[trial]
+            sums = train_sums(trial, command.epoch, command.partition)
+            event = m.UnitFinished(*where, command.version + 1, started, ended, hopped, sums, share=share)
+        else:
+            worker.memory[trial] = model
+            sums = valid_sums(trial, command.epoch, command.partition)
+            event = m.Evaluated(*where, started, ended, sums, share)
+        self._go_on(worker)
+        return self.emit(worker, event)
 
 
 class Driver:
@@ -533,7 +557,7 @@ class Driver:
             case "join":
                 fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
             case "raise" if any(worker.running for worker in workers):
-                busy = [worker.running for worker in workers if worker.running]
+                busy = [command for worker in workers for command in worker.running]
                 command = busy[fault.pick % len(busy)]
                 fleet.failing.add(command.attempt)
                 self.blamed.add(command.trial)
@@ -569,7 +593,8 @@ class Driver:
                 past = [message for message in self.messages if self.repeatable(message)]
                 if past:
                     event = pick(past, fault)
-                    assert self.controller.refuses(event)
+                    # That a trial cannot be saved is as true the second time.
+                    assert isinstance(event, m.SaveFailed) or self.controller.refuses(event)
                     self.take(event)
             case wish if wish in WISHES and not self.controller.finished:
                 self.take(self.wish(fault))
