@@ -714,9 +714,11 @@ class Controller:
             if assignment is None:
                 return
             slot = self.schedule.slots[assignment.worker]
-            others = [] if self.fusion is None else companions(self.schedule, slot, assignment.unit, self.fusion)
-            number = self._next_attempt if others else 0
-            for unit in (crew := [assignment.unit, *others]):
+            crew = [assignment.unit]
+            if self.fusion is not None:
+                crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting)
+            number = self._next_attempt if len(crew) > 1 else 0
+            for unit in crew:
                 start = self._start(slot.worker, unit, number, more=unit is not crew[-1])
                 self._fold(start)
                 yield start

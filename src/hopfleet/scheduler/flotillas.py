@@ -36,10 +36,11 @@ class Fusion:
         return min(self.most, max(1, self.memory // size) if size else UNKNOWN)
 
 
-def companions(schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion) -> list[Unit]:
+def companions(schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion, coming: int = 0) -> list[Unit]:
     """The units that a worker should run together with ``unit``.
 
-    Enough is left for the other workers: a flotilla takes no more than its worker's share of one unit of every trial.
+    Enough is left for the other workers, those ``coming`` included: a flotilla takes no more than its worker's share
+    of one unit of every trial.
     Whoever was lost with its worker goes alone, so that it shows whose fault it was.
     """
     first = schedule.trials[unit.trial]
@@ -56,7 +57,7 @@ def companions(schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion) -> li
     # Who is here already comes first, then the one that is most like the first.
     found.sort(key=lambda progress: (progress.holder != slot.worker, progress.trial.number))
     chosen: list[Unit] = []
-    share = sum(map(schedule.unit_seconds, schedule.trials.values())) / len(schedule.slots)
+    share = sum(map(schedule.unit_seconds, schedule.trials.values())) / (len(schedule.slots) + coming)
     taken = schedule.unit_seconds(first)
     for progress in found[:room]:
         seconds = schedule.unit_seconds(progress)
