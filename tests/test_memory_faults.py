@@ -46,6 +46,7 @@ def run(
         backend=backend,
         workers=1,
         batch_size=8,
+        fuse="off",
     ).fit(quiet=True)
 
 

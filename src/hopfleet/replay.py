@@ -114,6 +114,11 @@ def replay(
     Workers may be as many as you like, on any backend. ``tell`` hears how far it has come.
     """
     results = name if isinstance(name, Results) else load(name)
+    if results.definition.get("fuse") == "fast":
+        raise UsageError(
+            f"{results.name}: was trained with fuse='fast', where the last bits depend on who trained together; only "
+            "experiments with fuse='exact' or 'off' can be replayed"
+        )
     plan = _Plan(results.refresh(), trials)
     data, notes = _data(results, train)
     if plan.courses:

@@ -104,8 +104,8 @@ class Worker:
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
         #: Trials whose models come home from a flotilla, and must all stay.
         self._sailing: set[str] = set()
-        #: Whether trials have turned out to disturb each other when they train together.
-        self._entangled = False
+        #: How many trials train together at most, by what was learned here.
+        self._most = sys.maxsize
         #: Trials and versions whose work has run out of memory once.
         self._cramped: set[tuple[str, int]] = set()
         #: What references of configurations stand for.
@@ -198,9 +198,15 @@ class Worker:
         for command, trial in crew:
             with self._reporting(command, trial, started):
                 aboard.append(Sailor(command, trial, *self._session(command, trial)))
-        if self._entangled or len(aboard) < 2:
-            for sailor in aboard:
-                self._held[sailor.command.trial] = Held(sailor.session, sailor.command.version)
+        while aboard:
+            some, aboard = aboard[: self._most], aboard[self._most :]
+            self._set_out(some, started)
+
+    def _set_out(self, aboard: list[Sailor], started: float) -> None:
+        if len(aboard) == 1:
+            # As it was before it was asked to come along.
+            (sailor,) = aboard
+            self._held[sailor.command.trial] = Held(sailor.session, sailor.command.version)
             left = aboard
         elif (results := self._sail(aboard)) is None:
             left = aboard  # half trained: each begins anew
@@ -210,11 +216,19 @@ class Worker:
                 self._come_home(sailor, result, share, started)
             self._sailing.clear()
             left = [sailor for sailor, result, _ in results if self._cramps(result)]
+            if left:
+                self._part(len(aboard), "there is no memory for all of them")
         orders = [(sailor.command, sailor.trial) for sailor in left]
-        aboard.clear()
+        aboard.clear()  # and with them their half-trained models
         left.clear()
         for command, trial in orders:
             self._alone(command, trial)
+
+    def _part(self, members: int, reason: str) -> None:
+        """From now on let no more than half as many train together."""
+        self._most = max(1, members // 2)
+        how = f"at most {self._most} at once" if self._most > 1 else "one by one"
+        sys.stderr.write(f"hopfleet: {members} trials that trained together go on {how}: {reason}\n")
 
     def _sail(self, aboard: list[Sailor]) -> list[tuple[Sailor, Result, float]] | None:
         """What came of each, and its share of the time; None if each must try for itself, from the version before."""
@@ -235,8 +249,8 @@ class Worker:
                     stream = self._valid_stream(first.session, first.command.partition)
                     results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
         except (Exception, SystemExit) as error:
-            self._entangled = self._entangled or isinstance(error, Entangled)
-            sys.stderr.write(f"hopfleet: {len(aboard)} trials train one by one: {describe(error)}\n")
+            entangled = isinstance(error, Entangled)
+            self._part(1 if entangled else len(aboard), str(error) if entangled else describe(error))
             return None
         for sailor, result in zip(aboard, results, strict=True):
             if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
