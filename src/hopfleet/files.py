@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ATTEMPTS = 4
+"""How often a transfer is tried."""
+
+PAUSE_SECONDS = 0.25
+"""The pause after the first attempt that failed. It doubles with each."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
@@ -36,3 +46,15 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def retried(transfer: Callable[[], T]) -> T:
+    """What ``transfer`` returns, tried again if the network fails; a file that is not there will not appear."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return transfer()
+        except (FileNotFoundError, PermissionError, IsADirectoryError):
+            raise
+        except OSError:
+            time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+    return transfer()
