@@ -159,8 +159,9 @@ def _whole(path: Path, partition: PartitionFile) -> bool:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Let one process of this host at a time fetch a file; the lock goes with its holder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / f".{path.name[:16]}.lock").open("a") as lock:
+    locks = path.parent.parent / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / path.name[:16]).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

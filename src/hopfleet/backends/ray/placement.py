@@ -39,7 +39,7 @@ class Node:
 
 
 def choose_nodes(nodes: Sequence[Node], workers: int, *, device: str, threads: int) -> list[str]:
-    """A node for each worker: every next one goes where the most room is left."""
+    """A node for each worker, as evenly as their room allows."""
     room = {node.id: node.room(device, threads) for node in nodes}
     if sum(room.values()) < workers:
         needs = "1 GPU" if device not in ("cpu", "auto") else f"{threads} CPU{'s' * (threads > 1)}"
@@ -52,11 +52,11 @@ def choose_nodes(nodes: Sequence[Node], workers: int, *, device: str, threads: i
 
 
 def spread(room: Mapping[str, int], count: int) -> list[str]:
-    """At most ``count`` places, each where the most room is left."""
+    """At most ``count`` places, each next one where the largest part of the room is left."""
     left = dict(room)
     chosen: list[str] = []
     while len(chosen) < count and any(value > 0 for value in left.values()):
-        node = max(left, key=lambda name: left[name])
+        node = max(left, key=lambda name: (left[name] / max(1, room[name]), left[name]))
         left[node] -= 1
         chosen.append(node)
     return chosen
