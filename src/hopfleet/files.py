@@ -49,12 +49,20 @@ def digest(path: Path) -> str:
 
 
 def retried(transfer: Callable[[], T]) -> T:
-    """What ``transfer`` returns, tried again if the network fails; a file that is not there will not appear."""
+    """What ``transfer`` returns, tried again if the network fails; a file that is not there will not appear.
+
+    File systems raise what their libraries raise, so every other exception counts as a failure of the network.
+    """
     for attempt in range(1, ATTEMPTS):
         try:
             return transfer()
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
-            raise
-        except OSError:
+        except Exception as error:
+            if isinstance(error, FileNotFoundError | IsADirectoryError) or denied(error):
+                raise
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
     return transfer()
+
+
+def denied(error: Exception) -> bool:
+    """Whether somebody has no right to a file, or has not said who he is."""
+    return isinstance(error, PermissionError) or "Credentials" in type(error).__name__

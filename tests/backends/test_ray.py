@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +17,12 @@ import hopfleet as hop
 import hopfleet.demo
 from hopfleet.backends.base import Backend
 from hopfleet.backends.ray.backend import Ray
+from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.files import digest
 from hopfleet.store.journal import Journal
-from hopfleet.testing.backends import BackendSuite
+from hopfleet.testing.backends import BackendSuite, job
+from hopfleet.worker.job import Job
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -44,6 +49,21 @@ def cluster() -> Iterator[Any]:
 class TestRay(BackendSuite):
     def make(self) -> Backend:
         return Ray()
+
+    @pytest.fixture(autouse=True)
+    def long(self, request: pytest.FixtureRequest) -> None:
+        """The worker itself is the same everywhere; what is about the way to it is tested each time."""
+        if request.node.originalname not in ALWAYS and not os.environ.get("HOPFLEET_LONG"):
+            pytest.skip("HOPFLEET_LONG=1 runs it")
+
+
+ALWAYS = {
+    "test_a_saved_version_hops_to_another_worker",
+    "test_a_released_worker_saves_and_goes_for_good",
+    "test_a_stopped_worker_gives_up_and_is_replaced",
+    "test_a_version_that_is_not_there_is_reported",
+    "test_killing_leaves_nothing_behind",
+}
 
 
 def demo(name: str, backend: Any, epochs: int = 2) -> hop.Experiment:
@@ -96,6 +116,37 @@ def test_what_is_killed_changes_nothing(cluster: Any, alone: dict[str, str]) -> 
     # Whoever came last, on the node that joined, was used.
     last = messages(results, WorkerJoined)[-1].worker
     assert any(unit.worker == last for unit in messages(results, UnitFinished))
+
+
+def refused(backend: Ray, job: Job, workers: int) -> str:
+    try:
+        with pytest.raises(hop.HopfleetError) as error:
+            backend.start(job, workers)
+        return str(error.value)
+    finally:
+        backend.close(kill=True)
+
+
+def test_more_workers_than_fit(tmp_path: Path) -> None:
+    said = refused(Ray(), job(tmp_path), 99)
+    assert re.match(r"workers=99: only 6 fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
+
+
+def test_what_nodes_cannot_reach_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """What is in the memory of this process is nowhere else."""
+    fine = job(tmp_path)
+    hop.partition({"x": [1.0, 2.0]}, "memory://elsewhere", partitions=1)
+    said = refused(Ray(), replace(fine, train=hop.open_dataset("memory://elsewhere")), 1)
+    assert re.match(r"some nodes cannot work: .*memory://elsewhere/part-00000.arrow: is missing", said)
+    said = refused(Ray(storage="memory://kept"), fine, 1)
+    assert re.match(r"some nodes cannot work: .*storage memory://kept/.* is not shared", said)
+
+
+def test_doctor_sees_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(ray=True) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"2 CPUs, 2 free; Python \S+, ray \S+; as here", shown)) == 3
+    assert "authentication" in shown
 
 
 def messages(results: hop.Results, kind: type) -> list[Any]:

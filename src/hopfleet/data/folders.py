@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from hopfleet.data import manifest
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError, MissingExtra, describe
-from hopfleet.files import digest, retried
+from hopfleet.files import denied, digest, retried
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
@@ -81,7 +81,7 @@ class RemoteFolder:
             return bytes(retried(lambda: files.cat_file(f"{path}/{manifest.FILE}")))
         except FileNotFoundError:
             raise DataError(f"{self._url}: no such folder, or no {manifest.FILE} in it") from None
-        except OSError as error:
+        except Exception as error:
             raise DataError(f"{self._url}: {_why(error)}") from error
 
     def file(self, partition: PartitionFile) -> Path:
@@ -99,7 +99,7 @@ class RemoteFolder:
             size = retried(lambda: files.info(f"{path}/{partition.name}"))["size"]
         except FileNotFoundError:
             self._refuse(partition, "is missing")
-        except OSError as error:
+        except Exception as error:
             raise DataError(f"{self._url}/{partition.name}: {_why(error)}") from error
         if size != partition.size:
             self._refuse(partition, f"has {size} bytes instead of {partition.size}")
@@ -135,7 +135,7 @@ class RemoteFolder:
                 retried(lambda: files.get_file(source, name))
             except FileNotFoundError:
                 self._refuse(partition, "is missing")
-            except OSError as error:
+            except Exception as error:
                 raise DataError(f"{self._url}/{partition.name}: {_why(error)}") from error
             if (size := fetched.stat().st_size) != partition.size:
                 self._refuse(partition, f"has {size} bytes instead of {partition.size}")
@@ -166,9 +166,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _why(error: OSError) -> str:
+def _why(error: Exception) -> str:
     """What is wrong with a file system that answers with an error, and what to do."""
-    if isinstance(error, PermissionError):
+    if denied(error):
         return f"access is denied ({error}); give credentials the usual way of that file system, on every machine"
     return f"cannot be read ({describe(error)})"
 

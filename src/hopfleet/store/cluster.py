@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hopfleet.errors import CheckpointError, MissingExtra, UsageError
+from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
 from hopfleet.files import digest, retried
 from hopfleet.store.versions import Versions
 
@@ -132,7 +132,12 @@ class Remote:
             else:
                 self._files.put_file(str(path), target)
 
-        retried(put)
+        try:
+            retried(put)
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self.url}/{name}: {describe(error)}") from error
 
     def download(self, name: str, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,8 +147,8 @@ class Remote:
             beside.replace(target)
         except FileNotFoundError:
             raise CheckpointError(f"{self.url}/{name}: is not there") from None
-        except OSError as error:
-            raise CheckpointError(f"{self.url}/{name}: cannot be fetched ({error})") from error
+        except Exception as error:
+            raise CheckpointError(f"{self.url}/{name}: cannot be fetched ({describe(error)})") from error
         finally:
             beside.unlink(missing_ok=True)
 

@@ -143,7 +143,7 @@ class Host:
             else:
                 (place.checkpoints / token).read_text()
                 (place.checkpoints / answer).write_text(token)
-        except OSError as error:
+        except Exception as error:
             where = place.url or place.checkpoints
             raise HopfleetError(f"storage {where} is not shared with it ({describe(error)})") from error
 

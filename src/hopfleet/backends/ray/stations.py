@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import Host, Place, about
+from hopfleet.backends.ray.actors import About, Host, Place, about, skew
 from hopfleet.backends.ray.placement import Node
-from hopfleet.errors import UsageError, WorkersLost
+from hopfleet.errors import MissingExtra, UsageError, WorkersLost, describe
 from hopfleet.store.cluster import Remote
 from hopfleet.worker.job import Job
 
 START_SECONDS = 120.0
 """A process of Ray that is not there after so long will not come."""
+
+ANSWER_SECONDS = 30.0
+"""How long to wait for what a node says of itself."""
 
 GROUPS = {"beat": 1, "files": 4}
 
@@ -105,6 +108,25 @@ def find_problems(stations: Sequence[Station], job: Job, place: Place) -> list[l
         return answers
 
 
+def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:
+    """The nodes of a cluster, what a process on each says of it, and how it differs from this machine."""
+    ours = cluster.connect(address)
+    ray = cluster.require_ray()
+    try:
+        stations = [open_station(node, 0, ()) for node in cluster.nodes()]
+        found: list[tuple[Node, About | None, list[str]]] = []
+        for station, asked in [(station, station.call("about")) for station in stations]:
+            try:
+                here = ray.get(asked, timeout=ANSWER_SECONDS)
+                found.append((station.node, here, skew(about(), here)))
+            except ray.exceptions.RayError as error:
+                found.append((station.node, None, [f"does not answer ({explain(error)})"]))
+        return found
+    finally:
+        if ours:
+            ray.shutdown()
+
+
 @contextlib.contextmanager
 def _token(place: Place, names: Sequence[str]) -> Any:
     """Put a file into the storage for nodes to find; it is removed in the end, with what they write."""
@@ -115,13 +137,15 @@ def _token(place: Place, names: Sequence[str]) -> Any:
         else:
             place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
             (place.checkpoints / names[0]).write_text(names[0])
-    except OSError as error:
+    except MissingExtra:
+        raise
+    except Exception as error:
         where = place.url or str(place.checkpoints)
-        raise UsageError(f"storage={where!r}: cannot be written ({error}); choose another one") from error
+        raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
             for name in names:
                 if remote is not None:
                     remote.remove(name)
