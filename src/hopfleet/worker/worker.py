@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import shutil
 import sys
 import time
 import traceback
@@ -68,7 +67,8 @@ class Held:
 class Worker:
     """One worker on one device. ``emit`` takes its events.
 
-    A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are.
+    A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
+    are those of the job's folder, unless others are given.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Worker:
         *,
         capture: Callable[[Path], contextlib.AbstractContextManager[None]],
         guest: bool,
+        versions: Versions | None = None,
     ) -> None:
         self.name = name
         self._job = job
@@ -87,7 +88,7 @@ class Worker:
         self._emit = emit
         self._capture = capture
         self._guest = guest
-        self._versions = Versions(job.checkpoints)
+        self._versions = versions or Versions(job.checkpoints)
         self._saver = Saver(self._versions, emit, worker=name, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._residence = Residence(lambda: job.task.spare_memory(device))
@@ -191,7 +192,7 @@ class Worker:
             session.load(self._versions.find(PROBE, 1, 1, digest))
             loaded = time.perf_counter()
         finally:
-            shutil.rmtree(self._versions.path(PROBE, 1, 1, durable=True).parent, ignore_errors=True)
+            self._versions.forget(PROBE)
         return replace(
             found,
             seconds_per_row=training,

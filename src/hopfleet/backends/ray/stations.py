@@ -1,0 +1,181 @@
+"""Nodes in use: each has a host, which serves one experiment after the other, and answers for its node."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.backends.ray import cluster
+from hopfleet.backends.ray.actors import About, Host, Place, about, skew
+from hopfleet.backends.ray.placement import Node
+from hopfleet.errors import MissingExtra, UsageError, WorkersLost, describe
+from hopfleet.store.cluster import Remote
+from hopfleet.worker.job import Job
+
+START_SECONDS = 120.0
+"""A process of Ray that is not there after so long will not come."""
+
+ANSWER_SECONDS = 30.0
+"""How long to wait for what a node says of itself."""
+
+GROUPS = {"beat": 1, "files": 4}
+
+_HOSTS: dict[tuple[str, str], Any] = {}
+"""The hosts of this process, by Ray's job and node. They stay for the next experiment."""
+
+
+@dataclass(slots=True)
+class Station:
+    """A node in use."""
+
+    node: Node
+    host: Any
+    #: How many workers may be there.
+    room: int
+    partitions: tuple[int, ...]
+    heard: float
+    #: It has its partitions.
+    ready: bool = False
+    #: What is wrong with its raylet: nothing, or None as long as nobody has tried it. Somebody is trying it.
+    verdict: str | None = None
+    trying: bool = False
+
+    def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
+        """A reference to what the host will answer."""
+        return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
+
+    def try_raylet(self) -> None:
+        """Find out, in the background, whether the node answers at all."""
+        if self.trying or self.verdict is not None:
+            return
+        self.trying = True
+
+        def attempt() -> None:
+            self.verdict = cluster.answers(self.node)
+            self.trying = False
+
+        threading.Thread(target=attempt, daemon=True, name="hopfleet-raylet").start()
+
+
+def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
+    ray = cluster.require_ray()
+    key = (ray.get_runtime_context().get_job_id(), node.id)
+    if key not in _HOSTS:
+        actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=GROUPS)(Host)
+        _HOSTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
+    # It may take a while before it answers for the first time.
+    return Station(node, _HOSTS[key], room, partitions, time.monotonic() + START_SECONDS)
+
+
+def close_station(station: Station) -> None:
+    """Never use its host again: it is gone, or of no use."""
+    for key in [key for key, host in _HOSTS.items() if host is station.host]:
+        del _HOSTS[key]
+    end(station.host)
+
+
+def check_stations(stations: Sequence[Station], job: Job, place: Place) -> None:
+    """Refuse to begin if anything is wrong with any node."""
+    problems = [
+        f"{station.node.name}: {problem}"
+        for station, found in zip(stations, find_problems(stations, job, place), strict=True)
+        for problem in found
+    ]
+    if problems:
+        raise UsageError(
+            f"some nodes cannot work: {'; '.join(problems)}. Data sets and storage must be reachable from every node, "
+            "by a shared folder or a URL, and all nodes must have the same packages"
+        )
+
+
+def find_problems(stations: Sequence[Station], job: Job, place: Place) -> list[list[str]]:
+    """What hosts find wrong with their nodes, in words."""
+    ray = cluster.require_ray()
+    datasets = [dataset for dataset in (job.train, job.valid) if dataset is not None]
+    token = f".shared-{uuid.uuid4().hex[:12]}"
+    names = [token, *(f"{token}-{station.node.id[:12]}" for station in stations)]
+    with _token(place, names):
+        asked = [station.call("problems", about(), datasets, place, token) for station in stations]
+        try:
+            answers: list[list[str]] = ray.get(asked, timeout=START_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
+        return answers
+
+
+def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:
+    """The nodes of a cluster, what a process on each says of it, and how it differs from this machine."""
+    ours = cluster.connect(address)
+    ray = cluster.require_ray()
+    try:
+        stations = [open_station(node, 0, ()) for node in cluster.nodes()]
+        found: list[tuple[Node, About | None, list[str]]] = []
+        for station, asked in [(station, station.call("about")) for station in stations]:
+            try:
+                here = ray.get(asked, timeout=ANSWER_SECONDS)
+                found.append((station.node, here, skew(about(), here)))
+            except ray.exceptions.RayError as error:
+                found.append((station.node, None, [f"does not answer ({explain(error)})"]))
+        return found
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _token(place: Place, names: Sequence[str]) -> Any:
+    """Put a file into the storage for nodes to find; it is removed in the end, with what they write."""
+    remote = Remote(place.url) if place.url else None
+    try:
+        if remote is not None:
+            remote.write_text(names[0], names[0])
+        else:
+            place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (place.checkpoints / names[0]).write_text(names[0])
+    except MissingExtra:
+        raise
+    except Exception as error:
+        where = place.url or str(place.checkpoints)
+        raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):
+            for name in names:
+                if remote is not None:
+                    remote.remove(name)
+                else:
+                    (place.checkpoints / name).unlink(missing_ok=True)
+
+
+def on(node: str) -> Any:
+    """Ray's words for: there and nowhere else."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def end(actor: Any) -> None:
+    ray = cluster.require_ray()
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        ray.kill(actor, no_restart=True)
+
+
+def own_fault(error: Exception) -> bool:
+    """Whether a call failed by itself, rather than because its actor is gone."""
+    return isinstance(getattr(error, "cause", None), Exception)
+
+
+def explain(error: Exception) -> str:
+    """What Ray says of a failure, in one line."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return str(cause)
+    lines = [line.strip() for line in str(error).splitlines()]
+    facts = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
+    return " ".join(line for line in lines if line and not line.startswith(facts))[:500] or type(error).__name__
