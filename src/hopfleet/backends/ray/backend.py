@@ -4,7 +4,7 @@ Each worker is asked, all the time, what it has to tell; the answer comes when t
 A model hops within a node through shared memory and between nodes through Ray's object store: the worker that needs it
 is given a reference, and fetches it from the host of the node that has it. Nothing of it comes here.
 
-A node is lost when its host is silent and its raylet does not answer: Ray itself would take many seconds to notice.
+A node is lost when its raylet is gone, or its host is silent and it cannot be reached: Ray takes longer to notice.
 Whatever a lost worker still says is not heard. The partitions of a lost node are fetched anew by others.
 """
 
@@ -24,6 +24,7 @@ from typing import Any
 
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Place, Setup, WorkerActor, home
+from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions, share, spread
 from hopfleet.backends.ray.stations import (
     START_SECONDS,
@@ -63,7 +64,7 @@ POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""
 
 QUIET_SECONDS = 1.2
-"""If the host of a node has been silent for so long, its raylet is tried."""
+"""A node that cannot be reached, and whose host has been silent for so long, is lost."""
 
 SILENCE_SECONDS = 15.0
 """A node whose raylet answers and whose host does not is lost after so long."""
@@ -516,14 +517,13 @@ class Ray:
             if away > AWAY_SECONDS:
                 station.heard = min(now, station.heard + away) if station.heard < now else station.heard
             silence = now - station.heard
-            if silence > QUIET_SECONDS:
-                station.try_raylet()
-            if station.verdict:
-                self._lose_node(station, f"{station.verdict}, and nothing was heard of it for {silence:.1f} s")
+            station.try_raylet()
+            if station.verdict is Verdict.GONE:
+                self._lose_node(station, station.verdict.value)
+            elif station.verdict is Verdict.UNREACHABLE and silence > QUIET_SECONDS:
+                self._lose_node(station, f"{station.verdict.value}, and was silent for {silence:.1f} s")
             elif silence > SILENCE_SECONDS:
-                self._lose_node(station, f"nothing was heard of it for {silence:.0f} s")
-            elif station.verdict == "":
-                station.verdict = None  # to be tried again
+                self._lose_node(station, f"it was silent for {silence:.0f} s")
         for member in list(self._members.values()):
             if away > AWAY_SECONDS:
                 member.heard = min(now, member.heard + away)

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import socket
+from enum import Enum
 from typing import Any
 
 from hopfleet.backends.ray.placement import Node
@@ -57,17 +58,22 @@ def nodes() -> list[Node]:
     return [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
 
 
-def answers(node: Node, timeout: float = 1.0) -> str:
-    """Nothing if the node's raylet takes connections, else what is wrong with it."""
+class Verdict(Enum):
+    """What comes of a connection to a raylet."""
+
+    ANSWERS = ""
+    GONE = "its raylet is gone"
+    UNREACHABLE = "its host cannot be reached"
+
+
+def try_raylet(node: Node, timeout: float = 1.0) -> Verdict:
     try:
         with socket.create_connection((node.address, node.port), timeout):
-            return ""
+            return Verdict.ANSWERS
     except ConnectionRefusedError:
-        return "its raylet is gone"
-    except TimeoutError:
-        return "its host cannot be reached"
-    except OSError as error:
-        return f"its host cannot be reached ({error})"
+        return Verdict.GONE
+    except OSError:
+        return Verdict.UNREACHABLE
 
 
 def _node(info: dict[str, Any], free: dict[str, float]) -> Node:

@@ -20,6 +20,9 @@ from hopfleet.worker.job import Job
 START_SECONDS = 120.0
 """A process of Ray that is not there after so long will not come."""
 
+TRY_SECONDS = 0.7
+"""How often to try a node's raylet. Processes on a node go on for a while without it, and Ray is slow to notice."""
+
 ANSWER_SECONDS = 30.0
 """How long to wait for what a node says of itself."""
 
@@ -41,8 +44,10 @@ class Station:
     heard: float
     #: It has its partitions.
     ready: bool = False
-    #: What is wrong with its raylet: nothing, or None as long as nobody has tried it. Somebody is trying it.
-    verdict: str | None = None
+    #: When its raylet was last tried, and what is wrong with it.
+    tried: float = 0.0
+    verdict: cluster.Verdict = cluster.Verdict.ANSWERS
+    #: Somebody is trying it now.
     trying: bool = False
 
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
@@ -51,12 +56,13 @@ class Station:
 
     def try_raylet(self) -> None:
         """Find out, in the background, whether the node answers at all."""
-        if self.trying or self.verdict is not None:
+        now = time.monotonic()
+        if self.trying or now - self.tried < TRY_SECONDS:
             return
-        self.trying = True
+        self.trying, self.tried = True, now
 
         def attempt() -> None:
-            self.verdict = cluster.answers(self.node)
+            self.verdict = cluster.try_raylet(self.node)
             self.trying = False
 
         threading.Thread(target=attempt, daemon=True, name="hopfleet-raylet").start()
