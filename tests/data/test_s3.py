@@ -101,21 +101,24 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     url = f"{bucket}/kept/run"
     first, second = (ClusterVersions(tmp_path / name, node=name, url=url) for name in ("n1", "n2"))
     driver = ClusterVersions(tmp_path / "run", url=url)
-    digest, size = first.write("t0001", 4, lambda path: path.write_bytes(b"four"), durable=True, size=4)
-    assert (size, files.digest(second.find("t0001", 4))) == (4, digest)
+    digest, size = first.write("t0001", 4, 7, lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    assert (size, files.digest(second.find("t0001", 4, 7, digest))) == (4, digest)
     assert not list((tmp_path / "n1").rglob("*.safetensors")), "no copy is kept"
-    first.receive("t0002", 1, np.frombuffer(b"one", np.uint8))
-    assert first.content("t0002", 1).tobytes() == b"one"
-    assert first.keep("t0002", 1)[1] == 3
-    assert driver.copy("t0001", 4, "t0003") == (digest, 4)
-    assert second.find("t0003", 4).read_bytes() == b"four"
-    driver.drop("t0001", 4)
-    second.drop("t0001", 4)
-    with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004.safetensors: is not there"):
-        second.find("t0001", 4)
+    first.receive("t0002", 1, 8, np.frombuffer(b"one", np.uint8))
+    assert first.content("t0002", 1, 8).tobytes() == b"one"
+    assert first.keep("t0002", 1, 9, 8)[1] == 3
+    assert driver.copy("t0001", 4, 7, "t0003", 10) == (digest, 4)
+    assert second.find("t0003", 4, 10, digest).read_bytes() == b"four"
+    with pytest.raises(CheckpointError, match="is damaged"):
+        ClusterVersions(tmp_path / "n3", node="n3", url=url).find("t0003", 4, 10, "another digest")
+    for versions in (driver, second):
+        versions.drop("t0001", 4, 7)
+    with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
+        second.find("t0001", 4, 7)
+    driver.tidy([("t0002", 1, 9)])
     driver.gather()
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["t0001", "t0002", "t0003"]
-    assert driver.path("t0002", 1, durable=True).read_bytes() == b"one"
+    assert [path.name for path in (tmp_path / "run").rglob("*.safetensors")] == ["v00001-9.safetensors"]
+    assert driver.path("t0002", 1, 9, durable=True).read_bytes() == b"one"
     for versions in (first, second, driver):
         versions.release()
 
