@@ -36,6 +36,7 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
+        patch.setenv("RAY_worker_niceness", "0")  # or they wait for whatever else runs on this machine
         ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
         started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         for _ in range(2):
