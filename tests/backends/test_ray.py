@@ -16,12 +16,14 @@ import pytest
 import hopfleet as hop
 import hopfleet.demo
 from hopfleet.backends.base import Backend
+from hopfleet.backends.ray import stations
 from hopfleet.backends.ray.backend import Ray
+from hopfleet.backends.vitals import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.files import digest
 from hopfleet.store.journal import Journal
-from hopfleet.testing.backends import BackendSuite, job
+from hopfleet.testing.backends import BackendSuite, job, wait_for, wait_for_any
 from hopfleet.worker.job import Job
 
 ray = pytest.importorskip("ray")
@@ -117,6 +119,43 @@ def test_what_is_killed_changes_nothing(cluster: Any, alone: dict[str, str]) -> 
     # Whoever came last, on the node that joined, was used.
     last = messages(results, WorkerJoined)[-1].worker
     assert any(unit.worker == last for unit in messages(results, UnitFinished))
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_a_run_whose_driver_failed_goes_on_elsewhere(alone: dict[str, str]) -> None:
+    with pytest.raises(RuntimeError, match="the driver fails"):
+        demo("resumed", Failing()).fit(quiet=True)
+    stations._HOSTS.clear()  # as in another process
+    assert fingerprints(demo("resumed", "ray").fit(quiet=True)) == alone
+
+
+class Failing(Ray):
+    """Fails after some units."""
+
+    finished = 0
+
+    def receive(self, timeout: float) -> list[Event]:
+        events = super().receive(timeout)
+        self.finished += sum(isinstance(event, UnitFinished) for event in events)
+        if self.finished > 10:
+            raise RuntimeError("the driver fails")
+        return events
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -> None:
+    backend = Ray()
+    try:
+        backend.start(job(tmp_path), 1)
+        (joined,) = wait_for(backend, WorkerJoined)
+        pid = backend._members[joined.worker].pid
+        os.kill(pid, signal.SIGSTOP)
+        lost, again = wait_for_any(backend, 2)
+        assert (lost.worker, again.worker) == ("w1", "w2")
+        assert "SIGSTOP" in lost.reason
+        assert not Path(f"/proc/{pid}").exists() or vitals(pid).gone  # type: ignore[union-attr]
+    finally:
+        backend.close(kill=True)
 
 
 def refused(backend: Ray, job: Job, workers: int) -> str:

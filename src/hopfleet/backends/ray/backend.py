@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import sys
 import threading
 import time
@@ -29,11 +30,11 @@ from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions
 from hopfleet.backends.ray.stations import (
     START_SECONDS,
     Station,
+    Token,
     check_stations,
     close_station,
     end,
     explain,
-    find_problems,
     on,
     open_station,
     own_fault,
@@ -80,6 +81,9 @@ AWAY_SECONDS = 1.0
 
 WATCH_SECONDS = 0.5
 """How often to look for nodes that joined."""
+
+RETURN_SECONDS = 10.0
+"""A node that was lost for so long, and answers, is used again."""
 
 ROOM_SECONDS = 4.0
 """How long to wait for resources that others give back at this moment."""
@@ -156,12 +160,13 @@ class Ray:
         self._places: dict[tuple[str, int, int], set[str]] = {}
         #: Workers to be started: when, where (or anywhere), after how many failures.
         self._due: list[tuple[float, str | None, int]] = []
-        #: Nodes that were there at the start or have been met since, and those among them that were lost or are no use.
+        #: Nodes that were there at the start or have been met since.
         self._known: set[str] = set()
-        self._lost: set[str] = set()
+        #: Nodes that were lost, and since when; those that are of no use are lost for ever.
+        self._lost: dict[str, float] = {}
         self._looked = time.monotonic()
         self._seen: list[Node] = []
-        self._watching: threading.Event | None = None
+        self._watching: tuple[threading.Event, threading.Thread] | None = None
         self._closing = False
 
     # -------------------------------------------------------------------------------------------- the protocol
@@ -275,7 +280,9 @@ class Ray:
     def close(self, *, kill: bool = False) -> None:
         self._closing = True
         if self._watching is not None:
-            self._watching.set()
+            over, watcher = self._watching
+            over.set()
+            watcher.join()  # or it would ask a Ray that is gone
         if not kill:
             for member in self._members.values():
                 self._tell(member, "Stop")
@@ -603,7 +610,7 @@ class Ray:
         node = station.node.id
         if self._stations.pop(node, None) is None:
             return
-        self._lost.add(node)
+        self._lost[node] = time.monotonic()
         close_station(station)
         lost = [member for member in self._members.values() if member.node == node]
         for member in lost:
@@ -628,49 +635,68 @@ class Ray:
 
     def _watch(self) -> None:
         """Look for new nodes in the background."""
-        over = self._watching = threading.Event()
+        over = threading.Event()
 
         def watch() -> None:
             while not over.wait(WATCH_SECONDS):
                 with contextlib.suppress(Exception):
-                    found = cluster.nodes()
-                    self._seen = found
+                    self._seen = [node for node in cluster.nodes() if self._lives(node)]
 
-        threading.Thread(target=watch, daemon=True, name="hopfleet-nodes").start()
+        watcher = threading.Thread(target=watch, daemon=True, name="hopfleet-nodes")
+        self._watching = over, watcher
+        watcher.start()
+
+    def _lives(self, node: Node) -> bool:
+        """Whether a node may be used. One that was lost may have come back; Ray calls it alive for long, though."""
+        if node.id not in self._lost:
+            return True
+        return self._long_lost(node) and cluster.try_raylet(node) is Verdict.ANSWERS
+
+    def _long_lost(self, node: Node) -> bool:
+        return time.monotonic() - self._lost[node.id] > RETURN_SECONDS
 
     def _meet(self, seen: list[Node]) -> None:
         """Use nodes that have joined, if that is wanted, and others if somebody waits for room."""
         waiting = sum(one[1] is None or one[1] not in self._stations for one in self._due)
         for node in seen:
             room = node.room(self._job.device, self._job.threads)
-            if node.id in self._stations or node.id in self._lost or room < 1:
+            if node.id in self._stations or room < 1:
                 continue
-            new = self.elastic and node.id not in self._known
+            if node.id in self._lost and not self._long_lost(node):
+                continue  # it was seen before it was lost
+            new = self.elastic and (node.id not in self._known or node.id in self._lost)
             self._known.add(node.id)
             count = room if new else min(room, waiting)
             if count:
                 waiting = max(0, waiting - count)
+                self._lost.pop(node.id, None)
                 self._welcome(node, count)
 
     def _welcome(self, node: Node, count: int) -> None:
+        """Begin to use a node in the middle of a run; if it is of no use, the log says why, and all goes on."""
         placed = {name: station.partitions for name, station in self._stations.items()}
         station = self._open(node, share(len(self._job.train), placed))
-        try:
-            (problems,) = find_problems([station], self._job, self._where)
-        except (UsageError, WorkersLost) as error:
-            problems = [str(error)]
-        if problems:
-            self._lost.add(node.id)
-            close_station(self._stations.pop(node.id))
-            with (self._job.logs / "workers.log").open("a") as log:
-                log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
-            return
-        self._fetch(station, station.partitions)
-        waiting = [one for one in self._due if one[1] is None or one[1] not in self._stations]
-        self._due = [one for one in self._due if one not in waiting]
-        for number in range(count):
-            self._spawn(node.id, waiting[number][2] if number < len(waiting) else 0)
-        self._due += waiting[count:]
+        token = Token(self._where)
+
+        def answered(problems: Any) -> None:
+            token.remove()
+            if self._stations.get(node.id) is not station:
+                return
+            if isinstance(problems, Exception):
+                problems = [explain(problems)]
+            if problems:
+                self._lost[node.id] = math.inf
+                close_station(self._stations.pop(node.id))
+                with (self._job.logs / "workers.log").open("a") as log:
+                    log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
+                return
+            self._fetch(station, station.partitions)
+            waiting = [one for one in self._due if one[1] is None or one[1] not in self._stations]
+            self._due = [one for one in self._due if one not in waiting] + waiting[count:]
+            for number in range(count):
+                self._spawn(node.id, waiting[number][2] if number < len(waiting) else 0)
+
+        self._awaited[token.ask(station, self._job)] = answered
 
 
 class _Told(ClusterVersions):

@@ -13,7 +13,7 @@ from typing import Any
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import About, Host, Place, about, skew
 from hopfleet.backends.ray.placement import Node
-from hopfleet.errors import MissingExtra, UsageError, WorkersLost, describe
+from hopfleet.errors import UsageError, WorkersLost, describe
 from hopfleet.store.cluster import Remote
 from hopfleet.worker.job import Job
 
@@ -87,10 +87,16 @@ def close_station(station: Station) -> None:
 
 def check_stations(stations: Sequence[Station], job: Job, place: Place) -> None:
     """Refuse to begin if anything is wrong with any node."""
+    ray = cluster.require_ray()
+    token = Token(place)
+    try:
+        answers: list[list[str]] = ray.get([token.ask(station, job) for station in stations], timeout=START_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
+    finally:
+        token.remove()
     problems = [
-        f"{station.node.name}: {problem}"
-        for station, found in zip(stations, find_problems(stations, job, place), strict=True)
-        for problem in found
+        f"{station.node.name}: {problem}" for station, found in zip(stations, answers, strict=True) for problem in found
     ]
     if problems:
         raise UsageError(
@@ -99,19 +105,36 @@ def check_stations(stations: Sequence[Station], job: Job, place: Place) -> None:
         )
 
 
-def find_problems(stations: Sequence[Station], job: Job, place: Place) -> list[list[str]]:
-    """What hosts find wrong with their nodes, in words."""
-    ray = cluster.require_ray()
-    datasets = [dataset for dataset in (job.train, job.valid) if dataset is not None]
-    token = f".shared-{uuid.uuid4().hex[:12]}"
-    names = [token, *(f"{token}-{station.node.id[:12]}" for station in stations)]
-    with _token(place, names):
-        asked = [station.call("problems", about(), datasets, place, token) for station in stations]
+class Token:
+    """A file in the storage for nodes to find, and those that they write in answer."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._names = [f".shared-{uuid.uuid4().hex[:12]}"]
+        self._remote = Remote(place.url) if place.url else None
         try:
-            answers: list[list[str]] = ray.get(asked, timeout=START_SECONDS)
-        except ray.exceptions.RayError as error:
-            raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
-        return answers
+            if self._remote is not None:
+                self._remote.write_text(self._names[0], self._names[0])
+            else:
+                place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+                (place.checkpoints / self._names[0]).write_text(self._names[0])
+        except Exception as error:
+            where = place.url or str(place.checkpoints)
+            raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
+
+    def ask(self, station: Station, job: Job) -> Any:
+        """A reference to what is wrong with a node, in words."""
+        self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
+        datasets = [dataset for dataset in (job.train, job.valid) if dataset is not None]
+        return station.call("problems", about(), datasets, self._place, self._names[0])
+
+    def remove(self) -> None:
+        with contextlib.suppress(Exception):
+            for name in self._names:
+                if self._remote is not None:
+                    self._remote.remove(name)
+                else:
+                    (self._place.checkpoints / name).unlink(missing_ok=True)
 
 
 def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:
@@ -131,32 +154,6 @@ def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[st
     finally:
         if ours:
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def _token(place: Place, names: Sequence[str]) -> Any:
-    """Put a file into the storage for nodes to find; it is removed in the end, with what they write."""
-    remote = Remote(place.url) if place.url else None
-    try:
-        if remote is not None:
-            remote.write_text(names[0], names[0])
-        else:
-            place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (place.checkpoints / names[0]).write_text(names[0])
-    except MissingExtra:
-        raise
-    except Exception as error:
-        where = place.url or str(place.checkpoints)
-        raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):
-            for name in names:
-                if remote is not None:
-                    remote.remove(name)
-                else:
-                    (place.checkpoints / name).unlink(missing_ok=True)
 
 
 def on(node: str) -> Any:
