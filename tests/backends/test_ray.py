@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,21 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
 
 
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+#: Nodes have the environment that they are started with.
+S3 = {
+    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}",
+    "AWS_ACCESS_KEY_ID": "somebody",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[Any]:
     """Three nodes of two CPUs each, which this process has joined."""
@@ -39,6 +55,8 @@ def cluster() -> Iterator[Any]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
         patch.setenv("RAY_worker_niceness", "0")  # or they wait for whatever else runs on this machine
+        for name, value in S3.items():
+            patch.setenv(name, value)
         ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
         started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         for _ in range(2):
@@ -69,15 +87,14 @@ ALWAYS = {
 }
 
 
-def demo(name: str, backend: Any, epochs: int = 2) -> hop.Experiment:
+def demo(name: str, backend: Any, data: Any = None) -> hop.Experiment:
     """The demo with fewer epochs, in an order that depends on nothing but its seed."""
     train, valid = hopfleet.demo.data()
     return hop.Experiment(
         hopfleet.demo.Digits(),
-        train=train,
-        valid=valid,
+        **(data or {"train": train, "valid": valid}),
         space=hopfleet.demo.SPACE,
-        search=hop.Random(trials=5, max_epochs=epochs),
+        search=hop.Random(trials=5, max_epochs=2),
         metric="accuracy",
         mode="max",
         partitions=4,
@@ -139,6 +156,34 @@ class Failing(Ray):
         if self.finished > 10:
             raise RuntimeError("the driver fails")
         return events
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_data_and_versions_behind_a_url(alone: dict[str, str], own_home: Path) -> None:
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=int(S3["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+    server.start()
+    try:
+        s3fs.S3FileSystem().mkdir("bucket")
+        train, valid = hopfleet.demo.data()
+        hop.partition(train, "s3://bucket/train", partitions=4)
+        hop.partition(valid, "s3://bucket/valid", partitions=1)
+        data = {"train": "s3://bucket/train", "valid": "s3://bucket/valid"}
+        results = demo("remote", Ray(storage="s3://bucket/runs"), data=data).fit(quiet=True)
+        assert fingerprints(results) == alone
+        assert not (own_home / "remote" / "checkpoints").is_symlink()
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_path: Path) -> None:
+    results = demo("shared", Ray(storage=tmp_path / "mounted")).fit(quiet=True)
+    assert fingerprints(results) == alone
+    assert (own_home / "shared" / "checkpoints").resolve().parent == tmp_path / "mounted"
+    assert not list(tmp_path.glob("mounted/*/.shared-*")), "nothing is left of the check"
 
 
 @pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")

@@ -10,6 +10,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.backends.ray.actors import About, skew
 from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions, share, spread
+from hopfleet.backends.ray.stations import explain
 from hopfleet.errors import MissingExtra, UsageError
 
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
@@ -88,3 +89,18 @@ def test_who_joins_gets_what_is_missing_and_what_is_rare() -> None:
     assert share(4, {"a": (0, 1), "b": (1, 2)}) == (0, 3)
     assert share(4, {"a": (0, 1, 2, 3)}) == (0, 1)
     assert share(2, {}) == (0, 1)
+
+
+def test_what_ray_says_in_short() -> None:
+    said = (
+        "The actor died unexpectedly before finishing this task.\n\tclass_name: WorkerActor\n\tactor_id: 01\n\tpid: 7\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
+        "Worker exits with a connection error. End of file. Some common causes include: (1) the OOM killer, (2) others."
+    )
+    short = "its process ended: Worker exits with a connection error. End of file."
+    assert explain(RuntimeError(said)) == short
+    assert explain(RuntimeError("The node died.\n\tpid: 7\nToo bad.")) == "The node died. Too bad."
+    wrapped = RuntimeError("a traceback of many lines")
+    wrapped.cause = ValueError("what it was")  # type: ignore[attr-defined]
+    assert explain(wrapped) == "what it was"
+    assert explain(RuntimeError()) == "RuntimeError"

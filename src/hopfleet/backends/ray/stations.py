@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 import uuid
@@ -175,10 +176,12 @@ def own_fault(error: Exception) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """What Ray says of a failure, in one line."""
+    """What Ray says of a failure, in one line, without its advice."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
         return str(cause)
     lines = [line.strip() for line in str(error).splitlines()]
     facts = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
-    return " ".join(line for line in lines if line and not line.startswith(facts))[:500] or type(error).__name__
+    said = " ".join(line for line in lines if line and not line.startswith(facts)) or type(error).__name__
+    detail = re.search(r"Worker exit detail: (.*?)(?: Some common causes.*)?$", said)
+    return f"its process ended: {detail[1]}" if detail else said[:500]
