@@ -109,8 +109,9 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     assert first.keep("t0002", 1, 9, 8)[1] == 3
     assert driver.copy("t0001", 4, 7, "t0003", 10) == (digest, 4)
     assert second.find("t0003", 4, 10, digest).read_bytes() == b"four"
+    third = ClusterVersions(tmp_path / "n3", node="n3", url=url)
     with pytest.raises(CheckpointError, match="is damaged"):
-        ClusterVersions(tmp_path / "n3", node="n3", url=url).find("t0003", 4, 10, "another digest")
+        third.find("t0003", 4, 10, "another digest")
     for versions in (driver, second):
         versions.drop("t0001", 4, 7)
     with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
@@ -119,7 +120,7 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     driver.gather()
     assert [path.name for path in (tmp_path / "run").rglob("*.safetensors")] == ["v00001-9.safetensors"]
     assert driver.path("t0002", 1, 9, durable=True).read_bytes() == b"one"
-    for versions in (first, second, driver):
+    for versions in (first, second, third, driver):
         versions.release()
 
 
