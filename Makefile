@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests long-tests other-tests lint format bench docs clean
+.PHONY: help demo test pure-tests long-tests other-tests lint format bench chaos docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -55,6 +55,12 @@ format: $(VENV)/.dev  ## put the code into shape
 
 bench: $(VENV)/.dev  ## measure the claims of docs/benchmarks.md again
 	$(BIN)/python -m benchmarks
+
+SEEDS ?= 1000000
+FAULTS ?= 1000
+
+chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated experiments, FAULTS=1000 in real processes
+	PYTHONPATH=tests $(BIN)/python -m chaos --seeds $(SEEDS) --faults $(FAULTS)
 
 docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/
 	$(BIN)/pytest tests/test_docs.py

@@ -508,6 +508,15 @@ def test_draining_starts_nothing_and_saves_everything():
     assert desk.tell(m.WorkerJoined("w3")) == []
 
 
+def test_a_drain_leaves_in_shared_memory_what_nobody_holds():
+    desk = Desk("w1", trials=2)
+    desk.finished()
+    desk.saved(1, durable=False)
+    desk.tell(m.WorkerLost("w1", "killed"))
+    assert desk.tell(m.OperatorAsked("drain")) == [m.Finish(complete=False)]
+    assert list(desk["t0001"].saved) == [1]
+
+
 def test_draining_before_any_work_finishes_at_once():
     assert Desk().tell(m.OperatorAsked("drain")) == [m.Finish(complete=False)]
 

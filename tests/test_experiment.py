@@ -275,9 +275,9 @@ def test_another_process_opens_the_results(own_home: Path) -> None:
 def test_only_the_last_and_the_best_versions_are_kept(own_home: Path) -> None:
     results = experiment(search=hop.Random(trials=3, max_epochs=5)).fit(quiet=True)
     for trial in results.trials:
-        kept = sorted(path.name for path in (own_home / "e" / "checkpoints" / trial.id).iterdir())
+        kept = sorted(path.name[:6] for path in (own_home / "e" / "checkpoints" / trial.id).iterdir())
         best = 3 * (trial.best_epoch or 0)
-        assert kept == sorted({f"v{best:05d}.safetensors", "v00015.safetensors"})
+        assert kept == sorted({f"v{best:05d}", "v00015"})
 
 
 def test_a_run_folder_is_private_and_readable(own_home: Path) -> None:

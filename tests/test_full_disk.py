@@ -265,12 +265,13 @@ class Filler:
     """Fills a disk but for ``spare`` bytes as the first unit is journaled, and does something when the run waits."""
 
     def __init__(self, patch: pytest.MonkeyPatch, place: Path, spare: int, then: Callable[[], None]) -> None:
-        self.file, self.waited = place / "filler", list[str]()
+        self.file, self.filled, self.waited = place / "filler", False, list[str]()
         append, waiting = Journal.append, _Watcher.waiting
 
         def fill(journal: Journal, when: float, messages: Any) -> None:
             append(journal, when, messages)
-            if any(isinstance(message, UnitFinished) for message in messages) and not self.file.exists():
+            if any(isinstance(message, UnitFinished) for message in messages) and not self.filled:
+                self.filled = True
                 free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
                 self.file.write_bytes(bytes(free - spare))
 
@@ -287,7 +288,7 @@ class Filler:
 @pytest.mark.parametrize("spare", [200_000, 0], ids=["models", "journal"])
 def test_a_small_disk(small: Path, monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """Somebody fills the disk while workers train, and makes room when the run has said that it waits."""
-    expected = digests(experiment(small.parent / "calm", "local", Heavy()).fit(quiet=True))
+    expected = digests(experiment(small.parent / "calm", "inline", Heavy()).fit(quiet=True))
     filler = Filler(monkeypatch, small, spare, lambda: filler.file.unlink())
     results = experiment(small, "local", Heavy()).fit(quiet=True)
     assert "cannot be written" in filler.waited[0] and "make room on that disk" in filler.waited[0]
@@ -299,7 +300,7 @@ def test_a_small_disk(small: Path, monkeypatch: pytest.MonkeyPatch, spare: int) 
 
 @pytest.mark.parametrize("spare", [200_000, 0], ids=["models", "journal"])
 def test_ctrl_c_while_the_disk_is_full(small: Path, monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
-    expected = digests(experiment(small.parent / "calm", "local", Heavy()).fit(quiet=True))
+    expected = digests(experiment(small.parent / "calm", "inline", Heavy()).fit(quiet=True))
     with monkeypatch.context() as patch:
         filler = Filler(patch, small, spare, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(Interrupted):

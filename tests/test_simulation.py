@@ -147,3 +147,18 @@ def test_those_who_join_at_once_are_told_together() -> None:
     assert [event.worker for event in backend.receive(0.0)] == ["w1", "w2", "w3"]
     assert [type(event) for event in backend.receive(0.0)] == [WorkerLost]
     assert len(backend.receive(0.0)) == 1
+
+
+def test_exact_estimates_give_the_bound_whatever_ties_there_are() -> None:
+    """With these times match-reserve does not keep what its dry run promises: rounding breaks a tie the other way."""
+    assert simulate(trials=16, partitions=8, costs="cnn", policy="match-reserve", seed=5096).ratio > 1.02
+    assert simulate(trials=16, partitions=8, costs="cnn", seed=5096).ratio == pytest.approx(1.0)
+
+
+def test_a_small_square_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows and columns have equal sums, and no timetable meets the bound. The solver is loaded beforehand."""
+    loaded = []
+    monkeypatch.setattr("hopfleet.simulation.load", lambda: loaded.append(True))
+    times = [[100.0, 600.0, 300.0], [100.0, 300.0, 600.0], [800.0, 100.0, 100.0]]
+    ends = {simulate(times, policy=policy).makespan for policy in ("auto", "portfolio", "exact")}
+    assert ends == {1100.0} and loaded == [True] * 3

@@ -88,6 +88,7 @@ def test_resuming_what_runs_needs_an_epoch_and_more_than_there_was():
     assert desk.refused("resume", trial="t0001", epochs=1).startswith(
         "epochs=1: t0001 has trained for 1 epochs already"
     )
+    assert desk.refused("resume", trial="t0001", epochs=2).startswith("epochs=2: t0001 trains until epoch 2 already")
     assert desk.refused("resume", trial="t0001", epochs=0) == "epochs=0: must be an integer of at least 1"
     assert desk.granted("resume", trial="t0001", epochs=5)[1] == [m.TrialResumed("t0001", 5)]
     assert desk["t0001"].units_left == 8

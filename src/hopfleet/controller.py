@@ -20,6 +20,7 @@ from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import Policy, next_assignment
 from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.flotillas import Fusion, companions
 from hopfleet.scheduler.orders import fixed_order
 from hopfleet.scheduler.patience import Timeout, estimate, limit, shortest
 from hopfleet.scheduler.placement import Place, lost, placements
@@ -54,6 +55,7 @@ class Controller:
         estimates: Estimates | None = None,
         fixed_order: bool = False,
         points: Sequence[Config] = (),
+        fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
     ) -> None:
         self.search = search
@@ -64,6 +66,7 @@ class Controller:
         #: Configurations to try before those of the search.
         self.points = points
         self.unit_timeout: Timeout = unit_timeout
+        self.fusion = fusion
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.finished = False
         self.draining = False
@@ -178,7 +181,7 @@ class Controller:
                 return (event.worker, event.partition) not in self._coming
             case m.UnitOverdue():
                 slot = self.schedule.slots.get(event.worker)
-                return slot is None or slot.unit is None or slot.attempt != event.attempt
+                return slot is None or event.attempt not in slot.units.values()
             case _:
                 return False
 
@@ -217,20 +220,26 @@ class Controller:
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
         slot = self.schedule.slots[message.worker]
-        # What it was told to give up may have ended before; what came after it is not to blame.
-        innocent = self._stopped.pop(message.worker, slot.attempt) != slot.attempt
-        reason = slot.overdue or message.reason
-        unit = self._forget_worker(message.worker)
+        stopped, overdue = self._stopped.pop(message.worker, None), slot.overdue
+        running = self._forget_worker(message.worker)
         self._starting += message.replaced
-        progress = None if unit is None or innocent else self.schedule.trials[unit.trial]
+        # What it was told to give up may have ended before; what came after it is not to blame, nor who went along.
+        blamed = [unit for unit, attempt in running.items() if overdue or stopped in (None, attempt)]
         # If it was to end anyway, it may be that a person wanted it to stop.
-        if progress is not None and progress.outcome is None:
-            progress.losses.append(reason)
-            if len(progress.losses) >= MAX_LOSSES:
-                reason = f"{len(progress.losses)} workers in a row were lost while {unit}: {_all(progress.losses)}"
-                log = message.log and f"the last lines of its log:\n{message.log}"
-                self.schedule.settle(progress.trial.id, Outcome(TrialState.FAILED, reason, log))
+        blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
+        for unit in blamed:
+            self._blame(unit, overdue or message.reason, message.log)
+        if blamed:
             self._count_loss(message.reason)
+
+    def _blame(self, unit: Unit, reason: str, log: str) -> None:
+        """A worker was lost while it ran a unit, which may be why."""
+        progress = self.schedule.trials[unit.trial]
+        progress.losses.append(reason)
+        if len(progress.losses) >= MAX_LOSSES:
+            reason = f"{len(progress.losses)} workers in a row were lost while {unit}: {_all(progress.losses)}"
+            last = log and f"the last lines of its log:\n{log}"
+            self.schedule.settle(progress.trial.id, Outcome(TrialState.FAILED, reason, last))
 
     def _count_loss(self, reason: str) -> None:
         """Each trial has its own count; but if none ends well anything at all, it is rather the machine."""
@@ -242,6 +251,11 @@ class Controller:
             )
             for progress in self.schedule.trials.values():
                 self._touch(progress)
+
+    @property
+    def stands(self) -> bool:
+        """Whether workers may wait through no fault of their own: for a person, or for a disk."""
+        return self.held or bool(self.schedule.delayed)
 
     @property
     def _ending(self) -> bool:
@@ -271,39 +285,42 @@ class Controller:
         expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
         self.schedule.slots[message.worker].overdue = f"it ran for {message.seconds:.3g} s{expected}"
 
-    def _forget_worker(self, worker: str) -> Unit | None:
+    def _forget_worker(self, worker: str) -> dict[Unit, int]:
         live = self.schedule.trials.values()
         held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
-        unit = self.schedule.leave(worker)
+        running = self.schedule.leave(worker)
         for place in [place for place in self._coming if place[0] == worker]:
             del self._coming[place]
         for progress in held:
             self._touch(progress)
-        if unit is not None:
+        for unit in running:
             self._touch(self.schedule.trials[unit.trial])
-        return unit
+        return running
 
     @_apply.register
     def _(self, message: m.UnitFinished) -> None:
-        self.schedule.finish_training(message.worker, message.ended - message.started, message.sums)
+        seconds = (message.ended - message.started) * message.share
+        self.schedule.finish_training(message.worker, seconds, message.sums, message.trial)
         self._in_a_row, self._hopeless = 0, ""
         self._touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.Evaluated) -> None:
-        self.schedule.finish_evaluation(message.worker, message.ended - message.started, message.sums)
+        seconds = (message.ended - message.started) * message.share
+        self.schedule.finish_evaluation(message.worker, seconds, message.sums, message.trial)
         self._in_a_row, self._hopeless = 0, ""
         self._touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.UnitFailed) -> None:
-        self.schedule.abandon(message.worker)
+        self.schedule.abandon(message.worker, message.trial)
         self.schedule.settle(message.trial, Outcome(TrialState.FAILED, message.error, message.traceback))
         self._touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
         self.schedule.saved(message.trial, message.version, message.durable, message.attempt, message.digest)
+        self.schedule.model_bytes = max(self.schedule.model_bytes, message.size)
         progress = self.schedule.trials[message.trial]
         if message.version == progress.base:
             self._return_loan(progress)
@@ -313,7 +330,7 @@ class Controller:
     def _(self, message: m.VersionLost) -> None:
         progress, version = self.schedule.trials[message.trial], message.version
         if message.worker is not None and self.schedule.runs(message.worker, message.attempt):
-            self.schedule.abandon(message.worker)
+            self.schedule.abandon(message.worker, message.trial)
         self.schedule.lost(message.trial, version, message.worker, message.attempt, message.saved)
         if progress.trial.parent is not None and version == progress.base == progress.version and not progress.loadable:
             reason = f"the model of {progress.trial.parent.trial} that it should have started with is lost"
@@ -468,13 +485,14 @@ class Controller:
     @_apply.register
     def _(self, message: m.RunUnit) -> None:
         self._count(message.attempt)
-        self.schedule.start(message.worker, Unit(message.trial, message.epoch, message.partition), message.attempt)
+        unit = Unit(message.trial, message.epoch, message.partition)
+        self.schedule.start(message.worker, unit, message.attempt, message.flotilla)
 
     @_apply.register
     def _(self, message: m.Evaluate) -> None:
         self._count(message.attempt)
         unit = Unit(message.trial, message.epoch, message.partition, Work.EVALUATE)
-        self.schedule.start(message.worker, unit, message.attempt)
+        self.schedule.start(message.worker, unit, message.attempt, message.flotilla)
 
     @_apply.register
     def _(self, message: m.SaveVersion) -> None:
@@ -644,11 +662,8 @@ class Controller:
             yield from self._end_epoch(progress)
             return  # the search has a say before it ends
         outcome = progress.outcome or self._reached(progress)
-        if (
-            outcome is not None
-            and not progress.can_train
-            and (progress.durable(progress.version) or not progress.version)
-        ):
+        saved = progress.durable(progress.version) or not progress.version
+        if outcome is not None and not progress.can_train and saved and not progress.saves_best:
             yield from self._end(progress, outcome)
 
     def _recover(self, progress: Progress) -> Iterator[m.Message]:
@@ -698,16 +713,23 @@ class Controller:
             assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
-            worker, unit = assignment.worker, assignment.unit
-            progress = self.schedule.trials[unit.trial]
-            where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
-            source = _source(progress, progress.version)
-            if unit.work is Work.EVALUATE:
-                start: m.RunUnit | m.Evaluate = m.Evaluate(*where, *source)
-            else:
-                start = m.RunUnit(*where, (progress.version + 1) % self.schedule.partitions == 0, *source)
-            self._fold(start)
-            yield start
+            slot = self.schedule.slots[assignment.worker]
+            crew = [assignment.unit]
+            if self.fusion is not None:
+                crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting)
+            number = self._next_attempt if len(crew) > 1 else 0
+            for unit in crew:
+                start = self._start(slot.worker, unit, number, more=unit is not crew[-1])
+                self._fold(start)
+                yield start
+
+    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool) -> m.RunUnit | m.Evaluate:
+        progress = self.schedule.trials[unit.trial]
+        where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
+        source = _source(progress, progress.version)
+        if unit.work is Work.EVALUATE:
+            return m.Evaluate(*where, *source, flotilla, more)
+        return m.RunUnit(*where, (progress.version + 1) % self.schedule.partitions == 0, *source, flotilla, more)
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
         """Save the newest version, unless its worker goes on with it and little is at risk; drop what nobody needs."""

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ from hopfleet.preview import (
 )
 from hopfleet.results import Results, load
 from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.scheduler.patience import Timeout
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver, too_large
@@ -88,9 +89,12 @@ PREVIEW = "HOPFLEET_PREVIEW"
 UNDER_RUN = "__hopfleet__"
 """The ``__name__`` of a file that ``hopfleet run`` loads."""
 
+FUSES = ("exact", "fast", "off")
+"""How trials train together: with the bits that they have alone, as fast as can be, not at all."""
+
 SAME = (
     *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start"),
-    *("seed", "batch_size", "drop_last", "order", "train", "valid"),
+    *("seed", "batch_size", "drop_last", "order", "fuse", "train", "valid"),
 )
 """Parts of the definition that must not change between a run and its resumption."""
 
@@ -167,6 +171,7 @@ class Experiment:
         drop_last: bool = False,
         partitions: int | None = None,
         unit_timeout: float | str | None = "auto",
+        fuse: str = "exact",
     ) -> None:
         if not isinstance(task, Task):
             hint = "an instance, e.g. Digits()" if isinstance(task, type) else "derived from hop.TorchTask"
@@ -185,7 +190,7 @@ class Experiment:
         self.points = [self._point(number, point) for number, point in enumerate(_listed("points", points, Mapping))]
         self.warm_start = _earlier_ones(warm_start)
         unit_timeout = "none" if unit_timeout is None else unit_timeout
-        self.use(workers=workers, backend=backend, policy=policy, unit_timeout=unit_timeout)
+        self.use(workers=workers, backend=backend, policy=policy, unit_timeout=unit_timeout, fuse=fuse)
         if order not in ("open", "fixed"):
             raise UsageError(f"order={order!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
         self.order = order
@@ -218,6 +223,7 @@ class Experiment:
         backend: Backend | str | None = None,
         policy: str | None = None,
         unit_timeout: float | str | None = None,
+        fuse: str | None = None,
     ) -> None:
         """Change what it runs on and in which order, where given. No trial's outcome depends on workers or backend.
 
@@ -234,6 +240,8 @@ class Experiment:
                 self.policy = partial(Exact, in_background)
         if unit_timeout is not None:
             self.unit_timeout = _timeout(unit_timeout)
+        if fuse is not None:
+            self.fuse = _fuse(fuse, self.task)
 
     def preview(self, *, quiet: bool = False) -> Preview:
         """What a run from the beginning will take, by a pilot on real batches and a simulation.
@@ -401,6 +409,8 @@ class Experiment:
             "limits": [str(limit) for limit in self.goal.limits],
             "rules": [name_of(rule) for rule in self.goal.rules],
             "points": self.points,
+            # The others leave no traces in a model.
+            "fuse": self.fuse if self.fuse == "fast" else "",
         }
         return {
             "name": self.name,
@@ -481,6 +491,7 @@ class Experiment:
             threads=self.threads,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
+            fast=self.fuse == "fast",
             count_parameters=self.goal.counts_parameters,
         )
 
@@ -516,7 +527,19 @@ class Experiment:
             fixed_order=outline.fixed_order,
             points=self.points,
             unit_timeout=self.unit_timeout,
+            fusion=self._fusion(outline.workers),
         )
+
+    def _fusion(self, workers: int) -> Fusion | None:
+        """Which trials may train together: those that want the same batches; if weights are stacked, those alike."""
+        if self.fuse == "off" or self.task.alone:
+            return None
+
+        def kin(config: Config) -> Hashable:
+            words = {key: value for key, value in config.items() if not isinstance(value, float)}
+            return config.get("batch_size", self.batch_size), str(words) if self.fuse == "fast" else ""
+
+        return Fusion(kin, memory=this_machine().memory // (4 * workers))
 
     # ------------------------------------------------------------------------------------------- looking ahead
 
@@ -790,6 +813,14 @@ def _seed(seed: Any) -> int:
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise UsageError(f"seed={seed!r}: must be an integer")
     return seed
+
+
+def _fuse(fuse: str, task: Task) -> str:
+    if fuse not in FUSES:
+        raise UsageError(f"fuse={fuse!r}: must be one of {', '.join(map(repr, FUSES))}")
+    if fuse == "fast" and task.alone:
+        raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
+    return fuse
 
 
 def _timeout(timeout: Any) -> Timeout:

@@ -92,7 +92,7 @@ class Loop:
                 continue
             own, self._own = self._own, []
             self._take([*own, *self._journal.wishes()] or self._backend.receive(WAIT_SECONDS))
-            if self._patience.look(stands=self._controller.held):
+            if self._patience.look(stands=self._controller.stands):
                 self._take(self._controller.overdue(self._patience.ages))
             self._observer.refresh()
         return self._complete

@@ -33,9 +33,11 @@ from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.monitor.history import History
 from hopfleet.planner.balance import relax
 from hopfleet.planner.costs import Times, cnns, homogeneous, lognormal
+from hopfleet.planner.exact import load
 from hopfleet.planner.shop import Shop
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
+from hopfleet.scheduler.policies.portfolio import for_solver
 from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
 from hopfleet.version import __version__
 
@@ -284,6 +286,8 @@ def _run(
         estimates=Estimates([1] * partitions, lambda trial, worker, partition: work.times[trial][number[worker]]),
         fixed_order=order == "fixed",
     )
+    if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
+        load()  # before any time is taken: that of the scheduling is to be told, not that of an import
     history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
     backend.start(None, work.workers)
     trials: dict[str, Trial] = {}

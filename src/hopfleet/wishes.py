@@ -91,7 +91,7 @@ def _running(office: Office, progress: Progress, now: bool) -> list[Step]:
     """Commands to give up what a trial is doing, if that is to be ``now``."""
     busy = {progress.trains_on, *progress.evaluates_on.values()} - {None} if now else set()
     slots = [slot for slot in office.schedule.slots.values() if slot.worker in busy]
-    return [m.StopUnit(slot.worker, progress.trial.id, slot.attempt) for slot in slots]
+    return [m.StopUnit(slot.worker, progress.trial.id, slot.attempt_of(progress.trial.id)) for slot in slots]
 
 
 def _resume(office: Office, trial: str, epochs: int | None = None) -> tuple[list[Step], str]:

@@ -38,6 +38,12 @@ def test_no_plan_is_better(shop):
     assert timetable.makespan <= planned.makespan
 
 
+def test_steps_may_be_counted_instead_of_seconds():
+    timetable, proven = exact.solve(HARD, seconds=10, counted=True)
+    assert proven and timetable.makespan == exact.solve(HARD, seconds=10)[0].makespan
+    assert exact.solve(HARD, seconds=1e-9, counted=True)[1] is False
+
+
 def test_an_optimum_above_the_bound_is_proven():
     first = Timetable.of_order(HARD, range(9))
     timetable, proven = exact.solve(HARD, seconds=10, hint=first)

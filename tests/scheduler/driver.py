@@ -5,19 +5,25 @@ A model is the list of the units that it has seen, so a model trained in any but
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import json
 import random
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+from attempts import Attempts
 
 from hopfleet.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
+from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.progress import Progress
@@ -28,13 +34,22 @@ from hopfleet.search.base import Clone, Goal, Stop, Suggestion, Train
 Model = tuple[tuple[int, int], ...]
 """The units that a model has seen, as (epoch, partition)."""
 
-FAULTS = ("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut")
-FAULTS += ("refuse",)
+FAULTS = (
+    *("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut"),
+    *("zombie", "mute", "deaf", "late", "unwritten", "partial", "refuse"),
+)
 WISHES = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
+UNIT_SECONDS = (0.0, 0.25, 1.0, 2.0, 7.0)
+UNHEARD = {"zombie", "mute", "deaf", "late", "crash", "unwritten", "partial"}
+"""Faults after which somebody may write a file that the controller does not hear of, or not at once."""
 DAMAGE = {"vanish", "rot", "repeat"}
 """Faults after which a saved version may be gone for good."""
+LOSSES = {"lose", "leave", "zombie", "mute", "deaf"}
+"""Faults after which a worker is taken for dead."""
+PATIENCE = 5.0
+"""Seconds until a worker is taken for dead that does not hear or is not heard."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,10 @@ class Setting:
     steady: bool = True  #: every unit takes one second
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
+    together: int = 0  #: the most trials that train together; 0: none do
     playful: bool = False  #: the search pauses, resumes and clones trials
+    fixed: bool = False  #: the order of visits is fixed beforehand
+    moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
 
     @property
     def metric(self) -> str:
@@ -121,15 +139,24 @@ def controller_of(setting: Setting) -> Controller:
         valid_partitions=setting.valid,
         seed=setting.seed,
         max_live=setting.max_live,
+        fixed_order=setting.fixed,
+        fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
     )
 
 
+@functools.cache
 def train_sums(trial: str, epoch: int, partition: int) -> dict[str, RowSum]:
-    return {"train_loss": RowSum.of(random.Random(f"{trial} {epoch} train {partition}").random(), partition + 1)}
+    return {"train_loss": RowSum.of(number(trial, epoch, "train", partition), partition + 1)}
 
 
+@functools.cache
 def valid_sums(trial: str, epoch: int, partition: int) -> dict[str, RowSum]:
-    return {"loss": RowSum.of(random.Random(f"{trial} {epoch} valid {partition}").random(), partition + 1)}
+    return {"loss": RowSum.of(number(trial, epoch, "valid", partition), partition + 1)}
+
+
+def number(*what: object) -> float:
+    """Some number between 0 and 1 that depends on nothing else."""
+    return zlib.crc32(repr(what).encode()) / 2**32
 
 
 @dataclass
@@ -137,10 +164,15 @@ class FakeWorker:
     name: str
     partitions: tuple[int, ...] | None
     commands: deque[m.Command] = field(default_factory=deque)
-    running: m.RunUnit | m.Evaluate | None = None
+    running: list[m.RunUnit | m.Evaluate] = field(default_factory=list)
+    crew: list[m.RunUnit | m.Evaluate] = field(default_factory=list)  #: what is to run with what comes next
     memory: dict[str, Model] = field(default_factory=dict)
     saves_end: float = 0.0  #: when its last save will be done; saves are done in order
     alive: bool = True
+    hears: bool = True  #: commands reach it
+    heard: bool = True  #: its reports get through
+    late: bool = False  #: they take their time, each its own
+    lost: m.WorkerLost | None = None  #: what tells the controller that it is dead
 
 
 class Fleet:
@@ -156,9 +188,11 @@ class Fleet:
         self.failing: set[int] = set()  #: attempts that will raise
         self.unsavable: set[str] = set()
         self.refusals = 0  #: so many partitions cannot be placed where they should
+        #: Who made each attempt, and which model came out.
+        self.authors: dict[int, tuple[FakeWorker, Model]] = {}
         self._names = itertools.count(1)
         self._order = itertools.count()
-        self._queue: list[tuple[float, int, Callable[[], m.Event | None]]] = []
+        self._queue: list[tuple[float, int, FakeWorker | None, Callable[[], m.Event | None]]] = []
 
     def start(self) -> None:
         for partitions in self.setting.workers:
@@ -173,19 +207,34 @@ class Fleet:
 
         self.later(self.clock + delay, joined)
 
-    def later(self, when: float, happen: Callable[[], m.Event | None]) -> None:
-        heapq.heappush(self._queue, (when, next(self._order), happen))
+    def later(self, when: float, happen: Callable[[], m.Event | None], worker: FakeWorker | None = None) -> None:
+        """What happens in a ``worker`` may happen after its controller's end, all the rest goes with that."""
+        heapq.heappush(self._queue, (when, next(self._order), worker, happen))
 
     def report(self, event: m.Event) -> None:
         self.later(self.clock, lambda: event)
 
-    def receive(self) -> m.Event | None:
-        """The next event; None when nothing will ever happen any more."""
-        while self._queue:
-            self.clock, _, happen = heapq.heappop(self._queue)
+    def receive(self, moment: float | None = None) -> list[m.Event]:
+        """What happens next, and all that follows it within a moment; nothing if nothing will ever happen any more."""
+        events: list[m.Event] = []
+        until = 0.0
+        while self._queue and (not events or (moment is not None and self._queue[0][0] <= until)):
+            self.clock, _, _, happen = heapq.heappop(self._queue)
             event = happen()
             if event is not None:
-                return event
+                until = until if events else self.clock + (moment or 0.0)
+                events.append(event)
+        return events
+
+    def say(self, worker: FakeWorker, event: m.Event) -> None:
+        self.later(self.clock, lambda: self.emit(worker, event), worker)
+
+    def emit(self, worker: FakeWorker, event: m.Event) -> m.Event | None:
+        """A report of a worker, if it gets through now."""
+        if worker.heard and not worker.late:
+            return event
+        if worker.heard:
+            self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0, 9.0]), lambda: event, worker)
         return None
 
     def send(self, command: m.Command) -> None:
@@ -205,7 +254,7 @@ class Fleet:
                     self.die(self.workers[command.worker], replaced=isinstance(command, m.StopUnit))
                 return
         worker = self.workers.get(command.worker)
-        if worker is not None:
+        if worker is not None and worker.hears:
             worker.commands.append(command)
             self._go_on(worker)
 
@@ -231,31 +280,54 @@ class Fleet:
         worker.partitions = (*worker.partitions, command.partition)
         return m.PartitionPlaced(command.worker, command.partition)
 
-    def die(self, worker: FakeWorker, *, replaced: bool) -> None:
-        worker.alive = False
+    def die(self, worker: FakeWorker, *, replaced: bool, alive: bool = False) -> None:
+        """Take a worker for dead; if it is ``alive`` it goes on with what it was told, and with what it says."""
+        worker.alive = alive
         del self.workers[worker.name]
-        self.report(m.WorkerLost(worker.name, "killed", replaced=replaced))
+
+        def lost() -> m.Event:
+            worker.lost = m.WorkerLost(worker.name, "killed", replaced=replaced)
+            return worker.lost
+
+        self.later(self.clock, lost)
         if replaced:
             self.join(worker.partitions, self.rng.choice([0.0, 0.5, 3.0]))
 
-    def all_die(self, *, durable_only: bool) -> None:
-        """The end of every process, and of shared memory too when the machine is switched off."""
+    def give_up(self, worker: FakeWorker) -> None:
+        """Take a worker for dead after a while, unless it is dead by then. It lives on."""
+
+        def losing() -> None:
+            if self.workers.get(worker.name) is worker:
+                self.die(worker, replaced=True, alive=True)
+
+        self.later(self.clock + PATIENCE, losing)
+
+    def all_die(self, *, durable_only: bool, zombies: bool = False) -> None:
+        """The end of every process, and of shared memory too when the machine is switched off.
+
+        The controller's end may leave ``zombies``, who finish what they do. Names begin anew, so they have namesakes.
+        """
         for worker in self.workers.values():
-            worker.alive = False
+            worker.lost, worker.alive = m.WorkerLost(worker.name, "left behind"), zombies and not durable_only
         self.workers.clear()
-        self._queue.clear()
+        self._queue = [entry for entry in self._queue if entry[2] is not None]
+        heapq.heapify(self._queue)
+        self._names = itertools.count(1)
         if durable_only:
             self.storage = {key: stored for key, stored in self.storage.items() if stored[1]}
 
     # ---------------------------------------------------------------------------------------------- a worker
 
     def _go_on(self, worker: FakeWorker) -> None:
-        while worker.commands and worker.running is None:
+        while worker.commands and not worker.running:
             match worker.commands.popleft():
                 case m.SaveVersion() as command:
                     self._save(worker, command)
                 case command:
-                    self._run(worker, command)
+                    worker.crew.append(command)
+                    if not command.more:
+                        crew, worker.crew = worker.crew, []
+                        self._set_out(worker, crew)
 
     def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
         trial, version, durable = command.trial, command.version, command.durable
@@ -263,7 +335,8 @@ class Fleet:
         if (model is None or len(model) != version) and (trial, version, command.saved) in self.storage:
             model = self.storage[trial, version, command.saved][0]
         if model is None or len(model) != version:
-            self.report(m.VersionLost(trial, version, "not held", worker.name, command.attempt, command.saved))
+            event = m.VersionLost(trial, version, "not held", worker.name, command.attempt, command.saved)
+            self.say(worker, event)
             return
         worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
 
@@ -271,48 +344,65 @@ class Fleet:
             if not worker.alive:
                 return None
             if trial in self.unsavable:
-                return m.SaveFailed(trial, version, "unsavable", "traceback", command.attempt)
-            return self.stored(trial, version, command.attempt, model, durable=durable)
+                return self.emit(worker, m.SaveFailed(trial, version, "unsavable", "traceback", command.attempt))
+            return self.emit(worker, self.stored(trial, version, command.attempt, model, durable=durable))
 
-        self.later(worker.saves_end, saved)
+        self.later(worker.saves_end, saved, worker)
 
-    def _run(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> None:
+    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit | m.Evaluate]) -> None:
+        """Units over the same rows, one or several. Their reports come one by one."""
+        models = [(command, *found) for command in crew if (found := self._load(worker, command)) is not None]
+        # A model that is being saved must not be trained meanwhile.
+        started = max(self.clock, worker.saves_end)
+        ended = started + sum(1.0 if self.setting.steady else self.rng.choice(UNIT_SECONDS) for _ in models)
+        worker.running = [command for command, *_ in models]
+        for command, model, hopped in models:
+            done = partial(self._done, worker, command, model, hopped, started, ended, len(models))
+            self.later(ended, done, worker)
+
+    def _load(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> tuple[Model, bool] | None:
+        """The model of a unit, and whether it hopped; None if it is nowhere."""
         trial, version = command.trial, command.version
         held = worker.memory.pop(trial, None)
         if held is not None and len(held) == version:
-            model, hopped = held, False
-        elif version == 0:
-            model, hopped = (), False
-        elif (trial, version, command.saved) in self.storage:
-            model, hopped = self.storage[trial, version, command.saved][0], True
-        else:
-            self.report(m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved))
-            return
-        worker.running = command
-        # A model that is being saved must not be trained meanwhile.
-        started = max(self.clock, worker.saves_end)
-        ended = started + (1.0 if self.setting.steady else self.rng.choice([0.0, 0.25, 1.0, 2.0, 7.0]))
+            return held, False
+        if version == 0:
+            return (), False
+        if (trial, version, command.saved) in self.storage:
+            return self.storage[trial, version, command.saved][0], True
+        event = m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved)
+        self.say(worker, event)
+        return None
+
+    def _done(
+        self,
+        worker: FakeWorker,
+        command: m.RunUnit | m.Evaluate,
+        model: Model,
+        hopped: bool,
+        started: float,
+        ended: float,
+        members: int,
+    ) -> m.Event | None:
+        if not worker.alive:
+            return None
+        worker.running.remove(command)
+        trial, share = command.trial, 1 / members
         where = (worker.name, trial, command.epoch, command.partition, command.attempt)
-
-        def done() -> m.Event | None:
-            if not worker.alive:
-                return None
-            worker.running = None
-            failed = command.attempt in self.failing
-            if failed:
-                work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
-                event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
-            elif isinstance(command, m.RunUnit):
-                worker.memory[trial] = (*model, (command.epoch, command.partition))
-                sums = train_sums(trial, command.epoch, command.partition)
-                event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums)
-            else:
-                worker.memory[trial] = model
-                event = m.Evaluated(*where, started, ended, valid_sums(trial, command.epoch, command.partition))
-            self._go_on(worker)
-            return event
-
-        self.later(ended, done)
+        if command.attempt in self.failing:
+            work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
+            event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
+        elif isinstance(command, m.RunUnit):
+            worker.memory[trial] = (*model, (command.epoch, command.partition))
+            self.authors[command.attempt] = worker, worker.memory[trial]
+            sums = train_sums(trial, command.epoch, command.partition)
+            event = m.UnitFinished(*where, command.version + 1, started, ended, hopped, sums, share=share)
+        else:
+            worker.memory[trial] = model
+            sums = valid_sums(trial, command.epoch, command.partition)
+            event = m.Evaluated(*where, started, ended, sums, share)
+        self._go_on(worker)
+        return self.emit(worker, event)
 
 
 class Driver:
@@ -328,10 +418,13 @@ class Driver:
         self.ended: dict[str, m.TrialEnded] = {}
         self.models: dict[tuple[str, int], Model] = {}
         self.blamed: set[str] = set()
-        self.happened: set[str] = set()
+        #: The faults that struck, in order.
+        self.struck: list[str] = []
         self.deleted: dict[str, Progress] = {}
         #: Files that were damaged, or went with the machine's memory.
         self.lost: set[tuple[str, int, int]] = set()
+        #: How the controller dies the next time that it does something.
+        self.doom: Fault | None = None
         self.makespan = 0.0
 
     def run(self) -> Driver:
@@ -347,74 +440,90 @@ class Driver:
                     break
                 self.resume(durable_only=True)
                 continue
-            event = self.fleet.receive()
-            if event is None and self.controller.held:
-                event = m.OperatorAsked("proceed")
-            if event is None and self.controller.missing:
+            events = self.fleet.receive(self.setting.moment)
+            if not events and self.controller.held:
+                events = [m.OperatorAsked("proceed")]
+            if not events and self.controller.missing:
                 self.check_missing()
                 self.fleet.join(self.controller.missing)
                 continue
-            assert event is not None, "deadlock: nothing runs, and the experiment is not finished"
-            self.take(event)
+            assert events, "deadlock: nothing runs, and the experiment is not finished"
+            self.take(*events)
         self.makespan = self.fleet.clock
         self.check_end()
         return self
 
     @property
+    def happened(self) -> set[str]:
+        return set(self.struck)
+
+    @property
     def complete(self) -> bool:
         return m.Finish(complete=True) in self.messages[-1:]
 
-    def take(self, event: m.Event) -> None:
+    def take(self, *events: m.Event) -> None:
         """What the loop does, and a look at everything afterwards."""
-        if self.controller.refuses(event):
-            assert self.controller.handle(event) == []
-            if isinstance(event, m.VersionSaved):
-                self.tidy(event.trial, event.version, event.attempt)
+        if len(events) == 1 and self.controller.refuses(events[0]):
+            assert self.controller.handle(events[0]) == []
+            self.tidy(events[0])
             return
         known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
         before = {name: durables(progress) for name, progress in known.items()}
-        if isinstance(event, m.VersionSaved):
-            before[event.trial][event.version] = event.durable or before[event.trial].get(event.version, False)
-        if isinstance(event, m.UnitFinished):
-            worker = self.fleet.workers[event.worker]
-            self.check_model(event.trial, event.version, worker.memory[event.trial])
-        follow = self.controller.handle(event)
-        self.deleted |= {x.trial: known[x.trial] for x in follow if isinstance(x, m.TrialDeleted)}
-        self.messages += [event, *follow]
+        messages = self.controller.take(events)
+        counted = {id(message) for message in messages}
+        for event in events:
+            if id(event) not in counted:
+                self.tidy(event)
+        if not messages:
+            return
+        for message in messages:
+            if isinstance(message, m.VersionSaved):
+                saved = before[message.trial]
+                saved[message.version] = message.durable or saved.get(message.version, False)
+        doom, self.doom = self.doom, None
+        if doom is not None and doom.kind == "unwritten":
+            self.fall(doom)
+            return
+        self.messages += messages
         self.boundaries.append(len(self.messages))
-        for message in follow:
-            if isinstance(message, m.Command) and not isinstance(message, m.DropVersion | m.Finish):
-                self.fleet.send(message)
-            elif isinstance(message, m.EpochEnded):
-                self.check_epoch(message)
-            elif isinstance(message, m.TrialEnded):
-                self.ended[message.trial] = message
-        gone = {message.trial for message in follow if isinstance(message, m.TrialDeleted)}
-        ending = {message.trial for message in follow if isinstance(message, m.TrialEnded | m.TrialPaused)}
-        for message in follow:
-            if isinstance(message, m.DropVersion):
-                if message.trial not in gone and not self.replaced(message):
-                    self.check_drop(message, before[message.trial], ending=message.trial in ending)
-                self.fleet.storage.pop((message.trial, message.version, message.attempt), None)
+        self.check_taken(known, before, messages)
+        effects = [message for message in messages if isinstance(message, m.Command)]
+        if doom is not None:
+            effects = effects[: doom.pick % (len(effects) + 1)]
+        for command in effects:
+            if isinstance(command, m.DropVersion):
+                self.fleet.storage.pop((command.trial, command.version, command.attempt), None)
+            elif not isinstance(command, m.Finish):
+                self.fleet.send(command)
         validate(self.controller.schedule)
         if not self.controller.draining and not self.controller.held:
             check_nobody_waits(self.controller.schedule, self.setting.policy)
         self.check_kept()
-        self.check_references()
+        if doom is not None:
+            self.fall(doom)
+        else:
+            self.check_references()
 
-    def tidy(self, trial: str, version: int, attempt: int) -> None:
+    def tidy(self, event: m.Event) -> None:
         """What the loop does with the file of a save that comes too late."""
-        if not self.controller.schedule.refers(trial, version, attempt):
-            self.fleet.storage.pop((trial, version, attempt), None)
+        if isinstance(event, m.VersionSaved):
+            key = event.trial, event.version, event.attempt
+            if not self.controller.schedule.refers(*key):
+                self.fleet.storage.pop(key, None)
 
     def replaced(self, drop: m.DropVersion) -> bool:
         """Whether another file is that version now."""
         progress = self.controller.schedule.find(drop.trial)
         return drop.version in progress.saved and progress.saved[drop.version].attempt != drop.attempt
 
-    def resume(self, *, durable_only: bool) -> None:
+    def fall(self, doom: Fault) -> None:
+        """The controller dies in the middle of a step."""
+        if not self.complete:
+            self.resume(durable_only=doom.pick % 3 == 0, zombies=doom.pick % 2 == 0)
+
+    def resume(self, *, durable_only: bool, zombies: bool = False) -> None:
         """A new controller takes over from the journal, with new workers."""
-        self.fleet.all_die(durable_only=durable_only)
+        self.fleet.all_die(durable_only=durable_only, zombies=zombies)
         self.controller = controller_of(self.setting)
         self.controller.restore(self.messages)
         needed = set(self.controller.schedule.files())
@@ -426,9 +535,7 @@ class Driver:
             if (name, version, saved.attempt) not in self.fleet.storage
         ]
         self.lost |= {(event.trial, event.version, event.saved) for event in missing}
-        self.take(m.RunStarted("test", len(self.setting.workers)))
-        for event in missing:
-            self.take(event)
+        self.take(m.RunStarted("test", len(self.setting.workers)), *missing)
         if not self.complete:
             self.fleet.start()
 
@@ -450,7 +557,7 @@ class Driver:
             case "join":
                 fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
             case "raise" if any(worker.running for worker in workers):
-                busy = [worker.running for worker in workers if worker.running]
+                busy = [command for worker in workers for command in worker.running]
                 command = busy[fault.pick % len(busy)]
                 fleet.failing.add(command.attempt)
                 self.blamed.add(command.trial)
@@ -469,25 +576,52 @@ class Driver:
                 self.lost.add(key)
             case "forget" if workers:
                 workers[fault.pick % len(workers)].memory.clear()
+            case "zombie" if workers:
+                fleet.die(pick(workers, fault), replaced=True, alive=True)
+            case "mute" if workers:
+                worker = pick(workers, fault)
+                worker.heard = False
+                fleet.give_up(worker)
+            case "deaf" if workers:
+                worker = pick(workers, fault)
+                worker.hears = False
+                worker.commands.clear()
+                fleet.give_up(worker)
+            case "late" if workers:
+                pick(workers, fault).late = True
             case "repeat":
-                repeatable = m.UnitFinished | m.UnitFailed | m.Evaluated | m.WorkerLost | m.VersionSaved | m.SaveFailed
-                past = [message for message in self.messages if isinstance(message, repeatable)]
+                past = [message for message in self.messages if self.repeatable(message)]
                 if past:
                     event = pick(past, fault)
-                    assert self.controller.refuses(event)
+                    # That a trial cannot be saved is as true the second time.
+                    assert isinstance(event, m.SaveFailed) or self.controller.refuses(event)
                     self.take(event)
             case wish if wish in WISHES and not self.controller.finished:
                 self.take(self.wish(fault))
             case "drain" if not self.controller.finished:
                 self.take(m.OperatorAsked("drain"))
+            case "unwritten" | "partial":
+                self.doom = fault
             case "crash":
-                self.resume(durable_only=False)
+                assert self.restored() == state_of(self.controller)
+                self.resume(durable_only=False, zombies=fault.pick % 2 == 0)
             case "cut":
                 self.resume(durable_only=True)
             case _:
                 happens = False
         if happens:
-            self.happened.add(fault.kind)
+            self.struck.append(fault.kind)
+
+    def repeatable(self, message: m.Message) -> bool:
+        """Whether it is a report, which may come twice. That a worker joined is told by the controller's own side."""
+        reports = m.UnitFinished | m.UnitFailed | m.Evaluated | m.VersionSaved | m.VersionLost | m.SaveFailed
+        gone = isinstance(message, m.WorkerLost) and message.worker not in self.controller.schedule.slots
+        return gone or isinstance(message, reports)
+
+    def restored(self) -> dict[str, object]:
+        copy = controller_of(self.setting)
+        copy.restore(through_json(self.messages))
+        return state_of(copy)
 
     def wish(self, fault: Fault) -> m.OperatorAsked:
         schedule, pick = self.controller.schedule, fault.pick
@@ -507,13 +641,38 @@ class Driver:
 
     # -------------------------------------------------------------------------------------------- checks
 
-    def check_model(self, trial: str, version: int, model: Model) -> None:
+    def check_taken(
+        self, known: dict[str, Progress], before: dict[str, dict[int, bool]], messages: Sequence[m.Message]
+    ) -> None:
+        """What has just been journaled, against what was known and saved before."""
+        gone = {message.trial for message in messages if isinstance(message, m.TrialDeleted)}
+        ending = {message.trial for message in messages if isinstance(message, m.TrialEnded | m.TrialPaused)}
+        self.deleted |= {trial: known[trial] for trial in gone}
+        for index, message in enumerate(messages):
+            match message:
+                case m.VersionSaved():
+                    saved = before[message.trial]
+                    saved[message.version] = message.durable or saved.get(message.version, False)
+                case m.UnitFinished():
+                    author, model = self.fleet.authors[message.attempt]
+                    lost = author.lost is not None and not any(other is author.lost for other in messages[index:])
+                    assert author.name == message.worker and not lost, "a zombie's report counts"
+                    self.check_model(known[message.trial], message.version, model)
+                case m.EpochEnded():
+                    self.check_epoch(message)
+                case m.TrialEnded():
+                    self.ended[message.trial] = message
+                case m.DropVersion() if message.trial not in gone and not self.replaced(message):
+                    self.check_drop(message, before[message.trial], ending=message.trial in ending)
+
+    def check_model(self, progress: Progress, version: int, model: Model) -> None:
         """A version is the same whenever it is made, and a partition comes once in an epoch."""
         assert len(model) == version
-        progress = self.controller.schedule.trials[trial]
+        trial = progress.trial.id
         if progress.trial.parent is not None:
-            parent, base = progress.trial.parent.trial, progress.trial.parent.version
-            assert model[:base] == self.models[parent, base], "not its parent's model"
+            base = progress.trial.parent.version
+            owner = self.owner(progress, base)  # its parent may itself have got it from another one
+            assert model[:base] == self.models[owner, base], "not its parent's model"
         for made in range(1, version):
             self.models.setdefault((trial, made), model[:made])
         assert self.models.setdefault((trial, version), model) == model, "re-run in another order"
@@ -569,7 +728,8 @@ class Driver:
             if progress.state in (TrialState.PAUSED, TrialState.COMPLETED, TrialState.STOPPED):
                 best = progress.best[0] if progress.best else progress.version
                 assert {version for version in (best, progress.version) if version} <= set(progress.saved) | lost
-        for key in set(self.fleet.storage) - set(schedule.files()):
+        # What nobody hears of stays until a run begins or ends.
+        for key in set(self.fleet.storage) - set(schedule.files()) if not self.happened & UNHEARD else ():
             assert schedule.refers(*key), f"{key} is never deleted"
 
     def check_kept(self) -> None:
@@ -583,6 +743,9 @@ class Driver:
     def check_end(self) -> None:
         setting = self.setting
         validate_history(self.messages, setting.partitions)
+        visits = Attempts(setting.partitions).read(self.messages).visits
+        for progress in self.controller.schedule.parked.values():
+            assert progress.visits == visits[progress.trial.id]
         assert not self.controller.schedule.trials
         if setting.playful or self.happened & set(WISHES):
             for progress in self.controller.schedule.parked.values():
@@ -610,7 +773,7 @@ class Driver:
     def check_trial(self, trial: str, number: int) -> None:
         setting, end = self.setting, self.ended[trial]
         if end.state is TrialState.FAILED:
-            poisoned = "workers in a row were lost" in end.reason and self.happened & {"lose", "leave"}
+            poisoned = "workers in a row were lost" in end.reason and self.happened & LOSSES
             assert trial in self.blamed or poisoned, end
             return
         stop = setting.stops.get(number, setting.epochs)

@@ -107,6 +107,7 @@ def failed(worker, started, work=Work.TRAIN):
         [unit("t1", 1, 0, 1, 0), m.TrialRolledBack("t1", 0), unit("t1", 1, 0, 1, 1)],
         [unit("t1", 1, 0, 1, 0), failed("w2", 0, Work.EVALUATE), evaluated("w3", 0)],
         [unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0, worker="w2")],
+        [unit("t1", 1, 0, 1, 0), m.RunStarted("x"), unit("t1", 1, 1, 2, 0.5)],
     ],
 )
 def test_good_histories(history):
@@ -124,6 +125,7 @@ def test_good_histories(history):
         ([unit("t1", 1, 0, 1, 0), failed("w2", 0.5)], "isolation: two units at once on t1"),
         ([unit("t1", 1, 0, 1, 0), unit("t2", 1, 0, 1, 0.5)], "exclusive access: two units at once on w1"),
         ([unit("t1", 1, 0, 1, 0), evaluated("w1", 0.5)], "exclusive access: two units at once on w1"),
+        ([unit("t1", 1, 0, 1, 0), failed("w2", 0.5), m.RunStarted("x")], "isolation: two units at once on t1"),
     ],
 )
 def test_bad_histories(history, message):

@@ -26,14 +26,14 @@ from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.floor import floor_of
+from hopfleet.scheduler.plan import Plan, rotation
 from hopfleet.scheduler.policies import POLICIES, balanced
 from hopfleet.scheduler.policies import exact as exact_policy
 from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.exact import Exact
-from hopfleet.scheduler.policies.longest_remaining import longest_on_floor
-from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_alone, match_and_reserve
+from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_and_reserve
 from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.progress import Outcome
@@ -202,7 +202,7 @@ def test_no_answer_about_another_floor(monkeypatch):
 
 
 def test_the_solver_is_missed_before_work_begins(monkeypatch):
-    monkeypatch.setattr(exact_policy.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(exact_policy, "installed", lambda: False)
     with pytest.raises(MissingExtra, match="hopfleet\\[solver\\]"):
         Exact()
 
@@ -250,7 +250,6 @@ def test_a_worker_is_held_for_a_critical_trial():
     floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
     floor.start(0, 0)
     assert list(match_and_reserve(floor)) == [(1, 2)]
-    assert list(match_alone(floor)) == [(1, 1)]
 
 
 def test_nobody_is_held_who_cannot_afford_to_wait():
@@ -264,7 +263,6 @@ def test_a_trial_is_held_for_a_critical_worker():
     floor = floor_of([[1.0, 1.0], [9.0, 3.0], [9.0, 1.0]])
     floor.start(0, 0)
     assert list(match_and_reserve(floor)) == [(2, 1)]
-    assert list(match_alone(floor)) == [(1, 1)]
 
 
 def test_nobody_is_held_while_units_end_at_any_time():
@@ -282,7 +280,7 @@ def test_nobody_is_held_while_units_end_at_any_time():
 def test_nothing_to_match():
     floor = floor_of([[1.0]])
     floor.start(0, 0)
-    assert not match_and_reserve(floor) and not longest_on_floor(floor)
+    assert not match_and_reserve(floor)
 
 
 def test_a_given_order_counts():
@@ -458,8 +456,8 @@ class Spy(Auto):
         super().__init__()
         self.choices = []
 
-    def _renew(self, floor, rng, candidates):
-        super()._renew(floor, rng, candidates)
+    def _renew(self, floor, rng, kept):
+        super()._renew(floor, rng, kept)
         self.choices.append(self.chosen.name)
 
 
@@ -482,6 +480,68 @@ def test_noise_makes_it_choose_again():
     run(policy, homogeneous(8, 8), epochs=4, noise=0.5)
     assert len(policy.choices) > 1
     assert not policy.choices[-1].endswith("strictly")
+
+
+def test_a_plan_is_made_when_units_have_shown_that_estimates_are_exact():
+    """Until then match-reserve begins, which loses nothing that the plan could not make good."""
+    policy = Spy()
+    assert run(policy, cnns(8, 4, random.Random(1))) == pytest.approx(1.0)
+    assert policy.choices == ["match-reserve", "portfolio, strictly"]
+    policy = Spy()
+    run(policy, cnns(8, 4, random.Random(1)), noise=0.3)
+    assert policy.choices == ["match-reserve", "match-reserve"]
+
+
+def test_a_plan_is_made_at_once_where_match_reserve_would_spoil_it():
+    """No later plan makes good what it begins."""
+    floor = floor_of([[5.0, 2.0, 1.0], [5.0, 7.0, 7.0], [9.0, 6.0, 3.0]])
+    assert Auto()._choice(floor, random.Random(0), None).name == "portfolio, strictly"
+
+
+def test_a_plan_that_keeps_its_promise_is_kept():
+    """And is carried on before it is compared: what it does not cover would seem to take no time."""
+    floor = floor_of(homogeneous(16, 16), laps=4)
+    floor.judged = 8
+    policy = Auto()
+    policy._known = True
+    kept = policy._choice(floor, random.Random(0), None)
+    assert kept.plan is not None
+    assert policy._choice(floor, random.Random(0), kept) is kept
+    assert kept.plan.covers(floor, 1) and not kept.plan.covers(floor, 2)
+    floor.epoch, floor.laps, floor.noise = [2] * 16, [3] * 16, 0.05
+    policy._choice(floor, random.Random(0), kept)
+    assert kept.plan.covers(floor, 1)
+
+
+def test_an_epoch_whose_last_unit_runs_is_not_planned_again():
+    floor = floor_of(homogeneous(2, 2), laps=1)
+    floor.todo[0] = {}
+    floor.sum_up()
+    ahead = Plan(floor, rotation())
+    assert [epoch for _, epoch, _ in ahead.trials[0]] == [2, 2]
+    assert [epoch for _, epoch, _ in ahead.trials[1]] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "effort", "asked"),
+    [
+        (100.0, 3, None, True),
+        (1.0, 3, None, False),  # the run is over before the solver is
+        (100.0, 11, None, False),
+        (100.0, 3, portfolio_policy.EFFORT, False),
+    ],
+)
+def test_a_small_shop_of_long_units_is_first_planned_by_the_solver(monkeypatch, seconds, size, effort, asked):
+    calls = []
+    monkeypatch.setattr(portfolio_policy, "FIRST_EFFORT", portfolio_policy.EFFORT + 1)
+    monkeypatch.setattr(portfolio_policy.exact, "installed", lambda: True)
+    monkeypatch.setattr(portfolio_policy.portfolio, "best", lambda shop, rng, **how: calls.append(how) or solved(shop))
+    planner = portfolio_policy.ByPortfolio(effort)
+    shop = Shop.of_times([[seconds] * size] * size)
+    planner(shop, random.Random(0))
+    assert len(calls) == asked
+    planner(shop, random.Random(0))
+    assert len(calls) == asked
 
 
 def test_many_trials_need_no_plan():

@@ -206,12 +206,12 @@ def test_a_lost_worker_takes_its_unit_and_its_models():
     desk.schedule.save("t1", 6, Save(1, True, "w2"))
     desk.schedule.delayed[5] = "w1"
     desk.start("w1", "t2", 1)
-    assert desk.schedule.leave("w1") == Unit("t2", 1, 1)
+    assert desk.schedule.leave("w1") == {Unit("t2", 1, 1): 1}
     assert desk["t1"].holder is None
     assert (list(desk["t1"].saves), desk.schedule.delayed) == ([6], {})
     assert list(desk.schedule.idle) == ["w2"]
     assert list(desk.schedule.ready) == ["t1", "t2"]
-    assert desk.schedule.leave("w2") is None
+    assert desk.schedule.leave("w2") == {}
 
 
 def test_an_abandoned_unit_did_not_happen():
@@ -278,3 +278,13 @@ def test_lost_versions():
     assert progress.holder == "w1"
     desk.schedule.lost("t1", 1, "w1", 8, None)
     assert progress.holder is None
+
+
+def test_a_worker_that_gets_a_partition_can_take_those_that_owe_it():
+    desk = Desk((0,), (1,), trials=2)
+    desk.train("w1", "t1", 0)
+    assert [p.trial.id for p in desk.schedule.able(desk.schedule.slots["w1"])] == ["t2"]
+    desk.schedule.place("w1", 1)
+    validate(desk.schedule)
+    assert sorted(p.trial.id for p in desk.schedule.able(desk.schedule.slots["w1"])) == ["t1", "t2"]
+    assert desk.schedule.replicas(1) == 2

@@ -1,10 +1,14 @@
-"""Properties of whole experiments, whatever the fleet does. The driver checks most of them at every step."""
+"""Properties of whole experiments, whatever the fleet does. The driver checks most of them at every step.
+
+Few examples of each: tests/chaos runs thousands of small experiments. These are larger.
+"""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
+from chaos import simulated
 from driver import (
     FAULTS,
     WISHES,
@@ -65,47 +69,53 @@ def experiments(draw: st.DrawFn, kinds: tuple[str, ...] = (), max_trials: int = 
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(experiments())
 def test_quiet_experiments(setting):
     driver = Driver(setting).run()
     assert not any(isinstance(message, m.TrialRolledBack | m.VersionLost) for message in driver.messages)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 @given(experiments(("lose", "leave", "join", "forget")))
 def test_workers_come_and_go(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=15)
 @given(experiments(("drain", "crash", "cut", "lose")))
 def test_resumed(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=70)
+@settings(deadline=None, max_examples=25)
 @given(experiments(FAULTS))
 def test_everything_goes_wrong(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(experiments(playful=True))
 def test_trials_pause_resume_and_clone(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(experiments(WISHES, playful=True))
 def test_a_person_at_the_wheel(setting):
     Driver(setting).run()
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=40)
 @given(experiments((*WISHES, *FAULTS), playful=True))
 def test_a_person_at_the_wheel_while_everything_goes_wrong(setting):
     Driver(setting).run()
+
+
+def test_small_experiments_with_faults_of_every_kind():
+    """The first of those that tests/chaos runs by the thousand."""
+    for seed in range(300):
+        Driver(simulated.setting(seed)).run()
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -143,7 +153,7 @@ def test_three_losses_in_a_row_fail_the_trial():
 # --------------------------------------------------------------------------------------------- restoring
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(experiments((*WISHES, *FAULTS), max_trials=6, playful=True), st.data())
 def test_restored_controller_equals_the_original(setting, data):
     driver = Driver(setting)
@@ -151,8 +161,8 @@ def test_restored_controller_equals_the_original(setting, data):
     wanted = data.draw(st.sets(st.integers(1, 200), min_size=1, max_size=4))
     take = driver.take
 
-    def noting(event):
-        take(event)
+    def noting(*events):
+        take(*events)
         if len(driver.boundaries) in wanted:
             copy = controller_of(setting)
             copy.restore(through_json(driver.messages))
@@ -165,7 +175,7 @@ def test_restored_controller_equals_the_original(setting, data):
     assert compared or min(wanted) > len(driver.boundaries)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(experiments(), st.integers(0, 10_000))
 def test_goes_on_from_any_handled_event(setting, cut):
     """Cut at any boundary, a new controller finishes the experiment; nothing durable is trained twice."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections import deque
 from pathlib import Path
 
+from hopfleet import clock
 from hopfleet.domain.messages import RELEASED, Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions import Versions
@@ -35,14 +35,11 @@ class Inline:
         self.add(workers)
 
     def add(self, count: int) -> None:
-        def capture(path: Path) -> contextlib.AbstractContextManager[None]:
-            return copied(path)
-
         job = self._job
         for _ in range(count):
             name = f"w{next(self._numbers)}"
             device = job.device
-            self._workers[name] = Worker(name, job, device, self._events.append, capture=capture, guest=True)
+            self._workers[name] = Worker(name, job, device, self._events.append, capture=copied, guest=True)
             self._events.append(WorkerJoined(name, device))
 
     def retire(self, worker: str) -> None:
@@ -82,7 +79,7 @@ class Inline:
         return events
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def close(self, *, kill: bool = False) -> None:
         self._commands.clear()

@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from hopfleet import clock
 from hopfleet.backends.vitals import ending, vitals
 from hopfleet.domain.messages import (
     RELEASED,
@@ -193,7 +194,7 @@ class Local:
         return events
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def close(self, *, kill: bool = False) -> None:
         self._closing = True

@@ -71,6 +71,10 @@ def run(
         str | None,
         typer.Option(metavar="SECONDS", help="When a unit counts as hung: seconds, 'auto' by estimates, or 'none'."),
     ] = None,
+    fuse: Annotated[
+        str | None,
+        typer.Option(metavar="HOW", help="Train trials together: exact (the same bits), fast (rounding differs), off."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an experiment of the same name, with all its results.")
     ] = False,
@@ -101,6 +105,7 @@ def run(
         "backend": backend,
         "policy": policy,
         "unit_timeout": _seconds(unit_timeout),
+        "fuse": fuse,
     }
     if preview:
         experiment = load_for_preview(file, variable)

@@ -95,6 +95,7 @@ class UnitFinished:
     hopped: bool = False  #: the model had to be loaded from another worker's version
     sums: Mapping[str, RowSum] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  #: config keys that the task has not read so far
+    share: float = 1.0  #: of the time between ``started`` and ``ended``; a flotilla's members share it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class Evaluated:
     started: float
     ended: float
     sums: Mapping[str, RowSum] = field(default_factory=dict)
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +337,8 @@ class RunUnit:
     last: bool
     saved: int | None = None  #: the save whose file is that version, if it is saved
     digest: str = ""  #: what that file must have, if it is known
+    flotilla: int = 0  #: units of the same number run together; 0 runs alone
+    more: bool = False  #: another one of the same flotilla follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +353,8 @@ class Evaluate:
     version: int
     saved: int | None = None
     digest: str = ""
+    flotilla: int = 0
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

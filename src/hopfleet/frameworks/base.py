@@ -102,6 +102,8 @@ class Flotilla(ABC):
 
     #: The part of the time of the last call that was each member's own.
     shares: Sequence[float] = ()
+    #: Called before each piece of a member's work with its number, so that what it prints can be told apart.
+    turn: Callable[[int], None] = staticmethod(lambda number: None)
 
     @abstractmethod
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
@@ -138,8 +140,8 @@ class Task(ABC):
         """Why trials of this task cannot train together on the same batches; nothing if they can."""
         return "its framework cannot do that"
 
-    def flotilla(self, sessions: Sequence[Any]) -> Flotilla:
-        """Sessions of this task, on one device, that are to train together."""
+    def flotilla(self, sessions: Sequence[Any], *, fast: bool = False) -> Flotilla:
+        """Sessions of this task, on one device, that are to train together; with ``fast``, rounding may differ."""
         raise NotImplementedError(self.alone)
 
     def spare_memory(self, device: str) -> int:

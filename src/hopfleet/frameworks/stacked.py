@@ -345,6 +345,10 @@ class Stack:
         session = self.sessions[0]
         kept = [buffer.clone() for buffer in session.model.buffers()]
         session.take_over()
+        # Chance would hide what rounding does.
+        chance = [m for m in (*session.model.modules(), *self._loss.modules()) if "Dropout" in type(m).__name__]
+        for module in chance:
+            module.eval()
         mine = self._members(0)
         loss = session.task.loss(session.model, dict(batch))
         alone = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, mine)])
@@ -354,6 +358,8 @@ class Stack:
         stacked = self.gradients(batch)[0][0]
         for name, value in others.items():
             self._frozen[name].copy_(value)
+        for module in chance:
+            module.train()
         return float((stacked - alone).abs().max() / alone.abs().max().clamp(min=1e-30))
 
     def settle(self) -> None:

@@ -33,8 +33,15 @@ WRITTEN = "the task writes into the tensors of its batch; let it make new ones"
 class Member:
     """One session in a flotilla, during one unit."""
 
-    def __init__(self, session: TorchSession, random: Mapping[str, Any], work: Callable[[Batch], object]) -> None:
+    def __init__(
+        self,
+        session: TorchSession,
+        random: Mapping[str, Any],
+        work: Callable[[Batch], object],
+        turn: Callable[[], object] = lambda: None,
+    ) -> None:
         self.session = session
+        self._turn = turn
         self.work = work
         #: Its random streams, and the names of those that are put in place for it.
         self.random = randomness.settled(random, session.device)
@@ -48,6 +55,7 @@ class Member:
 
     def do(self, work: Callable[[], object]) -> object:
         """Some of its work, with its own attributes and random streams in place. What it raises is its result."""
+        self._turn()
         self.session.take_over()
         if self.draws:
             randomness.put(self.random, self.session.device, self.draws)
@@ -83,7 +91,8 @@ class Eager(Flotilla):
         steps = [Steps(session) for session in self.sessions]
         with process_settings(self.sessions[0]):
             members = [
-                Member(session, session.random, step) for session, step in zip(self.sessions, steps, strict=True)
+                Member(session, session.random, step, partial(self.turn, number))
+                for number, (session, step) in enumerate(zip(self.sessions, steps, strict=True))
             ]
             for session in self.sessions:
                 session.model.train()
@@ -103,8 +112,8 @@ class Eager(Flotilla):
         lists: list[list[Any]] = [[] for _ in self.sessions]
         with process_settings(self.sessions[0]), torch.no_grad():
             members = [
-                Member(session, randomness.seeded(seed), measure(session, found))
-                for session, found in zip(self.sessions, lists, strict=True)
+                Member(session, randomness.seeded(seed), measure(session, found), partial(self.turn, number))
+                for number, (session, found) in enumerate(zip(self.sessions, lists, strict=True))
             ]
             for session in self.sessions:
                 session.model.eval()

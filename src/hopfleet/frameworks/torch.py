@@ -104,7 +104,11 @@ class TorchTask(Task):
     def alone(self) -> str:
         return "" if type(self).train is TorchTask.train else "it owns its training loop (it overrides train)"
 
-    def flotilla(self, sessions: Sequence[TorchSession]) -> Flotilla:
+    def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
+        if fast:
+            from hopfleet.frameworks.stacked import Stacked
+
+            return Stacked(sessions)
         if sessions[0].device.type == "cuda":
             from hopfleet.frameworks.graphs import Graphs
 

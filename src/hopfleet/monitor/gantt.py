@@ -159,6 +159,8 @@ class _Chart:
         self.colors = trial_colors(history)
         self.inches_per_second = width / self.scale.length
         self.roomy = median([self._inches(span) for span in history.spans] or [0.0]) > _ROOMY
+        #: Which slice of its worker's row a unit has, of how many: members of a flotilla lie one above the other.
+        self.slices = _slices(history.spans)
         leader = history.best()
         hops = [(a, b) for a, b in pairwise(leader.units) if a.worker != b.worker] if leader else []
         self.hops = hops if len(hops) <= _MOST_HOPS else []  #: pairs of units of the best trial
@@ -230,7 +232,10 @@ class _Chart:
 
     def _corners(self, span: Span, extent: tuple[float, float]) -> list[tuple[float, float]]:
         left, right, row = self.scale(span.started), self.scale(span.ended), self.rows[span.worker]
-        top, bottom = row + extent[0], row + extent[1]
+        number, count = self.slices.get(id(span), (0, 1))
+        height = (extent[1] - extent[0]) / count
+        top = row + extent[0] + number * height
+        bottom = top + height
         return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
     def _middle(self, worker: str) -> float:
@@ -245,7 +250,8 @@ class _Chart:
     def _write_partitions(self) -> None:
         for span in self.history.spans:
             text = str(span.partition)
-            if span.work is Work.TRAIN and not span.undone and self._inches(span) > _DIGIT * (len(text) + 1):
+            first = self.slices[id(span)][0] == 0
+            if span.work is Work.TRAIN and first and not span.undone and self._inches(span) > _DIGIT * (len(text) + 1):
                 middle = self.scale((span.started + span.ended) / 2)
                 color = _readable_on(self._color(span))
                 self.axes.text(
@@ -309,6 +315,14 @@ class _Chart:
             label = f"hops of {leaders[0].id}"
             handles.append(Line2D([], [], color=INK, marker=">", markersize=4, linewidth=0.8, label=label))
         return handles
+
+
+def _slices(spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
+    """The position of each unit among those that ran together with it, and how many they were."""
+    crews: dict[tuple[str, float], list[Span]] = {}
+    for span in spans:
+        crews.setdefault((span.worker, span.started), []).append(span)
+    return {id(span): (number, len(crew)) for crew in crews.values() for number, span in enumerate(crew)}
 
 
 def _ends(spans: Sequence[Span]) -> dict[str, float]:

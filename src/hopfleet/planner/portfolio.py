@@ -63,16 +63,16 @@ def best(
     effort: float = EFFORT,
     stop: Callable[[], bool] = lambda: False,
 ) -> Timetable:
-    """The better of ``plan`` and what the exact solver makes of it in ``seconds``.
+    """The better of ``plan`` and what the exact solver makes of it in about ``seconds``.
 
     The solver is left out where it cannot help: at the lower bound, with more than ``SMALL`` units, or if it is not
-    installed. What it finds in a given time depends on the machine.
+    installed. It counts steps rather than seconds, so the same question gets the same timetable.
     """
     planned = plan(shop, rng, effort=effort, stop=stop)
     if len(shop.units) > SMALL or planned.ratio <= 1 + CLOSE:
         return planned
     try:
-        return exact.solve(shop, seconds=seconds, hint=planned)[0]
+        return exact.solve(shop, seconds=seconds, hint=planned, counted=True)[0]
     except MissingExtra:
         return planned
 

@@ -55,8 +55,18 @@ class Outcome:
 
 def dry_run(floor: Floor, rule: Rule, *, laps: int = 0, factor: Factor = exact) -> Outcome:
     """Live through the floor's units, with at most ``laps`` further epochs. What runs now ends as expected."""
-    begun = floor.now
+    return _live(floor.copy(laps), rule, factor, math.inf)
+
+
+def later(floor: Floor, rule: Rule, *, laps: int, ends: int) -> Floor:
+    """The floor when so many units will have ended, or all of them, if they take as long as expected."""
     floor = floor.copy(laps)
+    _live(floor, rule, exact, ends)
+    return floor
+
+
+def _live(floor: Floor, rule: Rule, factor: Factor, ends: float) -> Outcome:
+    begun = floor.now
     running = [(max(floor.worker_free[worker], begun), worker) for worker in floor.runs]
     heapq.heapify(running)
     trials = [max(free - begun, 0.0) for free in floor.trial_free]
@@ -70,10 +80,11 @@ def dry_run(floor: Floor, rule: Rule, *, laps: int = 0, factor: Factor = exact) 
                 trials[trial] += actual
                 workers[worker] += actual
                 heapq.heappush(running, (now + actual, worker))
-        if not running:
+        if not running or ends <= 0:
             return Outcome(now - begun, max(*trials, *workers, 0.0))
         now = floor.now = running[0][0]
         # Ends that only rounding keeps apart are one event.
         same = now * (1 + 1e-12)
         while running and running[0][0] <= same:
             floor.finish(heapq.heappop(running)[1])
+            ends -= 1

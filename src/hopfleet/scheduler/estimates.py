@@ -83,6 +83,11 @@ class Estimates:
         return math.sqrt(total / count) if count else 0.0
 
     @property
+    def judged(self) -> int:
+        """How many units the noise is known from; the latest ``RECENT`` at most."""
+        return self._squares[1]
+
+    @property
     def _variance(self) -> float:
         """Of the logarithm of one unit's time among those of the same trial; before any came twice, of all."""
         if self._trials.repeated:

@@ -49,6 +49,8 @@ class Floor:
     units: int = 0
     #: By how much units miss their expected times: the standard deviation of the logarithm.
     noise: float = 0.0
+    #: How many units that is known from.
+    judged: int = 0
     #: Trials whose next unit may begin, or may as soon as their model is saved; workers that run nothing.
     idle_trials: set[int] = field(default_factory=set)
     idle_workers: set[int] = field(default_factory=set)

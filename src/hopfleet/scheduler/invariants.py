@@ -10,11 +10,25 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 
-from hopfleet.domain.messages import Evaluated, Message, TrialAdded, TrialRolledBack, UnitFailed, UnitFinished
+from hopfleet.domain.messages import (
+    Evaluate,
+    Evaluated,
+    Message,
+    RunStarted,
+    RunUnit,
+    TrialAdded,
+    TrialRolledBack,
+    UnitFailed,
+    UnitFinished,
+)
 from hopfleet.domain.unit import Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
+
+Span = tuple[float, float, str]
+Spans = dict[str, list[Span]]
+"""Beginnings and ends, and what it was, by trial or by worker."""
 
 
 def validate(schedule: Schedule) -> None:
@@ -28,7 +42,7 @@ def validate(schedule: Schedule) -> None:
             owed[partition] -= times
         for partition in range(schedule.partitions):
             owed[partition] += progress.trial.epochs
-        running = [w for w, s in schedule.slots.items() if s.unit and s.unit.trial == progress.trial.id]
+        running = [w for w, s in schedule.slots.items() for unit in s.units if unit.trial == progress.trial.id]
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
         _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
@@ -52,10 +66,26 @@ def validate(schedule: Schedule) -> None:
 def validate_history(messages: Iterable[Message], partitions: int) -> None:
     """Raise InvariantBroken unless what happened, as journaled, kept the four invariants."""
     visits: dict[str, list[int]] = {}
-    spans: dict[str, list[tuple[float, float, str]]] = {}
-    trained: dict[str, list[tuple[float, float, str]]] = {}
+    #: The flotilla of each attempt that is part of one.
+    flotillas: dict[int, int] = {}
+    spans: Spans = {}
+    sailed: dict[tuple[str, int], Span] = {}
+
+    def occupy(worker: str, attempt: int, started: float, ended: float, where: str) -> None:
+        """A worker was busy for so long. What a flotilla does is one thing."""
+        flotilla = flotillas.get(attempt)
+        if flotilla is None:
+            spans.setdefault(worker, []).append((started, ended, where))
+        else:
+            first = sailed.get((worker, flotilla), (started, ended, where))
+            sailed[worker, flotilla] = min(started, first[0]), max(ended, first[1]), first[2]
+
+    trained: Spans = {}
     for message in messages:
         match message:
+            case RunStarted():
+                # Nothing of earlier workers is left, and the clock may have been set since.
+                _check_spans(trained, spans, sailed)
             case TrialAdded(trial=trial):
                 visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
@@ -69,19 +99,32 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
                 _check(0 < len(epoch) <= partitions, "completeness: wrong epoch", where)
                 _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", where)
                 trained.setdefault(message.trial, []).append((message.started, message.ended, where))
-                spans.setdefault(message.worker, []).append((message.started, message.ended, where))
+                occupy(message.worker, message.attempt, message.started, message.ended, where)
+            case RunUnit() | Evaluate():
+                if message.flotilla:
+                    flotillas[message.attempt] = message.flotilla
             case Evaluated() | UnitFailed():
                 where = f"{message.trial} epoch {message.epoch}"
-                spans.setdefault(message.worker, []).append((message.started, message.ended, where))
+                occupy(message.worker, message.attempt, message.started, message.ended, where)
                 if isinstance(message, UnitFailed) and message.work is Work.TRAIN:
                     trained.setdefault(message.trial, []).append((message.started, message.ended, where))
             case _:
                 pass
+    _check_spans(trained, spans, sailed)
+
+
+def _check_spans(trained: Spans, spans: Spans, sailed: dict[tuple[str, int], Span]) -> None:
+    """Look at the units of one run, and forget them."""
+    for (worker, _), span in sailed.items():
+        spans.setdefault(worker, []).append(span)
+    sailed.clear()
     _check_disjoint(trained, "isolation")
     _check_disjoint(spans, "exclusive access")
+    trained.clear()
+    spans.clear()
 
 
-def _check_disjoint(groups: dict[str, list[tuple[float, float, str]]], invariant: str) -> None:
+def _check_disjoint(groups: Spans, invariant: str) -> None:
     for owner, spans in groups.items():
         spans.sort()
         for (_, ended, first), (started, _, second) in itertools.pairwise(spans):

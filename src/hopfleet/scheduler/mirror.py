@@ -213,7 +213,7 @@ class Mirror:
     def _busy(self, schedule: Schedule) -> None:
         floor, now = self.floor, schedule.now
         floor.now = now
-        floor.noise = schedule.estimates.noise
+        floor.noise, floor.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
         floor.idle_trials = {index[name] for name in schedule.ready}
         floor.idle_workers = {self._worker_index[name] for name in schedule.idle}
@@ -223,9 +223,11 @@ class Mirror:
             unit = slot.unit
             floor.worker_free[worker] = now
             if unit is not None and unit.work is Work.TRAIN:
-                trial = index[unit.trial]
-                floor.runs[worker] = trial
-                free = slot.started + floor.seconds[trial][unit.partition]
-                floor.trial_free[trial] = floor.worker_free[worker] = free
+                crew = [index[member.trial] for member in slot.units]
+                floor.runs[worker] = crew[0]
+                free = slot.started + sum(floor.seconds[trial][unit.partition] for trial in crew)
+                floor.worker_free[worker] = free
+                for trial in crew:
+                    floor.trial_free[trial] = free
             elif unit is not None:
                 floor.runs[worker] = -1

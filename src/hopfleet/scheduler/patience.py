@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hopfleet.domain.unit import Work
+from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.schedule import Schedule, Slot
 
 Timeout = float | Literal["auto"] | None
@@ -33,17 +33,22 @@ def limit(schedule: Schedule, slot: Slot, timeout: Timeout) -> float | None:
     if timeout != "auto":
         return timeout
     expected = estimate(schedule, slot)
-    losses = len(schedule.trials[slot.unit.trial].losses)
+    losses = max(len(schedule.trials[unit.trial].losses) for unit in slot.units)
     return None if expected is None else max(FLOOR, FACTOR * expected) * 2.0**losses
 
 
 def estimate(schedule: Schedule, slot: Slot) -> float | None:
     """The seconds that what runs on a worker should take; None while nothing is known.
 
-    Of a trial of which nothing was measured the most is expected that was seen of any other.
+    Of a trial of which nothing was measured the most is expected that was seen of any other. Of a flotilla that has
+    come home in part, all is expected anew: it only makes for more patience.
     """
-    unit = slot.unit
-    assert unit is not None
+    seconds = [_expected(schedule, slot, unit) for unit in slot.units]
+    known = [each for each in seconds if each is not None]
+    return sum(known) if len(known) == len(seconds) else None
+
+
+def _expected(schedule: Schedule, slot: Slot, unit: Unit) -> float | None:
     progress = schedule.trials[unit.trial]
     if unit.work is Work.EVALUATE:
         return progress.evaluation_seconds or schedule.evaluation_seconds or None

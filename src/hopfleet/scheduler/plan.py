@@ -35,7 +35,7 @@ class Plan:
         self.workers: list[list[PlannedUnit]] = [[] for _ in floor.worker_free]
         self.trials: list[list[PlannedUnit]] = [[] for _ in floor.trial_free]
         #: The first epoch of each trial that is not planned.
-        self.epoch = floor.epoch[:]
+        self.epoch = [epoch + 1 for epoch in floor.epoch]
         self._trial_free = [max(free, floor.now) for free in floor.trial_free]
         self._worker_free = [max(free, floor.now) for free in floor.worker_free]
         self._add(
@@ -43,9 +43,9 @@ class Plan:
         )
         self.extend(floor)
 
-    def covers(self, floor: Floor) -> bool:
-        """Whether everybody who is idle is still within the plan."""
-        return all(floor.epoch[trial] < self.epoch[trial] for trial in floor.idle_trials)
+    def covers(self, floor: Floor, laps: int = 0) -> bool:
+        """Whether everybody who is idle is still within the plan, and will be for so many further epochs."""
+        return all(floor.epoch[t] + min(laps, floor.laps[t]) < self.epoch[t] for t in floor.idle_trials)
 
     def extend(self, floor: Floor) -> None:
         """Plan further epochs, at least one if there is one."""

@@ -123,6 +123,11 @@ class Progress:
         return any(save.version == version and (save.durable or not durable) for save in self.saves.values())
 
     @property
+    def saves_best(self) -> bool:
+        """Whether its best version is being saved; reports may overtake each other."""
+        return self.best is not None and any(save.version == self.best[0] for save in self.saves.values())
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next unit belongs to, from 1."""
         return len(self.visits) // self.partitions + 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
@@ -32,9 +32,9 @@ class Slot:
 
     worker: str
     partitions: Readable
-    #: What it runs now, and under which attempt number.
-    unit: Unit | None = None
-    attempt: int = 0
+    #: What it runs now, and under which attempt numbers: one unit, or those of a flotilla.
+    units: dict[Unit, int] = field(default_factory=dict)
+    flotilla: int = 0
     #: The schedule's time when it was told so.
     started: float = 0.0
     #: The training partition that it read last.
@@ -45,6 +45,20 @@ class Slot:
     released: bool = False
     #: Why what it runs is given up, if it is: it takes too long.
     overdue: str = ""
+
+    @property
+    def unit(self) -> Unit | None:
+        """What it runs: one unit, or the first of a flotilla, whose members have all but the trial in common."""
+        return next(iter(self.units), None)
+
+    @property
+    def attempt(self) -> int:
+        """The number of that unit; 0 if it runs none."""
+        return next(iter(self.units.values()), 0)
+
+    def attempt_of(self, trial: str) -> int:
+        """The number of a trial's unit here; 0 if it runs none."""
+        return next((attempt for unit, attempt in self.units.items() if unit.trial == trial), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,8 @@ class Schedule:
         #: Training units that all live trials still owe to each partition.
         self.owed: list[int] = [0] * partitions
         self._replicas: list[int] = [0] * partitions
+        #: The most that a saved model took; 0 while nobody knows.
+        self.model_bytes = 0
         #: Measured time of all units that finished, and their number.
         self.seconds = 0.0
         self.measured = 0
@@ -156,12 +172,12 @@ class Schedule:
     def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
         """Whether a report about ``unit`` comes from the attempt that is running now."""
         slot = self.slots.get(worker)
-        return slot is not None and slot.unit == unit and slot.attempt == attempt
+        return slot is not None and slot.units.get(unit) == attempt
 
     def runs(self, worker: str | None, attempt: int) -> bool:
         """Whether ``attempt`` is what ``worker`` does now."""
         slot = self.slots.get(worker or "")
-        return slot is not None and slot.unit is not None and slot.attempt == attempt
+        return slot is not None and attempt in slot.units.values()
 
     def refers(self, trial: str, version: int, attempt: int) -> bool:
         """Whether the file of a save is that version, or is still to be dropped."""
@@ -193,8 +209,8 @@ class Schedule:
                 progress.expected = self.estimates.beforehand(progress.trial.number, worker)
                 self._refresh(progress)
 
-    def leave(self, worker: str) -> Unit | None:
-        """Forget a worker and what its memory held. Returns the unit that it was running."""
+    def leave(self, worker: str) -> dict[Unit, int]:
+        """Forget a worker and what its memory held. Returns the units that it was running, with their numbers."""
         slot = self.slots.pop(worker)
         self.idle.pop(worker, None)
         self._ready.leave(worker)
@@ -205,10 +221,10 @@ class Schedule:
             if progress.holder == worker:
                 progress.holder = None
             self._forget_saves(progress, [number for number, save in progress.saves.items() if save.worker == worker])
-        unit = slot.unit
-        if unit is not None:
+        running = dict(slot.units)
+        for unit in running:
             self._refresh(self._release(slot, unit))
-        return unit
+        return running
 
     def retire(self, worker: str) -> None:
         """Give a worker nothing more to do. What only it can read is out of reach from now on."""
@@ -372,10 +388,10 @@ class Schedule:
 
     # ------------------------------------------------------------------------------------------------ units
 
-    def start(self, worker: str, unit: Unit, attempt: int) -> None:
+    def start(self, worker: str, unit: Unit, attempt: int, flotilla: int = 0) -> None:
         """waiting -> running."""
         slot, progress = self.slots[worker], self.trials[unit.trial]
-        if slot.unit is not None:
+        if slot.unit is not None and not (flotilla and flotilla == slot.flotilla and _alike(slot.unit, unit)):
             raise InvariantBroken(f"exclusive access: {worker} already runs: {slot.unit}; asked: {unit}")
         if unit.work is Work.TRAIN:
             if progress.trains_on is not None or progress.evaluates_on:
@@ -388,15 +404,16 @@ class Schedule:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
             progress.evaluates_on[unit.partition] = worker
-        slot.unit, slot.attempt, slot.started = unit, attempt, self.now
-        del self.idle[worker]
+        slot.units[unit] = attempt
+        slot.flotilla, slot.started = flotilla, self.now
+        self.idle.pop(worker, None)
         self._refresh(progress)
 
-    def finish_training(self, worker: str, seconds: float, sums: Mapping[str, RowSum]) -> None:
-        """running -> done, for a training unit."""
+    def finish_training(self, worker: str, seconds: float, sums: Mapping[str, RowSum], trial: str = "") -> None:
+        """running -> done, for a training unit; of ``trial``, if there are several."""
         slot = self.slots[worker]
-        unit = slot.unit
-        assert unit is not None and unit.work is Work.TRAIN
+        unit = _of(slot, trial)
+        assert unit.work is Work.TRAIN
         progress = self._release(slot, unit)
         seconds = max(seconds, TINY)
         if progress.state is TrialState.PENDING:
@@ -415,22 +432,21 @@ class Schedule:
         self.estimates.measured(unit.trial, progress.trial.number, worker, unit.partition, seconds)
         self._refresh(progress)
 
-    def finish_evaluation(self, worker: str, seconds: float, sums: Mapping[str, RowSum]) -> None:
-        """running -> done, for an evaluation."""
+    def finish_evaluation(self, worker: str, seconds: float, sums: Mapping[str, RowSum], trial: str = "") -> None:
+        """running -> done, for an evaluation; of ``trial``, if there are several."""
         slot = self.slots[worker]
-        unit = slot.unit
-        assert unit is not None and unit.work is Work.EVALUATE
+        unit = _of(slot, trial)
+        assert unit.work is Work.EVALUATE
         progress = self._release(slot, unit)
         progress.evaluated[unit.partition] = sums
         progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
         self.evaluation_seconds = max(self.evaluation_seconds, seconds)
         self._refresh(progress)
 
-    def abandon(self, worker: str) -> None:
-        """running -> waiting: it did not happen."""
+    def abandon(self, worker: str, trial: str = "") -> None:
+        """running -> waiting: it did not happen. Of ``trial``, if there are several."""
         slot = self.slots[worker]
-        assert slot.unit is not None
-        self._refresh(self._release(slot, slot.unit))
+        self._refresh(self._release(slot, _of(slot, trial)))
 
     def _release(self, slot: Slot, unit: Unit) -> Progress:
         progress = self.trials[unit.trial]
@@ -438,9 +454,11 @@ class Schedule:
             progress.trains_on = None
         else:
             del progress.evaluates_on[unit.partition]
-        slot.unit, slot.overdue = None, ""
-        if slot.worker in self.slots and not slot.retired:
-            self.idle[slot.worker] = slot
+        del slot.units[unit]
+        if not slot.units:
+            slot.overdue, slot.flotilla = "", 0
+            if slot.worker in self.slots and not slot.retired:
+                self.idle[slot.worker] = slot
         return progress
 
     def _refresh(self, progress: Progress) -> None:
@@ -456,3 +474,13 @@ class Schedule:
             self.awaiting[name] = progress
         else:
             self.awaiting.pop(name, None)
+
+
+def _of(slot: Slot, trial: str) -> Unit:
+    """The unit of a trial that a worker runs; without one, the only unit."""
+    return next(unit for unit in slot.units if trial in ("", unit.trial))
+
+
+def _alike(one: Unit, other: Unit) -> bool:
+    """Whether two units read the same rows in the same order, so that they can share them."""
+    return (one.work, one.epoch, one.partition) == (other.work, other.epoch, other.partition)

@@ -26,6 +26,8 @@ class Job:
     threads: int
     batch_size: int
     drop_last: bool
+    #: Whether trials that train together may do so in ways that round differently than alone.
+    fast: bool = False
     #: Whether the number of trainable parameters is to be reported as the metric ``params``.
     count_parameters: bool = False
 

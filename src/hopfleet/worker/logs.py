@@ -10,36 +10,53 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+Turn = Callable[[int], None]
+"""Says whose output follows, by the position of its file."""
+
 
 @contextlib.contextmanager
-def captured(path: Path) -> Iterator[None]:
-    """Send all output of this process, also that of C code, to the end of a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+def captured(*paths: Path) -> Iterator[Turn]:
+    """Send all output of this process, also that of C code, to the end of a file: at first, of the first."""
+    flush()
     saved = os.dup(1), os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(target, 1)
-    os.dup2(target, 2)
-    os.close(target)
+    targets = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for path in paths]
+
+    def turn(number: int) -> None:
+        flush()
+        os.dup2(targets[number], 1)
+        os.dup2(targets[number], 2)
+
+    turn(0)
     try:
-        yield
+        yield turn
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         for number, descriptor in zip((1, 2), saved, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
+        for target in targets:
+            os.close(target)
+
+
+def flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager
-def copied(path: Path) -> Iterator[None]:
+def copied(*paths: Path) -> Iterator[Turn]:
     """Show output as usual and keep a copy in a file: for workers inside the user's own process."""
-    with (
-        path.open("a") as file,
-        contextlib.redirect_stdout(_Tee(sys.stdout, file)),
-        contextlib.redirect_stderr(_Tee(sys.stderr, file)),
-    ):
-        yield
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(path.open("a")) for path in paths]
+        tees = [_Tee(sys.stdout, files[0]), _Tee(sys.stderr, files[0])]
+        stack.enter_context(contextlib.redirect_stdout(tees[0]))
+        stack.enter_context(contextlib.redirect_stderr(tees[1]))
+
+        def turn(number: int) -> None:
+            for tee in tees:
+                tee.kept = files[number]
+
+        yield turn
 
 
 @contextlib.contextmanager
@@ -72,15 +89,15 @@ class _Veiled(io.TextIOBase):
 
 class _Tee(io.TextIOBase):
     def __init__(self, shown: Any, kept: Any) -> None:
-        self._shown, self._kept = shown, kept
+        self._shown, self.kept = shown, kept
 
     def write(self, text: str) -> int:
-        self._kept.write(text)
+        self.kept.write(text)
         self._shown.write(text)
         return len(text)
 
     def flush(self) -> None:
-        self._kept.flush()
+        self.kept.flush()
         self._shown.flush()
 
     def isatty(self) -> bool:

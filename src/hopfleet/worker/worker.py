@@ -15,10 +15,9 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
-from hopfleet.data import Dataset
+from hopfleet import clock
 from hopfleet.domain.messages import (
     Command,
     Evaluate,
@@ -37,11 +36,11 @@ from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, describe
-from hopfleet.frameworks.base import Session
+from hopfleet.frameworks.base import Entangled, Result, Session
 from hopfleet.secrets import read
 from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
-from hopfleet.worker.logs import veiled
+from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
 
@@ -64,6 +63,16 @@ class Held:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sailor:
+    """A member of a flotilla: what it is to do, with which model, and whether that had to be fetched."""
+
+    command: RunUnit | Evaluate
+    trial: Trial
+    session: Session
+    hopped: bool
+
+
 class Worker:
     """One worker on one device. ``emit`` takes its events.
 
@@ -78,7 +87,7 @@ class Worker:
         device: str,
         emit: Callable[[Event], None],
         *,
-        capture: Callable[[Path], contextlib.AbstractContextManager[None]],
+        capture: Callable[..., contextlib.AbstractContextManager[Turn]],
         guest: bool,
         versions: Versions | None = None,
     ) -> None:
@@ -92,6 +101,12 @@ class Worker:
         self._saver = Saver(self._versions, emit, worker=name, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._residence = Residence(lambda: job.task.spare_memory(device))
+        #: What is to run together with what comes next.
+        self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
+        #: Trials whose models come home from a flotilla, and must all stay.
+        self._sailing: set[str] = set()
+        #: Whether trials have turned out to disturb each other when they train together.
+        self._entangled = False
         #: Trials and versions whose work has run out of memory once.
         self._cramped: set[tuple[str, int]] = set()
         #: What references of configurations stand for.
@@ -100,10 +115,11 @@ class Worker:
     def obey(self, command: Command, trial: Trial) -> None:
         """Do what is asked and emit what came of it. The user's exceptions become events."""
         match command:
-            case RunUnit():
-                self._run(command, trial)
-            case Evaluate():
-                self._evaluate(command, trial)
+            case RunUnit() | Evaluate():
+                self._crew.append((command, trial))
+                if not command.more:
+                    crew, self._crew = self._crew, []
+                    self._together(crew) if len(crew) > 1 else self._alone(*crew[0])
             case SaveVersion():
                 held = self._held.get(command.trial)
                 holds = held is not None and held.version == command.version
@@ -119,6 +135,14 @@ class Worker:
         """Finish all saves."""
         self._saver.close()
 
+    # --------------------------------------------------------------------------------------------------- work
+
+    def _alone(self, command: RunUnit | Evaluate, trial: Trial) -> None:
+        if isinstance(command, RunUnit):
+            self._run(command, trial)
+        else:
+            self._evaluate(command, trial)
+
     def _run(self, command: RunUnit, trial: Trial) -> None:
         def train() -> tuple[Session, bool, dict[str, RowSum]]:
             session, hopped = self._session(command, trial)
@@ -128,29 +152,113 @@ class Worker:
                 self._count(session, sums, stream.rows)
             return session, hopped, sums
 
-        with self._reporting(command, trial, Work.TRAIN) as started:
+        with self._reporting(command, trial) as started:
             session, hopped, sums = self._with_room(command, train)
-            version = command.version + 1
-            self._hold(command.trial, Held(session, version))
-            unused = tuple(key for key in session.unused() if key != "batch_size")
-            where = (self.name, command.trial, command.epoch, command.partition, command.attempt, version)
-            self._emit(UnitFinished(*where, started, time.time(), hopped, sums, unused))
+            self._trained(command, session, started, hopped, sums)
+
+    def _trained(
+        self,
+        command: RunUnit,
+        session: Session,
+        started: float,
+        hopped: bool,
+        sums: dict[str, RowSum],
+        share: float = 1.0,
+    ) -> None:
+        version = command.version + 1
+        self._hold(command.trial, Held(session, version))
+        unused = tuple(key for key in session.unused() if key != "batch_size")
+        where = (self.name, command.trial, command.epoch, command.partition, command.attempt, version)
+        self._emit(UnitFinished(*where, started, clock.now(), hopped, sums, unused, share))
 
     def _evaluate(self, command: Evaluate, trial: Trial) -> None:
         def evaluate() -> dict[str, RowSum]:
             session, _ = self._session(command, trial)
             self._hold(command.trial, Held(session, command.version))
-            assert self._job.valid is not None
-            seed = derive(self._job.seed, "evaluate", command.epoch, command.partition)
-            stream = self._valid_stream(session, self._job.valid, command.partition)
-            sums = session.evaluate(stream, seed=seed)
+            stream = self._valid_stream(session, command.partition)
+            sums = session.evaluate(stream, seed=self._evaluation_seed(command))
             self._count(session, sums, stream.rows)
             return sums
 
-        with self._reporting(command, trial, Work.EVALUATE) as started:
-            sums = self._with_room(command, evaluate)
-            where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
-            self._emit(Evaluated(*where, started, time.time(), sums))
+        with self._reporting(command, trial) as started:
+            self._evaluated(command, started, self._with_room(command, evaluate))
+
+    def _evaluated(self, command: Evaluate, started: float, sums: dict[str, RowSum], share: float = 1.0) -> None:
+        where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
+        self._emit(Evaluated(*where, started, clock.now(), sums, share))
+
+    def _evaluation_seed(self, command: Evaluate) -> int:
+        return derive(self._job.seed, "evaluate", command.epoch, command.partition)
+
+    # ------------------------------------------------------------------------------------------------ together
+
+    def _together(self, crew: list[tuple[RunUnit | Evaluate, Trial]]) -> None:
+        """Units of several trials over the same rows. Who cannot go along does its own afterwards, alone."""
+        started = clock.now()
+        aboard: list[Sailor] = []
+        for command, trial in crew:
+            with self._reporting(command, trial, started):
+                aboard.append(Sailor(command, trial, *self._session(command, trial)))
+        if self._entangled or len(aboard) < 2:
+            for sailor in aboard:
+                self._held[sailor.command.trial] = Held(sailor.session, sailor.command.version)
+            left = aboard
+        elif (results := self._sail(aboard)) is None:
+            left = aboard  # half trained: each begins anew
+        else:
+            self._sailing = {sailor.command.trial for sailor in aboard}
+            for sailor, result, share in results:
+                self._come_home(sailor, result, share, started)
+            self._sailing.clear()
+            left = [sailor for sailor, result, _ in results if self._cramps(result)]
+        orders = [(sailor.command, sailor.trial) for sailor in left]
+        aboard.clear()
+        left.clear()
+        for command, trial in orders:
+            self._alone(command, trial)
+
+    def _sail(self, aboard: list[Sailor]) -> list[tuple[Sailor, Result, float]] | None:
+        """What came of each, and its share of the time; None if each must try for itself, from the version before."""
+        first, job = aboard[0], self._job
+        logs = [job.logs / f"{sailor.command.trial}.log" for sailor in aboard]
+        try:
+            with self._capture(*logs) as turn, contextlib.ExitStack() as stack:
+                for sailor in aboard:
+                    stack.enter_context(self._veiled(sailor.trial))
+                flotilla = job.task.flotilla([sailor.session for sailor in aboard], fast=job.fast)
+                flotilla.turn = turn
+                if isinstance(first.command, RunUnit):
+                    partition, epoch = first.command.partition, first.command.epoch
+                    stream = self._train_stream(first.session, first.trial, partition=partition, epoch=epoch)
+                    last = [isinstance(sailor.command, RunUnit) and sailor.command.last for sailor in aboard]
+                    results = flotilla.train(stream, last=last)
+                else:
+                    stream = self._valid_stream(first.session, first.command.partition)
+                    results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
+        except (Exception, SystemExit) as error:
+            self._entangled = self._entangled or isinstance(error, Entangled)
+            sys.stderr.write(f"hopfleet: {len(aboard)} trials train one by one: {describe(error)}\n")
+            return None
+        for sailor, result in zip(aboard, results, strict=True):
+            if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
+                self._count(sailor.session, result, stream.rows)
+        return list(zip(aboard, results, flotilla.shares, strict=True))
+
+    def _come_home(self, sailor: Sailor, result: Result, share: float, started: float) -> None:
+        command = sailor.command
+        if isinstance(result, Exception):
+            if not self._cramps(result):
+                with self._reporting(command, sailor.trial, started):
+                    raise result
+        elif isinstance(command, RunUnit):
+            self._trained(command, sailor.session, started, sailor.hopped, result, share)
+        else:
+            self._hold(command.trial, Held(sailor.session, command.version))
+            self._evaluated(command, started, result, share)
+
+    def _cramps(self, result: Result) -> bool:
+        """Whether there was no memory for so many at once."""
+        return isinstance(result, Exception) and self._job.task.out_of_memory(result)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
@@ -161,7 +269,7 @@ class Worker:
                 session = self._open(trial)
                 opened = time.perf_counter() - began
                 if self._job.valid is not None:
-                    metrics, _ = self._evaluate_one(session, self._job.valid)
+                    metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
                 found = Finding(tuple(metrics), open_seconds=opened)
                 return self._rehearsed(found, session, trial, batches) if batches else found
@@ -169,9 +277,9 @@ class Worker:
             veil = self._veil(trial)
             return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
 
-    def _evaluate_one(self, session: Session, valid: Dataset) -> tuple[dict[str, RowSum], float]:
+    def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
-        one = _First(1, self._valid_stream(session, valid, 0), VALID_BATCH)
+        one = _First(1, self._valid_stream(session, 0), VALID_BATCH)
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
@@ -184,7 +292,7 @@ class Worker:
             began = time.perf_counter()
             session.train(stream, last=False)
         training = (time.perf_counter() - began) / stream.rows
-        evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session, self._job.valid)[1]
+        evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session)[1]
         try:
             began = time.perf_counter()
             digest, size = self._versions.write(PROBE, 1, 1, session.save, durable=True, size=session.size)
@@ -254,7 +362,7 @@ class Worker:
         room = MEMORY
         for name in reversed(list(self._held)):
             room -= self._held[name].session.size
-            if room < 0 and name != trial:
+            if room < 0 and name != trial and name not in self._sailing:
                 del self._held[name]
 
     def _with_room(self, command: RunUnit | Evaluate, work: Callable[[], Done]) -> Done:
@@ -311,9 +419,10 @@ class Worker:
             drop_last=job.drop_last,
         )
 
-    def _valid_stream(self, session: Session, dataset: Dataset, partition: int) -> Stream:
+    def _valid_stream(self, session: Session, partition: int) -> Stream:
+        assert self._job.valid is not None
         return Stream(
-            dataset,
+            self._job.valid,
             partition,
             task=self._job.task,
             session=session,
@@ -322,9 +431,9 @@ class Worker:
         )
 
     @contextlib.contextmanager
-    def _reporting(self, command: RunUnit | Evaluate, trial: Trial, work: Work) -> Iterator[float]:
+    def _reporting(self, command: RunUnit | Evaluate, trial: Trial, started: float | None = None) -> Iterator[float]:
         """Turn whatever goes wrong into an event, and keep the output."""
-        started = time.time()
+        started = clock.now() if started is None else started
         try:
             with self._capture(self._job.logs / f"{command.trial}.log"), self._veiled(trial):
                 yield started
@@ -332,11 +441,12 @@ class Worker:
             what = (command.trial, command.version, str(error))
             self._emit(VersionLost(*what, self.name, command.attempt, command.saved))
         except (Exception, SystemExit) as error:
+            work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
             advice = ADVICE if self._job.task.out_of_memory(error) else ""
             veil = self._veil(trial)
             reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
-            self._emit(UnitFailed(*where, started, time.time(), reason, trace))
+            self._emit(UnitFailed(*where, started, clock.now(), reason, trace))
 
 
 class _First:

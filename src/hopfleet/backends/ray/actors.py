@@ -37,7 +37,7 @@ from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
 from hopfleet.worker.job import Job
-from hopfleet.worker.logs import captured
+from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.worker import Worker
 
 LOGS = "logs"
@@ -302,17 +302,19 @@ class WorkerActor:
             self._say("Fetched", save)
 
     @contextlib.contextmanager
-    def _captured(self, path: Path) -> Iterator[None]:
-        """Keep output in a file on this node, and send it to the run folder when the work is over."""
-        path.unlink(missing_ok=True)
+    def _captured(self, *paths: Path) -> Iterator[Turn]:
+        """Keep output in files on this node, and send it to the run folder when the work is over."""
+        for path in paths:
+            path.unlink(missing_ok=True)
         try:
-            with captured(path):
-                yield
+            with captured(*paths) as turn:
+                yield turn
         finally:
-            with contextlib.suppress(OSError):
-                printed = path.read_bytes()[-LOG_BYTES:]
-                if printed:
-                    self._say("Printed", (path.name, printed))
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    printed = path.read_bytes()[-LOG_BYTES:]
+                    if printed:
+                        self._say("Printed", (path.name, printed))
 
 
 def _device(device: str, job: Job) -> str:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopfleet import clock
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Place, Setup, WorkerActor, home
 from hopfleet.backends.ray.cluster import Verdict
@@ -275,7 +276,7 @@ class Ray:
         return events
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def close(self, *, kill: bool = False) -> None:
         self._closing = True

@@ -1,8 +1,10 @@
 """Choose how to choose: try the candidates in dry runs, with as much noise as there is, and take what ends first.
 
 A plan kept strictly is best where unit times are known well, and worst where they are not; a rule that looks no further
-than the present is the other way round. How well times are known is learned on the way. So the choice is made again
-when the noise has changed, and with it the plan when workers or trials come or go.
+than the present is the other way round. How well times are known is learned on the way: nobody can tell exact estimates
+from poor ones before some units have ended. Until then match-reserve begins, if a plan made afterwards could still be
+as good as one made now. Then the choice is made again, as whenever the noise has changed, and when workers or trials
+come or go.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hopfleet.scheduler.dryrun import Factor, dry_run, exact, lognormal
+from hopfleet.planner.portfolio import plan
+from hopfleet.scheduler.dryrun import Factor, dry_run, exact, later, lognormal
 from hopfleet.scheduler.floor import Floor, Rule, Start
 from hopfleet.scheduler.plan import Plan, by_start, rotation, strictly
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
-from hopfleet.scheduler.policies.longest_remaining import longest_on_floor
-from hopfleet.scheduler.policies.match_reserve import match_alone, match_and_reserve
+from hopfleet.scheduler.policies.match_reserve import match_and_reserve
 from hopfleet.scheduler.policies.nearly_done import nearly_done
-from hopfleet.scheduler.policies.portfolio import ByPortfolio
+from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
 from hopfleet.scheduler.schedule import Assignment, Schedule
 
 MANY = 64
@@ -30,11 +32,13 @@ SAMPLES = 3
 LAPS = 1
 """Epochs after the current one that a dry run covers."""
 JITTER = 0.05
-"""The noise that a candidate must stand if all units took as long as expected so far."""
+"""The noise that a candidate must stand while it is not known, or slight."""
 EQUAL = 2e-4
 """Candidates whose ratios to the bound differ by no more are equal."""
-CLEAR = 3e-3
+CLEAR = 0.01
 """Dry runs with noise must show a gain of this much over what is chosen, or match-reserve, to be believed."""
+PRICE = 3e-3
+"""As much longer a run may take if nothing is planned before the noise is known."""
 HOPELESS = 0.03
 """Who is behind by this much in the first dry run gets no other."""
 LOOSE = 0.2
@@ -43,6 +47,8 @@ CHANGED = 0.3
 """The choice is made again when the noise has changed by this part of itself ..."""
 SLIGHT = 0.02
 """... unless it is less than this."""
+EXACT = 1e-3
+"""With no more noise than this a plan keeps what it promises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,11 @@ class Auto(Dispatcher):
         self.chosen = MATCH_RESERVE
         self._rule: Rule = match_and_reserve
         self._planner = ByPortfolio()
-        #: What the choice was made on: the mirror's news, the noise, and the units that were left.
+        #: What the choice was made on: the mirror's news, the noise and whether it was known, the units that were left.
         self._news = -1
         self._noise = 0.0
         self._units = 0
+        self._known = False
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         return nearly_done(schedule, rng) if schedule.more_to_come else super().__call__(schedule, rng)
@@ -78,11 +85,10 @@ class Auto(Dispatcher):
             self._news = -1
             return match_and_reserve(floor)
         if self._mirror.news != self._news:
-            self._renew(floor, rng, self._candidates(floor, rng))
+            self._renew(floor, rng, None)
         elif self._noise_changed(floor) or self._strays(floor):
-            candidates = self._candidates(floor, rng)
             # Better to keep a plan that is under way than to make another like it from the middle.
-            self._renew(floor, rng, [self.chosen, *candidates] if len(candidates) > 1 else candidates)
+            self._renew(floor, rng, self.chosen)
         elif self.chosen.plan is not None and not self.chosen.plan.covers(floor):
             self.chosen.plan.extend(floor)
         return self._rule(floor)
@@ -92,6 +98,8 @@ class Auto(Dispatcher):
         workers, done = len(floor.worker_free), self._units - floor.units
         if floor.noise > LOOSE:
             enough = self._noise <= LOOSE and 2 * done >= workers
+        elif floor.noise <= SLIGHT and not self._known:
+            enough = self.chosen.plan is None and _known(floor)
         else:
             enough = done >= 2 * workers and abs(floor.noise - self._noise) > max(CHANGED * self._noise, SLIGHT)
         return enough and floor.units > workers
@@ -101,37 +109,77 @@ class Auto(Dispatcher):
         quarter = len(floor.home) * len(floor.epoch) / 4
         return self.chosen.plan is None and floor.noise <= SLIGHT and self._units - floor.units >= quarter
 
-    def _renew(self, floor: Floor, rng: random.Random, candidates: Sequence[Candidate]) -> None:
-        """Choose among candidates; in doubt, the first."""
+    def _renew(self, floor: Floor, rng: random.Random, kept: Candidate | None) -> None:
+        """Choose again; in doubt, what is ``kept``."""
         self._news, self._noise, self._units = self._mirror.news, floor.noise, floor.units
-        self.chosen = _best(floor, candidates, rng)
+        self._known = _known(floor)
+        self.chosen = self._choice(floor, rng, kept)
         self._rule = self.chosen.rule()
 
-    def _candidates(self, floor: Floor, rng: random.Random) -> list[Candidate]:
+    def _choice(self, floor: Floor, rng: random.Random, kept: Candidate | None) -> Candidate:
         if floor.noise > LOOSE:
-            return [MATCH_RESERVE]
-        ahead, around = Plan(floor, lambda shop: self._planner(shop, rng)), Plan(floor, rotation())
-        return [
-            MATCH_RESERVE,
-            Candidate("match", lambda: match_alone),
-            Candidate("longest-remaining", lambda: longest_on_floor),
-            Candidate("portfolio, strictly", lambda: strictly(ahead), ahead),
-            Candidate("portfolio, as priorities", lambda: by_start(ahead), ahead),
-            Candidate("rotation, strictly", lambda: strictly(around), around),
-        ]
+            return MATCH_RESERVE
+        around = Plan(floor, rotation())
+        turn = Candidate("rotation, strictly", lambda: strictly(around), around)
+        if not self._known:
+            if _drawn(floor, [MATCH_RESERVE, turn], rng, sigma=JITTER, gain=HOPELESS) is turn:
+                return turn
+            if _ratio(floor, MATCH_RESERVE, exact) <= 1 + PRICE:
+                return MATCH_RESERVE
+        candidates = [MATCH_RESERVE]
+        if kept is not None and kept.plan is not None:
+            if not kept.plan.covers(floor, LAPS):
+                kept.plan.extend(floor)
+            if self._exactly(floor, kept):
+                return kept
+            candidates = [kept, MATCH_RESERVE]
+        ahead = Plan(floor, lambda shop: self._planner(shop, rng))
+        strict = Candidate("portfolio, strictly", lambda: strictly(ahead), ahead)
+        if self._exactly(floor, strict):
+            return strict
+        candidates += [strict, Candidate("portfolio, as priorities", lambda: by_start(ahead), ahead), turn]
+        best = _best(floor, candidates, rng)
+        if not self._known and best.plan is not None and _can_wait(floor, best, rng):
+            return MATCH_RESERVE
+        return best
+
+    def _exactly(self, floor: Floor, candidate: Candidate) -> bool:
+        """Whether units take as long as expected, and so a plan that promises the bound will meet it."""
+        return self._known and floor.noise <= EXACT and _ratio(floor, candidate, exact) <= 1 + EQUAL
+
+
+def _known(floor: Floor) -> bool:
+    """Whether enough units have ended to tell how noisy they are."""
+    return 2 * floor.judged >= len(floor.worker_free)
+
+
+def _can_wait(floor: Floor, best: Candidate, rng: random.Random) -> bool:
+    """Whether a plan made when the noise is known would, if there is none, be as good as the best now."""
+    soon = later(floor, match_and_reserve, laps=LAPS, ends=(len(floor.worker_free) + 1) // 2)
+    ahead = Plan(soon, lambda shop: plan(shop, rng, effort=EFFORT))
+    now = dry_run(floor, best.rule(), laps=LAPS)
+    then = soon.now - floor.now + dry_run(soon, strictly(ahead), laps=LAPS).makespan
+    return then <= now.makespan + PRICE * now.bound
 
 
 def _best(floor: Floor, candidates: Sequence[Candidate], rng: random.Random) -> Candidate:
-    if len(candidates) == 1:
-        return candidates[0]
     if floor.noise <= SLIGHT:
         ratios = [_ratio(floor, candidate, exact) for candidate in candidates]
         least = min(ratios)
         candidates = [c for c, ratio in zip(candidates, ratios, strict=True) if ratio <= least + EQUAL]
+        if _known(floor) and floor.noise <= EXACT:
+            candidates = [c for c in candidates if c.plan is not None] or candidates
+            return candidates[0]
         if len(candidates) == 1:
             return candidates[0]
-    sigma = max(floor.noise, JITTER)
     gain = CLEAR if floor.noise > SLIGHT else 0.0
+    return _drawn(floor, candidates, rng, sigma=max(floor.noise, JITTER), gain=gain)
+
+
+def _drawn(
+    floor: Floor, candidates: Sequence[Candidate], rng: random.Random, *, sigma: float, gain: float
+) -> Candidate:
+    """The best in dry runs with noise; the first, unless another is better by ``gain``."""
     totals = [-gain * SAMPLES, *([0.0] * (len(candidates) - 1))]
     remain = list(range(len(candidates)))
     for sample in range(1, SAMPLES + 1):
@@ -140,6 +188,8 @@ def _best(floor: Floor, candidates: Sequence[Candidate], rng: random.Random) -> 
             totals[index] += _ratio(floor, candidates[index], factor)
         least = min(totals[index] for index in remain)
         remain = [index for index in remain if totals[index] <= least + sample * HOPELESS]
+        if len(remain) == 1:
+            break
     return candidates[min(remain, key=totals.__getitem__)]
 
 

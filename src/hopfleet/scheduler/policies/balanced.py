@@ -73,15 +73,16 @@ class Balanced:
                         yield cell
 
     def _outlook(self, schedule: Schedule) -> Outlook:
-        worker_free, trial_free = {}, {}
+        worker_free: dict[str, float] = {}
+        trial_free: dict[str, float] = {}
         for slot in schedule.slots.values():
             unit = slot.unit
             if unit is not None:
-                seconds = 0.0
+                free = slot.started
                 if unit.work is Work.TRAIN:
-                    seconds = self._cells[unit.trial, unit.partition][slot.worker]
-                    trial_free[unit.trial] = slot.started + seconds
-                worker_free[slot.worker] = slot.started + seconds
+                    free += sum(self._cells[each.trial, each.partition][slot.worker] for each in slot.units)
+                    trial_free |= dict.fromkeys((each.trial for each in slot.units), free)
+                worker_free[slot.worker] = free
         return Outlook(schedule.now, worker_free, trial_free, self._left.workers, self._left.trials)
 
     # ------------------------------------------------------------------------------------------ who does what

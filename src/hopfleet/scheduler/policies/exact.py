@@ -8,21 +8,20 @@ may differ. It needs ``hopfleet[solver]``.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Callable, Sequence
 
 from hopfleet.errors import MissingExtra
-from hopfleet.planner.exact import LIMIT, solve
+from hopfleet.planner.exact import LIMIT, installed, solve
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.dryrun import dry_run
 from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.plan import Plan, Planner, strictly
 from hopfleet.scheduler.policies.planned import Mode, Planned
-from hopfleet.scheduler.policies.portfolio import ByPortfolio
+from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
 
-SECONDS = 15.0
+SECONDS = 14.0
 """The solver takes no longer; it stops as soon as it has proven its plan to be optimal."""
 
 Job = Callable[[], Timetable]
@@ -37,7 +36,7 @@ def at_once(job: Job) -> Callable[[], Timetable | None]:
 
 
 def require_solver() -> None:
-    if importlib.util.find_spec("ortools") is None:
+    if not installed():
         raise MissingExtra("OR-tools", "solver")
 
 
@@ -54,7 +53,7 @@ class Exact(Planned):
         require_solver()
         super().__init__(self._sketch, mode)
         self._submit = submit
-        self._portfolio = ByPortfolio()
+        self._portfolio = ByPortfolio(EFFORT)
         #: What the portfolio made of the current epoch, until the solver is asked.
         self._hint: Timetable | None = None
         self._ask: Callable[[], Timetable | None] | None = None

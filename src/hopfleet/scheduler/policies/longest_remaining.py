@@ -8,10 +8,8 @@ then to the one that has been ready for the longest time.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from hopfleet.domain.unit import Unit
-from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
@@ -40,13 +38,3 @@ def partition_for(schedule: Schedule, progress: Progress, slot: Slot) -> int:
         return partition == slot.warm, schedule.owed[partition] / schedule.replicas(partition), -partition
 
     return max(schedule.options(progress, slot), key=urgency)
-
-
-def longest_on_floor(floor: Floor) -> Sequence[Start]:
-    """The same where every partition has one worker, by expected times."""
-    starts: dict[int, int] = {}
-    for worker in sorted(floor.idle_workers, key=lambda worker: (-floor.worker_left[worker], worker)):
-        able = floor.able(worker) - starts.keys()
-        if able:
-            starts[max(able, key=lambda trial: (floor.trial_left[trial], -trial))] = worker
-    return list(starts.items())

@@ -29,7 +29,7 @@ Edge = tuple[float, int, int]
 """A weight, negative, so that the heaviest come first; a trial and a worker."""
 
 
-def match_and_reserve(floor: Floor, critical: float = CRITICAL) -> Sequence[Start]:
+def match_and_reserve(floor: Floor) -> Sequence[Start]:
     """The rule itself; see the top of the file."""
     workers = floor.idle_workers
     if not floor.idle_trials or not workers:
@@ -37,7 +37,7 @@ def match_and_reserve(floor: Floor, critical: float = CRITICAL) -> Sequence[Star
     trial_left, worker_left = floor.trial_left, floor.worker_left
     most = max(max(trial_left), max(worker_left), 1e-300)
     able = {worker: floor.able(worker) for worker in workers}
-    waits: list[Start] = [] if critical < 0 else _reservations(floor, critical)
+    waits = _reservations(floor)
     edges: list[Edge] = []
     # Nobody needs more partners to choose from than there are others who might take them.
     enough = len(workers) + len(waits)
@@ -56,7 +56,7 @@ def match_and_reserve(floor: Floor, critical: float = CRITICAL) -> Sequence[Star
     return [(trial, worker) for trial, worker in chosen.items() if trial in floor.idle_trials and worker in workers]
 
 
-def _reservations(floor: Floor, critical: float) -> list[Start]:
+def _reservations(floor: Floor) -> list[Start]:
     """The pairs of one who is critical and still busy, and one who is idle and can afford to wait."""
     now, trial_left, worker_left = floor.now, floor.trial_left, floor.worker_left
     trial_ends = [left and max(free, now) + left for free, left in zip(floor.trial_free, trial_left, strict=True)]
@@ -64,7 +64,7 @@ def _reservations(floor: Floor, critical: float) -> list[Start]:
     bound = max(max(trial_ends), max(worker_ends), now)
     unit = sum(worker_left) / max(floor.units, 1)
     # The less is known of when units end, the less it is worth to wait for one.
-    late = bound - critical * max(1e-9, 1 - floor.noise / BLIND) * unit
+    late = bound - CRITICAL * max(1e-9, 1 - floor.noise / BLIND) * unit
     rivals = len([end for end in trial_ends if end >= late]) + len([end for end in worker_ends if end >= late]) - 1
     latest = now + PATIENCE * unit / (rivals * rivals) if rivals else math.inf
     bound *= 1 + 1e-12
@@ -80,11 +80,6 @@ def _reservations(floor: Floor, critical: float) -> list[Start]:
         if worker_left[busy] and worker_ends[busy] >= late:
             pairs += [(t, busy) for t in floor.able(busy) if trial_ends[t] + wait <= bound]
     return pairs
-
-
-def match_alone(floor: Floor) -> Sequence[Start]:
-    """Without reservations."""
-    return match_and_reserve(floor, -math.inf)
 
 
 def _matching(edges: list[Edge]) -> dict[int, int]:

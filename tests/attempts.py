@@ -1,0 +1,105 @@
+"""The history of an experiment, attempt by attempt: what counts was asked for, ran last of its kind, and counts once.
+
+It knows messages alone, neither schedule nor controller, so that it cannot share a mistake with them. It reads the
+journals of simulated and of real experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hopfleet.domain import messages as m
+
+
+@dataclass
+class Attempts:
+    """A fold over the messages of an experiment that raises AssertionError at the first that must not be there."""
+
+    partitions: int
+    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla.
+    running: dict[str, dict[int, m.RunUnit | m.Evaluate]] = field(default_factory=dict)
+    last: int = 0
+    #: Per trial, the partitions of the units that count, in order.
+    visits: dict[str, list[int]] = field(default_factory=dict)
+    #: Per trial, the version that it started with, and the saves of the versions that are saved.
+    base: dict[str, int] = field(default_factory=dict)
+    saved: dict[str, dict[int, int]] = field(default_factory=dict)
+    #: Units that ran to their end, and those of them that were rolled back.
+    finished: int = 0
+    undone: int = 0
+
+    def read(self, messages: Iterable[m.Message]) -> Attempts:
+        for message in messages:
+            self.take(message)
+        return self
+
+    def take(self, message: m.Message) -> None:
+        match message:
+            case m.RunStarted():
+                self.running.clear()
+            case m.WorkerLost():
+                self.running.pop(message.worker, None)
+            case m.RunUnit() | m.Evaluate():
+                self._start(message)
+            case m.UnitFinished() | m.Evaluated() | m.UnitFailed():
+                self._end(message)
+            case m.TrialAdded():
+                self.visits[message.trial] = list(message.visits)
+                self.base[message.trial] = len(message.visits)
+                self.saved[message.trial] = {}
+            case m.TrialRolledBack():
+                self._roll_back(message)
+            case m.VersionSaved():
+                assert message.version <= len(self.visits[message.trial]), f"saved before it was made: {message}"
+                self.saved[message.trial][message.version] = message.attempt
+            case m.DropVersion():
+                self._forget(message.trial, message.version, message.attempt)
+            case m.VersionLost():
+                self._forget(message.trial, message.version, message.saved)
+                self._give_up(message)
+            case _:
+                pass
+
+    def _start(self, start: m.RunUnit | m.Evaluate) -> None:
+        assert start.attempt > self.last, f"an attempt twice: {start}"
+        self.last = start.attempt
+        crew = self.running.setdefault(start.worker, {})
+        for other in crew.values():
+            same = (other.flotilla, type(other), other.epoch, other.partition)
+            assert start.flotilla and same == (start.flotilla, type(start), start.epoch, start.partition), (
+                f"two attempts at once: {other}, {start}"
+            )
+        assert start.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
+        twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
+        alone = isinstance(start, m.RunUnit) or any(isinstance(other, m.RunUnit) for other in twins)
+        assert not (twins and alone), f"a model at two places: {twins}, {start}"
+        crew[start.attempt] = start
+
+    def _end(self, end: m.UnitFinished | m.Evaluated | m.UnitFailed) -> None:
+        start = self.running.get(end.worker, {}).pop(end.attempt, None)
+        assert start is not None, f"not an attempt that runs ({self.running.get(end.worker)}): {end}"
+        assert (start.trial, start.epoch, start.partition) == (end.trial, end.epoch, end.partition), f"{start}: {end}"
+        if isinstance(end, m.UnitFinished):
+            assert isinstance(start, m.RunUnit) and end.version == start.version + 1, f"{start}: {end}"
+            assert (end.version - 1) // self.partitions + 1 == end.epoch, f"a wrong epoch: {end}"
+            self.visits[end.trial].append(end.partition)
+            self.finished += 1
+
+    def _give_up(self, lost: m.VersionLost) -> None:
+        """A worker that could not load its model does nothing."""
+        self.running.get(lost.worker or "", {}).pop(lost.attempt, None)
+
+    def _forget(self, trial: str, version: int, attempt: int | None) -> None:
+        """The file of a save is gone; if another one is that version by now, it stays."""
+        if version in self.saved[trial] and self.saved[trial][version] == attempt:
+            del self.saved[trial][version]
+
+    def _roll_back(self, back: m.TrialRolledBack) -> None:
+        visits = self.visits[back.trial]
+        assert back.version < len(visits), f"there is nothing to roll back: {back}"
+        kept = {*self.saved[back.trial], self.base[back.trial]}
+        assert back.version in kept, f"rolled back to what is not saved: {back}"
+        assert not [version for version in kept if version > back.version], f"rolled back too far: {back}"
+        self.undone += len(visits) - back.version
+        del visits[back.version :]

@@ -1,0 +1,111 @@
+"""The attacks in their short forms. ``make chaos`` runs the long ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from attempts import Attempts
+
+from chaos import simulated
+from chaos.__main__ import ATTACKS
+from hopfleet.controller import Controller
+from hopfleet.domain import messages as m
+from hopfleet.scheduler.schedule import Schedule
+
+TESTS = Path(__file__).parent.parent
+
+
+def python(*arguments: str) -> str:
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def test_simulated() -> None:
+    assert "10,000 seeds" in python("chaos.simulated", "--seeds", "0:10000", "--jobs", "2")
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"controller-steps-local"}))
+def test_real(name: str) -> None:
+    python("chaos", "--only", name, "--faults", "20")
+
+
+# -------------------------------------------------------------------------------------- the attacks can find something
+
+
+def found(seeds: int) -> bool:
+    return any(simulated.run([seed]).failed for seed in range(seeds))
+
+
+def test_a_zombie_that_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the number of the attempt, reports of those taken for dead are accepted."""
+    monkeypatch.setattr(Schedule, "accepts", lambda self, worker, unit, attempt: worker in self.slots)
+    assert found(100)
+
+
+def test_a_lost_worker_that_keeps_its_models_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = Schedule.leave
+
+    def kept(self: Schedule, worker: str) -> object:
+        held = [progress for progress in self.trials.values() if progress.holder == worker]
+        unit = leave(self, worker)
+        for progress in held:
+            progress.holder = worker
+        return unit
+
+    monkeypatch.setattr(Schedule, "leave", kept)
+    assert found(100)
+
+
+def test_another_order_after_a_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    roll_back = Schedule.roll_back
+
+    def freely(self: Schedule, trial: str, version: int) -> None:
+        roll_back(self, trial, version)
+        self.trials[trial].forced.clear()
+
+    monkeypatch.setattr(Schedule, "roll_back", freely)
+    assert found(300)
+
+
+def test_what_the_journal_does_not_tell_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that forgets in a crash what was rolled back."""
+    restore = Controller.restore
+
+    def forgetful(self: Controller, messages: list[m.Message]) -> None:
+        restore(self, [message for message in messages if not isinstance(message, m.TrialRolledBack)])
+
+    monkeypatch.setattr(Controller, "restore", forgetful)
+    assert found(300)
+
+
+def test_the_history_is_read_attempt_by_attempt() -> None:
+    added = m.TrialAdded("t0001", 0, {}, 0, 1)
+    start = m.RunUnit("w1", "t0001", 1, 0, 1, 0, False)
+    end = m.UnitFinished("w1", "t0001", 1, 0, 1, 1, 0.0, 1.0)
+    assert Attempts(2).read([added, start, end]).visits == {"t0001": [0]}
+    for wrong in (
+        [added, end],
+        [added, start, end, end],
+        [added, start, start],
+        [added, start, m.WorkerLost("w1", "killed"), end],
+        [added, start, m.RunStarted("test"), end],
+        [added, start, m.RunUnit("w2", "t0001", 1, 1, 2, 0, False)],
+        [added, start, end, m.RunUnit("w1", "t0001", 1, 1, 2, 0, False)],
+        [added, m.VersionSaved("t0001", 1, True, "", 0)],
+        [added, m.TrialRolledBack("t0001", 0)],
+        [added, start, end, m.VersionSaved("t0001", 1, True, "", 0), m.TrialRolledBack("t0001", 0)],
+    ):
+        with pytest.raises(AssertionError):
+            Attempts(2).read(wrong)
