@@ -14,7 +14,7 @@ from benchmarks.row import Row, table
 
 SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
-    *("preview", "control", "faults", "verify"),
+    *("preview", "control", "faults", "verify", "ray"),
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes")
 SEARCHING = ("searching",)

@@ -13,7 +13,7 @@ from benchmarks.__main__ import NAMES
 
 ROOT = Path(__file__).parent.parent
 
-LONG = {"faults", "hop", "memory", "overhead", "preview"}
+LONG = {"faults", "hop", "memory", "overhead", "preview", "ray"}
 """They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
     from hopfleet.backends.local import Local as Local
+    from hopfleet.backends.ray.backend import Ray as Ray
     from hopfleet.backends.simulated import Simulated as Simulated
     from hopfleet.data import Dataset as Dataset
     from hopfleet.data import open_dataset as open_dataset
@@ -93,6 +94,7 @@ _HOMES = {
     "quniform": "hopfleet.domain.space",
     "randint": "hopfleet.domain.space",
     "Random": "hopfleet.search.random",
+    "Ray": "hopfleet.backends.ray.backend",
     "Results": "hopfleet.results",
     "Rule": "hopfleet.search.stopping",
     "sample_from": "hopfleet.domain.space",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.backends import BACKENDS
-from hopfleet.backends.base import Backend
+from hopfleet.backends.base import Backend, Cluster
 from hopfleet.background import in_background
 from hopfleet.controller import Controller
 from hopfleet.data import Dataset, open_dataset, partition
@@ -318,7 +318,8 @@ class Experiment:
             mine, theirs = ", ".join(valid.columns), ", ".join(train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
         for dataset in (train, valid) if valid is not None else (train,):
-            dataset.check(checksums=dataset.size <= VERIFY_BYTES)
+            # The nodes of a cluster check what they fetch.
+            dataset.check(checksums=dataset.size <= VERIFY_BYTES and not self._on_cluster)
         self._check_configs(train)
         return train, valid
 
@@ -449,16 +450,16 @@ class Experiment:
     # ------------------------------------------------------------------------------------------------ running
 
     def _run(self, train: Dataset, valid: Dataset | None, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
+        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         device, devices = self._device()
-        workers, why = self._worker_count(device, devices)
+        workers, why = self._worker_count(backend, device, devices)
         count = f"{workers} worker{'s' if workers > 1 else ''}"
         view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
         if self.policy_name == "exact" and (warning := too_large(min(self.search.trials, MAX_LIVE), len(train))):
             view.warn(warning)
         outline = self._outline(train, valid, workers)
-        versions = Versions(self.folder.checkpoints)
+        versions = backend.versions(self.folder.checkpoints)
         versions.sweep()
-        backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         complete = False
         try:
             backend.start(self._job(train, valid, self.folder, device), workers)
@@ -568,8 +569,8 @@ class Experiment:
         tell("opening the data")
         train, valid = self._data(place)
         device, devices = self._device()
-        workers, why = self._worker_count(device, devices)
         backend = self._another_backend()
+        workers, why = self._worker_count(backend, device, devices)
         if backend.name in IN_TURN:
             workers, why = 1, f"{backend.name} workers take turns"
         outline = self._outline(train, valid, workers)
@@ -609,7 +610,9 @@ class Experiment:
         )
 
     def _another_backend(self) -> Backend:
-        """A backend of the same kind, since each can be started once."""
+        """A backend of the same kind, since each can be started once, but for those of clusters."""
+        if self._on_cluster and not isinstance(self.backend, type):
+            return self.backend
         try:
             backend: Backend = self.backend() if isinstance(self.backend, type) else type(self.backend)()
         except TypeError as error:
@@ -630,17 +633,26 @@ class Experiment:
             f"{type(search).__name__}"
         )
 
+    @property
+    def _on_cluster(self) -> bool:
+        return issubclass(self.backend if isinstance(self.backend, type) else type(self.backend), Cluster)
+
     def _device(self) -> tuple[str, int]:
+        if self._on_cluster:
+            return self.device, 1
         found, count = self.task.devices()
         if self.device == "auto":
             return found, count
         return self.device, count if self.device == found else 1
 
-    def _worker_count(self, device: str, devices: int) -> tuple[int, str]:
+    def _worker_count(self, backend: Backend, device: str, devices: int) -> tuple[int, str]:
         """How many workers, and why."""
         if isinstance(self.workers, int):
             return self.workers, "as asked"
         trials = len(self.points) + self.search.trials
+        if isinstance(backend, Cluster):
+            room, why = backend.offer(device, self.threads)
+            return (room, why) if room <= trials else (trials, "as many as there are trials")
         return choose_workers(this_machine(), device=device, devices=devices, threads=self.threads, trials=trials)
 
     def _probe(self, backend: Backend, batches: int) -> dict[int, Finding]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ATTEMPTS = 4
+"""How often a transfer is tried."""
+
+PAUSE_SECONDS = 0.25
+"""The pause after the first attempt that failed. It doubles with each."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that somebody can cure by making room."""
@@ -57,3 +67,23 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def retried(transfer: Callable[[], T]) -> T:
+    """What ``transfer`` returns, tried again if the network fails; a file that is not there will not appear.
+
+    File systems raise what their libraries raise, so every other exception counts as a failure of the network.
+    """
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return transfer()
+        except Exception as error:
+            if isinstance(error, FileNotFoundError | IsADirectoryError) or denied(error):
+                raise
+            time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+    return transfer()
+
+
+def denied(error: Exception) -> bool:
+    """Whether somebody has no right to a file, or has not said who he is."""
+    return isinstance(error, PermissionError) or "Credentials" in type(error).__name__

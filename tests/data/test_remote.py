@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+from fsspec.registry import _registry
 
 from hopfleet.data import open_dataset
 from hopfleet.errors import DataError, MissingExtra
 
 
-def test_a_missing_file_system_names_what_to_install() -> None:
+def test_a_missing_file_system_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    for protocol in ("s3", "s3a"):
+        monkeypatch.delitem(_registry, protocol, raising=False)
     with pytest.raises(MissingExtra, match=r"hopfleet\[s3\]"):
         open_dataset("s3://bucket/data")
     with pytest.raises(DataError, match=r"gs://bucket/data: needs a package"):

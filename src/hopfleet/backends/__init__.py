@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from hopfleet.backends.inline import Inline
 from hopfleet.backends.local import Local
+from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.simulated import Simulated
 
-BACKENDS: Mapping[str, type[Inline | Local | Simulated]] = {
+BACKENDS: Mapping[str, type[Inline | Local | Ray | Simulated]] = {
     "inline": Inline,
     "local": Local,
+    "ray": Ray,
     "simulated": Simulated,
 }

@@ -11,15 +11,20 @@ events as well.
 
 from __future__ import annotations
 
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.trial import Trial
+from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
 
 
 class Backend(Protocol):
     name: str
+
+    def versions(self, checkpoints: Path) -> Versions:
+        """The saved versions of a run, for the process that runs it. Asked for before ``start``."""
 
     def start(self, job: Job, workers: int) -> None:
         """Begin to start workers. Each shows up as WorkerJoined."""
@@ -53,3 +58,11 @@ class Backend(Protocol):
 
     def close(self, *, kill: bool = False) -> None:
         """Stop all workers; with ``kill`` without waiting for anything."""
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """A backend on several machines. It can be started again after it was closed, and chooses devices by itself."""
+
+    def offer(self, device: str, threads: int) -> tuple[int, str]:
+        """How many workers there is room for, and why."""

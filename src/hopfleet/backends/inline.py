@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
+from pathlib import Path
 
 from hopfleet import clock
 from hopfleet.domain.messages import RELEASED, Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
+from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import copied
 from hopfleet.worker.worker import Worker
@@ -24,6 +26,9 @@ class Inline:
         self._commands: deque[tuple[Command, Trial]] = deque()
         self._workers: dict[str, Worker] = {}
         self._numbers = itertools.count(1)
+
+    def versions(self, checkpoints: Path) -> Versions:
+        return Versions(checkpoints)
 
     def start(self, job: Job, workers: int) -> None:
         self._job = job

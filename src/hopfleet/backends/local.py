@@ -25,9 +25,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
-
-import cloudpickle
 
 from hopfleet import clock
 from hopfleet.backends.vitals import ending, vitals
@@ -49,7 +48,8 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.machine import starvations
-from hopfleet.worker.job import Finding, Job
+from hopfleet.store.versions import Versions
+from hopfleet.worker.job import Finding, Job, pickled
 
 STOPPED_SECONDS = 1.5
 """A worker that has not beaten for so long is taken for dead if its process is stopped or gone."""
@@ -124,9 +124,12 @@ class Local:
         #: How many deaths for want of memory are told already.
         self._starved = starvations()
 
+    def versions(self, checkpoints: Path) -> Versions:
+        return Versions(checkpoints)
+
     def start(self, job: Job, workers: int) -> None:
         self._job = job
-        self._payload = _pickle(job)
+        self._payload = pickled(job)
         self._start_zygote()
         # They are started when somebody first listens: who started them has something to do while the framework loads.
         now = time.monotonic()
@@ -448,16 +451,6 @@ def _verdict(member: Member, now: float) -> str:
             member.ticks, member.worked = found.ticks, now
     idle = now - max(member.heard, member.worked)
     return f"it was silent for {silence:.0f} s" if idle > (SILENCE_SECONDS if member.ready else START_SECONDS) else ""
-
-
-def _pickle(job: Job) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(job))
-    except Exception as error:
-        raise TaskError(
-            f"the task cannot be sent to workers ({error}): keep open files, locks, connections and the like out of "
-            "its attributes; make them in build()"
-        ) from error
 
 
 def _device(job: Job, number: int) -> str:

@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hopfleet.domain.messages import (
     RELEASED,
@@ -31,6 +32,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
+from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
 
 Seconds = Callable[[RunUnit | Evaluate, Trial], float]
@@ -87,6 +89,9 @@ class Simulated:
         self._retired: set[str] = set()
         self._joined: dict[str, WorkerJoined] = {}
         self._names = itertools.count(1)
+
+    def versions(self, checkpoints: Path) -> Versions:
+        return Versions(checkpoints)
 
     def start(self, job: Job | None, workers: int) -> None:
         for number in range(workers):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -24,10 +25,17 @@ MANY = sys.maxsize
 """More trials than workers, whatever the machine."""
 
 
-def doctor() -> int:
+def doctor(
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Look at a Ray cluster too: its nodes, devices and versions.")
+    ] = False,
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="With --ray: where the cluster is; 'auto' looks on this machine.")
+    ] = "auto",
+) -> int:
     """Check the installation and the machine.
 
-    The exit code is 1 if something needed is missing.
+    The exit code is 1 if something needed is missing, or if nodes of a cluster differ.
 
     Example: hopfleet doctor
     """
@@ -48,9 +56,30 @@ def doctor() -> int:
     complaints = [f"{name} is missing" for name in missing]
     if problem:
         complaints.append(f"the home folder is {problem}; set HOPFLEET_HOME to another one")
+    if ray:
+        typer.echo()
+        complaints += _cluster(address)
     typer.echo()
     typer.echo("Needed: " + "; ".join(complaints) if complaints else "All that is needed is here.")
     return 1 if complaints else 0
+
+
+def _cluster(address: str) -> list[str]:
+    """Show what a Ray cluster has; returns what is wrong with it."""
+    from hopfleet.backends.ray.stations import inspect_nodes
+
+    found = inspect_nodes(address)
+    lines, complaints = [], []
+    for node, here, problems in found:
+        gpus = f", {node.gpus:g} GPUs {node.kind}".rstrip() if node.gpus else ""
+        versions = "" if here is None else f"; Python {here.python}, ray {here.packages.get('ray', 'unknown')}"
+        verdict = "; ".join(problems) or "as here"
+        lines.append((node.name, f"{node.cpus:g} CPUs{gpus}, {node.free_cpus:g} free{versions}; {verdict}"))
+        complaints += [f"{node.name}: {problem}" for problem in problems]
+    token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    on, off = "on (token)", "not asked for here; set RAY_AUTH_MODE=token on every node"
+    facts([("nodes", str(len(found))), *lines, ("authentication", on if token else off)])
+    return complaints
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hopfleet.data.cells import Cells, FixedCells, Values
 from hopfleet.data.columns import Column
 from hopfleet.data.files import map_cells
-from hopfleet.data.folders import Folder, LocalFolder, open_folder
+from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
 from hopfleet.data.manifest import FILE, Manifest, read_manifest
 from hopfleet.domain.seeds import derive
 from hopfleet.errors import DataError
@@ -83,6 +83,21 @@ class Dataset:
                 self._folder.verify(part)
             if checksums or isinstance(self._folder, LocalFolder):
                 self._open(index)
+
+    def probe(self) -> None:
+        """Raises a DataError naming the first file that is missing or has the wrong size. Nothing is fetched."""
+        for part in self._manifest.partitions:
+            self._folder.probe(part)
+
+    def fetch(self, partition: int) -> None:
+        """Have a partition on this host, as it was made; of a local data set this reads it."""
+        self._folder.verify(self._manifest.partitions[self._index(partition)])
+
+    def copied(self) -> Dataset:
+        """The same data set, of which this host reads its own copies, made on first use. For a remote one: itself."""
+        if isinstance(self._folder, RemoteFolder):
+            return self
+        return Dataset(RemoteFolder(f"file://{self.url}"), self._manifest)
 
     def order(self, partition: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """The order of the rows of a unit. It depends on seed, epoch and partition only."""

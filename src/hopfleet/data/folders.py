@@ -5,15 +5,18 @@ Both show readers the same few methods: the text of the manifest, and a local pa
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hopfleet.data import manifest
 from hopfleet.data.manifest import PartitionFile
-from hopfleet.errors import DataError, MissingExtra
-from hopfleet.files import digest
+from hopfleet.errors import DataError, MissingExtra, describe
+from hopfleet.files import denied, digest, retried
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
@@ -75,24 +78,29 @@ class RemoteFolder:
     def manifest(self) -> bytes:
         files, path = self.filesystem()
         try:
-            return bytes(files.cat_file(f"{path}/{manifest.FILE}"))
+            return bytes(retried(lambda: files.cat_file(f"{path}/{manifest.FILE}")))
         except FileNotFoundError:
             raise DataError(f"{self._url}: no such folder, or no {manifest.FILE} in it") from None
-        except OSError as error:
-            raise DataError(f"{self._url}: cannot be read ({error})") from error
+        except Exception as error:
+            raise DataError(f"{self._url}: {_why(error)}") from error
 
     def file(self, partition: PartitionFile) -> Path:
         path = cache_folder() / partition.sha256
-        if not path.is_file() or path.stat().st_size != partition.size:
-            self._fetch(partition, path)
+        if not _whole(path, partition):
+            with _locked(path):
+                # Somebody else may have fetched it meanwhile.
+                if not _whole(path, partition):
+                    self._fetch(partition, path)
         return path
 
     def probe(self, partition: PartitionFile) -> None:
         files, path = self.filesystem()
         try:
-            size = files.info(f"{path}/{partition.name}")["size"]
+            size = retried(lambda: files.info(f"{path}/{partition.name}"))["size"]
         except FileNotFoundError:
             self._refuse(partition, "is missing")
+        except Exception as error:
+            raise DataError(f"{self._url}/{partition.name}: {_why(error)}") from error
         if size != partition.size:
             self._refuse(partition, f"has {size} bytes instead of {partition.size}")
 
@@ -124,9 +132,11 @@ class RemoteFolder:
         fetched = Path(name)
         try:
             try:
-                files.get_file(source, name)
+                retried(lambda: files.get_file(source, name))
             except FileNotFoundError:
                 self._refuse(partition, "is missing")
+            except Exception as error:
+                raise DataError(f"{self._url}/{partition.name}: {_why(error)}") from error
             if (size := fetched.stat().st_size) != partition.size:
                 self._refuse(partition, f"has {size} bytes instead of {partition.size}")
             if digest(fetched) != partition.sha256:
@@ -140,6 +150,27 @@ class RemoteFolder:
 
 
 Folder = LocalFolder | RemoteFolder
+
+
+def _whole(path: Path, partition: PartitionFile) -> bool:
+    return path.is_file() and path.stat().st_size == partition.size
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process of this host at a time fetch a file; the lock goes with its holder."""
+    locks = path.parent.parent / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / path.name[:16]).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _why(error: Exception) -> str:
+    """What is wrong with a file system that answers with an error, and what to do."""
+    if denied(error):
+        return f"access is denied ({error}); give credentials the usual way of that file system, on every machine"
+    return f"cannot be read ({describe(error)})"
 
 
 def cache_folder() -> Path:

@@ -108,7 +108,10 @@ class RunFolder:
         """Remove everything of an earlier run. Only for the holder of the lock, which stays."""
         self.definition_file.unlink(missing_ok=True)
         for entry in self.path.iterdir():
-            if entry.is_dir():
+            if entry.is_symlink():  # versions that lie in a shared folder
+                shutil.rmtree(entry.resolve(), ignore_errors=True)
+                entry.unlink()
+            elif entry.is_dir():
                 shutil.rmtree(entry)
             elif entry.name != "lock":
                 entry.unlink()

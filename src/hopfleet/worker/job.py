@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import cloudpickle
+
 from hopfleet.data import Dataset
+from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
 
 
@@ -27,6 +30,17 @@ class Job:
     fast: bool = False
     #: Whether the number of trainable parameters is to be reported as the metric ``params``.
     count_parameters: bool = False
+
+
+def pickled(job: Job) -> bytes:
+    """A job as it travels to workers, with the user's task."""
+    try:
+        return bytes(cloudpickle.dumps(job))
+    except Exception as error:
+        raise TaskError(
+            f"the task cannot be sent to workers ({error}): keep open files, locks, connections and the like out of "
+            "its attributes; make them in build()"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

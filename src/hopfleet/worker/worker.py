@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import shutil
 import sys
 import time
 import traceback
@@ -77,7 +76,8 @@ class Sailor:
 class Worker:
     """One worker on one device. ``emit`` takes its events.
 
-    A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are.
+    A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
+    are those of the job's folder, unless others are given.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Worker:
         *,
         capture: Callable[..., contextlib.AbstractContextManager[Turn]],
         guest: bool,
+        versions: Versions | None = None,
     ) -> None:
         self.name = name
         self._job = job
@@ -96,7 +97,7 @@ class Worker:
         self._emit = emit
         self._capture = capture
         self._guest = guest
-        self._versions = Versions(job.checkpoints)
+        self._versions = versions or Versions(job.checkpoints)
         self._saver = Saver(self._versions, emit, worker=name, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._residence = Residence(lambda: job.task.spare_memory(device))
@@ -313,7 +314,7 @@ class Worker:
             session.load(self._versions.find(PROBE, 1, 1, digest))
             loaded = time.perf_counter()
         finally:
-            shutil.rmtree(self._versions.path(PROBE, 1, 1, durable=True).parent, ignore_errors=True)
+            self._versions.forget(PROBE)
         return replace(
             found,
             seconds_per_row=training,

@@ -1,0 +1,152 @@
+"""Ray: what a cluster adds to a unit, a hop, a start, and the loss of a node.
+
+A cluster of two nodes is started on this machine. The time of a unit of no work, and of a hop of 100 MB, are those of
+``overhead`` and ``hop``, measured alike, within one node and from one to another (whose wire is loopback). A start is
+the time from ``ray.init`` until the first worker has joined, framework import aside: the task needs none. A raylet is
+killed with SIGKILL while a unit runs; it is noticed when the worker is reported lost, and over when the unit is done
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.row import Row, milliseconds
+from benchmarks.runs import scratch, tiny_data, units_of
+from benchmarks.tasks import Freight, NoWork
+from hopfleet.backends.ray.backend import Ray
+from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.testing.backends import job, trial, unit
+
+UNIT_BAR, HOP_BAR, START_BAR, NOTICE_BAR, ELSEWHERE_BAR = 10e-3, 0.15, 2.0, 3.0, 6.0
+
+
+def measure(quick: bool) -> list[Row]:
+    if importlib.util.find_spec("ray") is None:
+        return [Row("ray", "everything", "not measured: Ray is not installed")]
+    with cluster() as nodes:
+        rows = [_start(), *_units(quick), *(_hop(quick, apart) for apart in (False, True))]
+        rows += _loss(nodes)
+    return rows
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Any]:
+    """Two nodes on this machine, which this process has joined."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    memory = {"object_store_memory": 1 << 30}
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **memory})
+    nodes.add_node(num_cpus=2, **memory)
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+def _start() -> Row:
+    """From an initialised Ray to a worker that has joined."""
+    with scratch() as folder, _running(Ray(), folder, 1) as (_, seconds):
+        what = "from ray.init to the first worker, a host for its node included"
+        return Row("ray", what, milliseconds(seconds), "", None, "≤ 2 s", seconds <= START_BAR)
+
+
+@contextlib.contextmanager
+def _running(backend: Ray, folder: Path, workers: int) -> Iterator[tuple[list[WorkerJoined], float]]:
+    made = job(folder)
+    began = time.monotonic()
+    try:
+        backend.start(made, workers)
+        joined: list[WorkerJoined] = []
+        first = 0.0
+        while len(joined) < workers:
+            joined += [event for event in backend.receive(0.25) if isinstance(event, WorkerJoined)]
+            first = first or (time.monotonic() - began if joined else 0.0)
+        yield joined, first
+    finally:
+        backend.close(kill=True)
+
+
+def _units(quick: bool) -> Iterator[Row]:
+    trials, partitions, epochs = (2, 2, 2) if quick else (8, 8, 8)
+    for workers in (1, 2):
+        with scratch() as folder:
+            data = tiny_data(folder, partitions)
+            configs = [{"number": number} for number in range(trials)]
+            units = units_of(
+                NoWork(), data, configs, folder / "run", epochs=epochs, workers=workers, backend=Ray(elastic=False)
+            )
+        starts = sorted(unit.sums["train_began"].mean for _, unit in units)
+        seconds = (starts[-1] - starts[0]) / (len(starts) - 1)
+        hops = sum(unit.hopped for _, unit in units)
+        what = f"{len(units)} units of no work on {workers} worker{'s' * (workers > 1)}, {hops} hops: time per unit"
+        yield Row("ray", what, milliseconds(seconds), "", None, "≤ 10 ms", seconds <= UNIT_BAR)
+
+
+class _Together(Ray):
+    """Both workers on one node, with one partition each."""
+
+    def _choose(self, workers: int) -> Any:
+        nodes, chosen = super()._choose(workers)
+        return nodes, [chosen[0]] * workers
+
+    def _admit(self, member: Any) -> None:
+        station = self._stations[member.node]
+        if station.ready and member.ready and not member.joined:
+            member.joined = True
+            number = sum(other.joined for other in self._members.values()) - 1
+            self._events.append(WorkerJoined(member.name, member.device, (number,)))
+
+
+def _hop(quick: bool, apart: bool) -> Row:
+    hops = 3 if quick else 20
+    config = {"megabytes": 1 if quick else 100, "optimizer": "sgd", "seconds": 0.3}
+    backend = Ray(elastic=False) if apart else _Together(elastic=False)
+    with scratch() as folder:
+        data = tiny_data(folder, 2)
+        units = units_of(Freight(), data, [config], folder / "run", epochs=hops + 1, workers=2, backend=backend)
+    _, *times = [_began(b) - a.sums["train_ended"].mean for (_, a), (_, b) in pairwise(units) if b.hopped]
+    where = "to another node, over loopback" if apart else "to another worker of the node"
+    seconds = median(times)
+    what = f"a model of {config['megabytes']} MB {where}, median of {len(times)}"
+    bar = ("", None) if apart else ("≤ 150 ms", seconds <= HOP_BAR)
+    return Row("ray", what, f"{milliseconds(seconds)} (best {milliseconds(min(times))})", "", None, *bar)
+
+
+def _began(unit: UnitFinished) -> float:
+    return unit.sums["train_began"].mean
+
+
+def _loss(nodes: Any) -> Iterator[Row]:
+    """Kill the raylet of a node with a worker that is at work."""
+    backend = Ray(elastic=False)
+    with scratch() as folder, _running(backend, folder, 2) as (joined, _):
+        (doomed,) = nodes.worker_nodes
+        victim = next(member.name for member in backend._members.values() if member.node == doomed.node_id)
+        other = next(event.worker for event in joined if event.worker != victim)
+        backend.send(unit(victim), trial(seconds=60.0))
+        time.sleep(0.5)
+        began = time.monotonic()
+        os.kill(doomed.all_processes["raylet"][0].process.pid, 9)
+        while not any(isinstance(event, WorkerLost) for event in backend.receive(0.25)):
+            pass
+        noticed = time.monotonic() - began
+        again: RunUnit = unit(other, attempt=2)
+        backend.send(again, trial())
+        while not any(isinstance(event, UnitFinished) for event in backend.receive(0.25)):
+            pass
+        elsewhere = time.monotonic() - began
+    yield Row("ray", "a raylet is killed: noticed", milliseconds(noticed), "", None, "< 3 s", noticed < NOTICE_BAR)
+    what = "the same: its unit done elsewhere, by a worker that was there"
+    yield Row("ray", what, milliseconds(elsewhere), "", None, "< 6 s", elsewhere < ELSEWHERE_BAR)

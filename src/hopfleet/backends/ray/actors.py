@@ -1,0 +1,324 @@
+"""What runs on the nodes: one host per node, and the workers.
+
+A host does for its node what no worker should wait for: it fetches partitions, hands versions to other nodes through
+Ray's object store, and looks after the workers' processes. Its beat tells that the node lives.
+
+A worker obeys in a thread of its own, one command after another; the actor around it only passes commands in and
+events out. Ray restarts nothing and repeats nothing here: that is the controller's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import queue
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from hopfleet.backends.vitals import Vitals, vitals
+from hopfleet.data import Dataset
+from hopfleet.data.folders import cache_folder
+from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import HopfleetError, describe
+from hopfleet.store.cluster import ClusterVersions, Content, Remote
+from hopfleet.version import __version__
+from hopfleet.worker.job import Job
+from hopfleet.worker.logs import Turn, captured
+from hopfleet.worker.worker import Worker
+
+LOGS = "logs"
+LOG_BYTES = 1 << 20
+"""At most so much of what a unit printed, its end, travels to the run folder."""
+
+TAIL_LINES, TAIL_BYTES = 20, 4096
+"""How much of the end of a trial's log is told with the loss of its worker."""
+
+PATIENCE_SECONDS = 0.25
+"""How often to look whether the node is gone from which a version is being fetched."""
+
+PACKAGES = ("hopfleet", "ray", "numpy", "pyarrow", "safetensors", "cloudpickle", "torch")
+"""What must be the same everywhere, if it is installed at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an experiment keeps durable versions: in a folder that all nodes see, or behind a URL."""
+
+    checkpoints: Path
+    url: str = ""
+
+    def versions(self, node: str) -> ClusterVersions:
+        # What is on its way to a URL lies in a folder of the node's own.
+        way = cache_folder().parent / "uploads" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        return ClusterVersions(way if self.url else self.checkpoints, node=node, url=self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A machine, as seen from a process on it."""
+
+    host: str
+    python: str
+    packages: Mapping[str, str]
+    home: tuple[str, str]  #: see ``home``
+    cores: int
+
+
+def about() -> About:
+    packages = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            packages[name] = importlib.metadata.version(name)
+    packages["hopfleet"] = __version__
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return About(socket.gethostname(), platform.python_version(), packages, home(), cores)
+
+
+def home() -> tuple[str, str]:
+    """The machine, and where it keeps partitions that it fetched. Processes with the same home share files."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = socket.gethostname()
+    return boot, str(cache_folder().absolute())
+
+
+def skew(mine: About, theirs: About) -> list[str]:
+    """What differs on another machine and must not."""
+    found = []
+    if theirs.python != mine.python:
+        found.append(f"Python {theirs.python} instead of {mine.python}")
+    for name, version in mine.packages.items():
+        other = theirs.packages.get(name)
+        if other != version:
+            found.append(f"{name} {other or 'is missing'} instead of {version}")
+    return found
+
+
+class Host:
+    """One per node."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def about(self) -> About:
+        return about()
+
+    def beat(self, seconds: float) -> None:
+        """Return after a while: a node that answers lives."""
+        time.sleep(seconds)
+
+    def problems(self, mine: About, datasets: Sequence[Dataset], place: Place, token: str) -> list[str]:
+        """What would go wrong on this node, in words. The token lies in the storage, as a file of that name."""
+        found = skew(mine, about())
+        for dataset in datasets:
+            with _noted(found):
+                dataset.probe()
+        with _noted(found):
+            self._check_storage(place, token)
+        return found
+
+    def _check_storage(self, place: Place, token: str) -> None:
+        """See what the driver wrote, and write what it can see."""
+        answer = f"{token}-{self._node[:12]}"
+        try:
+            if place.url:
+                remote = Remote(place.url)
+                remote.read_text(token)
+                remote.write_text(answer, token)
+            else:
+                (place.checkpoints / token).read_text()
+                (place.checkpoints / answer).write_text(token)
+        except Exception as error:
+            where = place.url or place.checkpoints
+            raise HopfleetError(f"storage {where} is not shared with it ({describe(error)})") from error
+
+    def fetch(self, dataset: Dataset, partitions: Sequence[int], driver: tuple[str, str]) -> None:
+        """Have partitions on this node's disk, whole and as they were made."""
+        here = at_home(dataset, driver)
+        for partition in partitions:
+            here.fetch(partition)
+
+    def content(self, place: Place, trial: str, version: int, attempt: int) -> Content:
+        """A version, for another node."""
+        return place.versions(self._node).content(trial, version, attempt)
+
+    def drop(self, place: Place, trial: str, version: int, attempt: int) -> None:
+        place.versions(self._node).drop(trial, version, attempt)
+
+    def forget(self, place: Place, trial: str) -> None:
+        place.versions(self._node).forget(trial)
+
+    def release(self, place: Place) -> None:
+        place.versions(self._node).release()
+
+    def vitals(self, pid: int) -> Vitals | None:
+        return vitals(pid)
+
+    def kill(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def last_words(self, place: Place, worker: str, trial: str) -> str:
+        """The end of what a trial's code printed on a worker that is lost."""
+        try:
+            with (place.versions(self._node).shared_folder / LOGS / worker / f"{trial}.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+                return "\n".join(log.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
+        except OSError:
+            return ""
+
+
+def at_home(dataset: Dataset, driver: tuple[str, str]) -> Dataset:
+    """A data set as a node reads it: where it lies if that is on the same machine as the driver, else from copies."""
+    return dataset if home() == driver else dataset.copied()
+
+
+@contextlib.contextmanager
+def _noted(found: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except (HopfleetError, OSError) as error:
+        found.append(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is told first."""
+
+    name: str
+    node: str
+    device: str
+    place: Place
+    path: tuple[str, ...]
+    #: The home of the driver.
+    home: tuple[str, str]
+
+
+class WorkerActor:
+    """One worker. All of its own work is done in one thread."""
+
+    def __init__(self, setup: Setup, payload: bytes) -> None:
+        self._setup = setup
+        self._payload = payload
+        self._inbox: queue.SimpleQueue[tuple[str, Any, Any, Any]] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        #: Nodes that are lost: what is being fetched from there will not come.
+        self._gone: set[str] = set()
+        threading.Thread(target=self._work, name="worker", daemon=True).start()
+
+    def tell(self, kind: str, body: Any, trial: Trial | None, parcel: Any) -> None:
+        """Take a command. A parcel holds a reference to the version that it needs, if that is on another node."""
+        if kind == "Gone":
+            self._gone.add(body)
+        else:
+            self._inbox.put((kind, body, trial, parcel))
+
+    def poll(self, seconds: float) -> list[tuple[str, Any]]:
+        """What there is to tell, waiting up to ``seconds`` for the first."""
+        try:
+            told = [self._outbox.get(timeout=seconds)]
+        except queue.Empty:
+            return []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                told.append(self._outbox.get_nowait())
+        return told
+
+    def _say(self, kind: str, body: Any = None) -> None:
+        self._outbox.put((kind, body))
+
+    def _emit(self, event: Event) -> None:
+        self._say("Event", event)
+
+    def _work(self) -> None:
+        setup = self._setup
+        sys.path.extend(entry for entry in setup.path if entry not in sys.path)
+        versions = setup.place.versions(setup.node)
+        logs = versions.shared_folder / LOGS / setup.name
+        try:
+            logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+            job: Job = cloudpickle.loads(self._payload)
+            valid = job.valid and at_home(job.valid, setup.home)
+            job = replace(job, train=at_home(job.train, setup.home), valid=valid)
+            device = _device(setup.device, job)
+            worker = Worker(
+                setup.name,
+                replace(job, logs=logs),
+                device,
+                self._emit,
+                capture=self._captured,
+                guest=False,
+                versions=versions,
+            )
+        except Exception as error:
+            self._say("Unable", describe(error))
+            return
+        del self._payload
+        self._say("Ready", (os.getpid(), device))
+        while True:
+            kind, body, trial, parcel = self._inbox.get()
+            if kind == "Stop":
+                worker.close()
+                shutil.rmtree(logs, ignore_errors=True)
+                self._say("Stopped")
+                return
+            if kind == "Probe":
+                self._say("Finding", worker.probe(trial, body))
+            else:
+                if parcel is not None:
+                    self._unpack(versions, body, parcel)
+                worker.obey(body, trial)
+
+    def _unpack(self, versions: ClusterVersions, command: Command, parcel: Sequence[Any]) -> None:
+        """Fetch a version from another node. If that fails, the worker will not find it, and says so."""
+        import ray
+
+        assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
+        save = (command.trial, command.version, command.saved)
+        content, node = parcel
+        while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
+            if node in self._gone:
+                return
+        try:
+            versions.receive(*save, ray.get(content))
+        except (ray.exceptions.RayError, OSError) as error:
+            sys.stderr.write(f"version {save[1]} of {save[0]} could not be fetched: {describe(error)}\n")
+        else:
+            self._say("Fetched", save)
+
+    @contextlib.contextmanager
+    def _captured(self, *paths: Path) -> Iterator[Turn]:
+        """Keep output in files on this node, and send it to the run folder when the work is over."""
+        for path in paths:
+            path.unlink(missing_ok=True)
+        try:
+            with captured(*paths) as turn:
+                yield turn
+        finally:
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    printed = path.read_bytes()[-LOG_BYTES:]
+                    if printed:
+                        self._say("Printed", (path.name, printed))
+
+
+def _device(device: str, job: Job) -> str:
+    """Ray shows a worker its own GPUs only."""
+    if device == "auto":
+        device = job.task.devices()[0]
+    return "cuda:0" if device == "cuda" else device

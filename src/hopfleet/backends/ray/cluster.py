@@ -1,0 +1,138 @@
+"""The Ray cluster as seen from the driver: how to reach it, and which nodes it has."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+from enum import Enum
+from typing import Any
+
+from hopfleet.backends.ray.placement import Node
+from hopfleet.errors import MissingExtra, UsageError, describe
+
+REACH_SECONDS = 3.0
+"""A cluster that does not answer for so long is not there."""
+
+
+def require_ray() -> Any:
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtra("Ray", "ray")
+    import ray
+
+    return ray
+
+
+def connect(address: str | None) -> bool:
+    """Join a cluster, or start one on this machine; returns False if this process had joined it before.
+
+    Without an address Ray looks for ``RAY_ADDRESS``, then for a cluster on this machine; if none is there, one starts.
+    """
+    ray = require_ray()
+    if ray.is_initialized():
+        _check_same(ray, address)
+        return False
+    if address is not None and address.startswith("ray://"):
+        raise UsageError(
+            f"address={address!r}: Ray's client protocol is not supported; run the script on a node of the cluster, "
+            "e.g. with `ray job submit`"
+        )
+    known = _known_address(address)
+    if known is not None:
+        _check_reachable(address, known)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **_start_options(known))
+    except Exception as error:
+        raise UsageError(
+            f"address={address!r}: no Ray cluster could be joined ({describe(error)}); start one with "
+            "`ray start --head`, or leave address= out to start one on this machine"
+        ) from error
+    return True
+
+
+def nodes() -> list[Node]:
+    """All nodes that are alive, with what is free on each."""
+    ray = require_ray()
+    free = ray._private.state.available_resources_per_node()
+    return [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
+
+
+class Verdict(Enum):
+    """What comes of a connection to a raylet."""
+
+    ANSWERS = ""
+    GONE = "its raylet is gone"
+    UNREACHABLE = "its host cannot be reached"
+
+
+def try_raylet(node: Node, timeout: float = 1.0) -> Verdict:
+    try:
+        with socket.create_connection((node.address, node.port), timeout):
+            return Verdict.ANSWERS
+    except ConnectionRefusedError:
+        return Verdict.GONE
+    except OSError:
+        return Verdict.UNREACHABLE
+
+
+def _node(info: dict[str, Any], free: dict[str, float]) -> Node:
+    total = info["Resources"]
+    kinds = [name.removeprefix("accelerator_type:") for name in total if name.startswith("accelerator_type:")]
+    return Node(
+        id=info["NodeID"],
+        address=info["NodeManagerAddress"],
+        port=info["NodeManagerPort"],
+        cpus=total.get("CPU", 0.0),
+        gpus=total.get("GPU", 0.0),
+        free_cpus=free.get("CPU", 0.0),
+        free_gpus=free.get("GPU", 0.0),
+        kind=", ".join(kinds),
+    )
+
+
+def _check_same(ray: Any, address: str | None) -> None:
+    joined = ray.get_runtime_context().gcs_address
+    if address not in (None, "auto", "local", joined):
+        raise UsageError(
+            f"address={address!r}: this process has joined the cluster at {joined}; call ray.shutdown() first"
+        )
+
+
+def _known_address(address: str | None) -> str | None:
+    """Where a cluster should be, as far as anybody says; None if one is to be started."""
+    if address not in (None, "auto"):
+        return None if address == "local" else address
+    if os.environ.get("RAY_ADDRESS"):
+        return None if os.environ["RAY_ADDRESS"] == "local" else os.environ["RAY_ADDRESS"]
+    # Ray keeps the address of the last cluster on this machine in a file, also when that cluster is long gone.
+    with contextlib.suppress(Exception):
+        from ray._private.utils import read_ray_address
+
+        found: str | None = read_ray_address()
+        if found and (address == "auto" or not _unreachable(found)):
+            return found
+    return None
+
+
+def _start_options(known: str | None) -> dict[str, Any]:
+    return {} if known is not None else {"include_dashboard": False}
+
+
+def _check_reachable(address: str | None, known: str) -> None:
+    if why := _unreachable(known):
+        raise UsageError(
+            f"address={address or known!r}: nothing answers at {known} ({why}); is the cluster running, and its port "
+            "(6379 by default) open to this machine?"
+        )
+
+
+def _unreachable(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        return "must be 'auto' or HOST:PORT"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS):
+            return ""
+    except OSError as error:
+        return describe(error)

@@ -1,0 +1,187 @@
+"""Nodes in use: each has a host, which serves one experiment after the other, and answers for its node."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.backends.ray import cluster
+from hopfleet.backends.ray.actors import About, Host, Place, about, skew
+from hopfleet.backends.ray.placement import Node
+from hopfleet.errors import UsageError, WorkersLost, describe
+from hopfleet.store.cluster import Remote
+from hopfleet.worker.job import Job
+
+START_SECONDS = 120.0
+"""A process of Ray that is not there after so long will not come."""
+
+TRY_SECONDS = 0.7
+"""How often to try a node's raylet. Processes on a node go on for a while without it, and Ray is slow to notice."""
+
+ANSWER_SECONDS = 30.0
+"""How long to wait for what a node says of itself."""
+
+GROUPS = {"beat": 1, "files": 4}
+
+_HOSTS: dict[tuple[str, str], Any] = {}
+"""The hosts of this process, by Ray's job and node. They stay for the next experiment."""
+
+
+@dataclass(slots=True)
+class Station:
+    """A node in use."""
+
+    node: Node
+    host: Any
+    #: How many workers may be there.
+    room: int
+    partitions: tuple[int, ...]
+    heard: float
+    #: It has its partitions.
+    ready: bool = False
+    #: When its raylet was last tried, and what is wrong with it.
+    tried: float = 0.0
+    verdict: cluster.Verdict = cluster.Verdict.ANSWERS
+    #: Somebody is trying it now.
+    trying: bool = False
+
+    def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
+        """A reference to what the host will answer."""
+        return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
+
+    def try_raylet(self) -> None:
+        """Find out, in the background, whether the node answers at all."""
+        now = time.monotonic()
+        if self.trying or now - self.tried < TRY_SECONDS:
+            return
+        self.trying, self.tried = True, now
+
+        def attempt() -> None:
+            self.verdict = cluster.try_raylet(self.node)
+            self.trying = False
+
+        threading.Thread(target=attempt, daemon=True, name="hopfleet-raylet").start()
+
+
+def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
+    ray = cluster.require_ray()
+    key = (ray.get_runtime_context().get_job_id(), node.id)
+    if key not in _HOSTS:
+        actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=GROUPS)(Host)
+        _HOSTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
+    # It may take a while before it answers for the first time.
+    return Station(node, _HOSTS[key], room, partitions, time.monotonic() + START_SECONDS)
+
+
+def close_station(station: Station) -> None:
+    """Never use its host again: it is gone, or of no use."""
+    for key in [key for key, host in _HOSTS.items() if host is station.host]:
+        del _HOSTS[key]
+    end(station.host)
+
+
+def check_stations(stations: Sequence[Station], job: Job, place: Place) -> None:
+    """Refuse to begin if anything is wrong with any node."""
+    ray = cluster.require_ray()
+    token = Token(place)
+    try:
+        answers: list[list[str]] = ray.get([token.ask(station, job) for station in stations], timeout=START_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
+    finally:
+        token.remove()
+    problems = [
+        f"{station.node.name}: {problem}" for station, found in zip(stations, answers, strict=True) for problem in found
+    ]
+    if problems:
+        raise UsageError(
+            f"some nodes cannot work: {'; '.join(problems)}. Data sets and storage must be reachable from every node, "
+            "by a shared folder or a URL, and all nodes must have the same packages"
+        )
+
+
+class Token:
+    """A file in the storage for nodes to find, and those that they write in answer."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._names = [f".shared-{uuid.uuid4().hex[:12]}"]
+        self._remote = Remote(place.url) if place.url else None
+        try:
+            if self._remote is not None:
+                self._remote.write_text(self._names[0], self._names[0])
+            else:
+                place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+                (place.checkpoints / self._names[0]).write_text(self._names[0])
+        except Exception as error:
+            where = place.url or str(place.checkpoints)
+            raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
+
+    def ask(self, station: Station, job: Job) -> Any:
+        """A reference to what is wrong with a node, in words."""
+        self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
+        datasets = [dataset for dataset in (job.train, job.valid) if dataset is not None]
+        return station.call("problems", about(), datasets, self._place, self._names[0])
+
+    def remove(self) -> None:
+        with contextlib.suppress(Exception):
+            for name in self._names:
+                if self._remote is not None:
+                    self._remote.remove(name)
+                else:
+                    (self._place.checkpoints / name).unlink(missing_ok=True)
+
+
+def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:
+    """The nodes of a cluster, what a process on each says of it, and how it differs from this machine."""
+    ours = cluster.connect(address)
+    ray = cluster.require_ray()
+    try:
+        stations = [open_station(node, 0, ()) for node in cluster.nodes()]
+        found: list[tuple[Node, About | None, list[str]]] = []
+        for station, asked in [(station, station.call("about")) for station in stations]:
+            try:
+                here = ray.get(asked, timeout=ANSWER_SECONDS)
+                found.append((station.node, here, skew(about(), here)))
+            except ray.exceptions.RayError as error:
+                found.append((station.node, None, [f"does not answer ({explain(error)})"]))
+        return found
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def on(node: str) -> Any:
+    """Ray's words for: there and nowhere else."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def end(actor: Any) -> None:
+    ray = cluster.require_ray()
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        ray.kill(actor, no_restart=True)
+
+
+def own_fault(error: Exception) -> bool:
+    """Whether a call failed by itself, rather than because its actor is gone."""
+    return isinstance(getattr(error, "cause", None), Exception)
+
+
+def explain(error: Exception) -> str:
+    """What Ray says of a failure, in one line, without its advice."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return str(cause)
+    lines = [line.strip() for line in str(error).splitlines()]
+    facts = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
+    said = " ".join(line for line in lines if line and not line.startswith(facts)) or type(error).__name__
+    detail = re.search(r"Worker exit detail: (.*?)(?: Some common causes.*)?$", said)
+    return f"its process ended: {detail[1]}" if detail else said[:500]

@@ -1,0 +1,215 @@
+"""Model versions of an experiment on several machines.
+
+Each node hands versions over in shared memory of its own, so a hop within a node is what it is on one machine. Durable
+versions lie in a folder that all nodes see, or behind an fsspec URL: then a node writes them to its own disk, uploads
+them, and keeps no copy; the process that runs the experiment fetches what is left when all is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
+from hopfleet.files import retried
+from hopfleet.store.versions import OURS, Versions, check
+
+Content = npt.NDArray[np.uint8]
+
+
+class ClusterVersions(Versions):
+    """The versions as one node sees them, or with ``node=""`` the process that runs the experiment."""
+
+    def __init__(self, checkpoints: Path, *, node: str = "", url: str = "") -> None:
+        super().__init__(checkpoints)
+        self.shared_folder = self.shared_folder.with_name(f"{self.shared_folder.name}-{node[:12] or 'driver'}")
+        self._node = node
+        self._remote = Remote(url) if url else None
+
+    def write(
+        self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int
+    ) -> tuple[str, int]:
+        saved = super().write(trial, version, attempt, write, durable=durable, size=size)
+        if durable and self._remote is not None:
+            path = self.path(trial, version, attempt, durable=True)
+            try:
+                self._remote.upload(path, self._name(path))
+            finally:
+                path.unlink()
+        return saved
+
+    def find(self, trial: str, version: int, attempt: int | None, expected: str = "") -> Path:
+        if self._remote is None or attempt is None:
+            return super().find(trial, version, attempt, expected)
+        try:
+            return super().find(trial, version, attempt, expected)
+        except CheckpointError:
+            durable = self.path(trial, version, attempt, durable=True)
+            # A node needs it now and not again; the run folder is where it is to stay.
+            target = self.path(trial, version, attempt, durable=not self._node)
+            self._remote.download(self._name(durable), target)
+            check(target, expected)
+            return target
+
+    def keep(self, trial: str, version: int, attempt: int, saved: int | None, expected: str = "") -> tuple[str, int]:
+        return self._uploaded(super().keep(trial, version, attempt, saved, expected), trial, version, attempt)
+
+    def copy(
+        self, parent: str, version: int, saved: int | None, trial: str, attempt: int, expected: str = ""
+    ) -> tuple[str, int]:
+        copied = super().copy(parent, version, saved, trial, attempt, expected)
+        return self._uploaded(copied, trial, version, attempt)
+
+    def _uploaded(self, saved: tuple[str, int], trial: str, version: int, attempt: int) -> tuple[str, int]:
+        if self._remote is not None:
+            path = self.path(trial, version, attempt, durable=True)
+            self._remote.upload(path, self._name(path))
+            if self._node:
+                path.unlink()
+        return saved
+
+    def drop(self, trial: str, version: int, attempt: int) -> None:
+        super().drop(trial, version, attempt)
+        if self._remote is not None and not self._node:
+            self._remote.remove(self._name(self.path(trial, version, attempt, durable=True)))
+
+    def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
+        needed = list(needed)
+        super().tidy(needed)
+        if self._remote is not None:
+            kept = {self._name(self.path(*name, durable=True)) for name in needed}
+            for name in self._remote.names():
+                if name not in kept and OURS.fullmatch(name):
+                    self._remote.remove(name)
+
+    def forget(self, trial: str) -> None:
+        super().forget(trial)
+        if self._remote is not None:
+            self._remote.remove(trial)
+
+    def gather(self) -> None:
+        """Fetch all durable versions that are behind a URL into the run folder."""
+        if self._remote is not None:
+            for name in self._remote.names():
+                if not (self.durable_folder / name).is_file():
+                    self._remote.download(name, self.durable_folder / name)
+
+    def content(self, trial: str, version: int, attempt: int) -> Content:
+        """The bytes of a version that lies in this node's shared memory."""
+        path = super().find(trial, version, attempt)
+        try:
+            return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+
+    def receive(self, trial: str, version: int, attempt: int, content: Content) -> None:
+        """Put a version that came from another node into shared memory."""
+        size = content.nbytes
+        super().write(trial, version, attempt, lambda path: _fill(path, content), durable=False, size=size)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.durable_folder).as_posix()
+
+
+class Remote:
+    """A folder of files behind an fsspec URL."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self.url = url.rstrip("/")
+        try:
+            self._files, path = fsspec.core.url_to_fs(self.url)
+        except ImportError as error:
+            if url.startswith(("s3://", "s3a://")):
+                raise MissingExtra("s3fs", "s3") from error
+            raise UsageError(f"storage={url!r}: needs a package that is not installed ({error})") from error
+        except ValueError as error:
+            raise UsageError(f"storage={url!r}: cannot be opened ({error})") from error
+        self._path = str(path).rstrip("/")
+
+    def upload(self, path: Path, name: str) -> None:
+        """An object appears whole; where a file could be seen half written, it is written beside and moved."""
+        target = f"{self._path}/{name}"
+
+        def put() -> None:
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            if _renames(self._files):
+                beside = f"{target}.{os.uname().nodename}.{os.getpid()}"
+                self._files.put_file(str(path), beside)
+                self._files.mv(beside, target)
+            else:
+                self._files.put_file(str(path), target)
+
+        try:
+            retried(put)
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(f"{self.url}/{name}: {describe(error)}") from error
+
+    def download(self, name: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            retried(lambda: self._files.get_file(f"{self._path}/{name}", str(beside)))
+            beside.replace(target)
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.url}/{name}: is not there") from None
+        except Exception as error:
+            raise CheckpointError(f"{self.url}/{name}: cannot be fetched ({describe(error)})") from error
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm(f"{self._path}/{name}", recursive=True)
+
+    def names(self) -> list[str]:
+        """All files, by their paths below the folder."""
+        self._files.invalidate_cache()
+        found: list[str] = self._files.find(self._path)
+        return [path.removeprefix(self._path).lstrip("/") for path in found if path.endswith(".safetensors")]
+
+    def write_text(self, name: str, text: str) -> None:
+        self._files.makedirs(self._path, exist_ok=True)
+        retried(lambda: self._files.pipe_file(f"{self._path}/{name}", text.encode()))
+
+    def read_text(self, name: str) -> str:
+        return bytes(retried(lambda: self._files.cat_file(f"{self._path}/{name}"))).decode()
+
+
+def _renames(files: Any) -> bool:
+    protocols = [files.protocol] if isinstance(files.protocol, str) else files.protocol
+    return bool({"file", "local", "hdfs", "sftp", "smb"} & set(protocols))
+
+
+def _fill(path: Path, content: Content) -> None:
+    """Write over what is there, which is quicker than new memory, and cut off the rest."""
+    piece = memoryview(content)  # type: ignore[arg-type]
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        while piece:
+            piece = piece[os.write(descriptor, piece) :]
+        os.ftruncate(descriptor, content.nbytes)
+    finally:
+        os.close(descriptor)
+
+
+def link_storage(checkpoints: Path, storage: Path) -> None:
+    """Let the checkpoints of a run folder lie in a shared folder: everybody who looks there finds them."""
+    storage.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if checkpoints.is_symlink() or checkpoints.resolve() == storage.resolve():
+        return
+    if checkpoints.is_dir():
+        for entry in checkpoints.iterdir():
+            shutil.move(entry, storage / entry.name)
+        checkpoints.rmdir()
+    checkpoints.symlink_to(storage, target_is_directory=True)

@@ -1,0 +1,275 @@
+"""Workers on a real Ray cluster of three nodes, all on this machine. It is started once for all tests here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopfleet as hop
+import hopfleet.demo
+from hopfleet.backends.base import Backend
+from hopfleet.backends.ray import stations
+from hopfleet.backends.ray.backend import Ray
+from hopfleet.backends.vitals import vitals
+from hopfleet.cli.doctor import doctor
+from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.files import digest
+from hopfleet.store.journal import Journal
+from hopfleet.testing.backends import BackendSuite, job, wait_for, wait_for_any
+from hopfleet.worker.job import Job
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+#: Nodes have the environment that they are started with.
+S3 = {
+    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}",
+    "AWS_ACCESS_KEY_ID": "somebody",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    """Three nodes of two CPUs each, which this process has joined."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
+        patch.setenv("RAY_worker_niceness", "0")  # or they wait for whatever else runs on this machine
+        for name, value in S3.items():
+            patch.setenv(name, value)
+        ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        for _ in range(2):
+            started.add_node(num_cpus=2)
+        ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+        yield started
+        ray.shutdown()
+        started.shutdown()
+
+
+class TestRay(BackendSuite):
+    def make(self) -> Backend:
+        return Ray()
+
+    @pytest.fixture(autouse=True)
+    def long(self, request: pytest.FixtureRequest) -> None:
+        """The worker itself is the same everywhere; what is about the way to it is tested each time."""
+        if request.node.originalname not in ALWAYS and not os.environ.get("HOPFLEET_LONG"):
+            pytest.skip("HOPFLEET_LONG=1 runs it")
+
+
+ALWAYS = {
+    "test_a_saved_version_hops_to_another_worker",
+    "test_a_released_worker_saves_and_goes_for_good",
+    "test_a_stopped_worker_gives_up_and_is_replaced",
+    "test_a_version_that_is_not_there_is_reported",
+    "test_killing_leaves_nothing_behind",
+}
+
+
+def demo(name: str, backend: Any, data: Any = None) -> hop.Experiment:
+    """The demo with fewer epochs, in an order that depends on nothing but its seed."""
+    train, valid = hopfleet.demo.data()
+    return hop.Experiment(
+        hopfleet.demo.Digits(),
+        **(data or {"train": train, "valid": valid}),
+        space=hopfleet.demo.SPACE,
+        search=hop.Random(trials=5, max_epochs=2),
+        metric="accuracy",
+        mode="max",
+        partitions=4,
+        order="fixed",
+        name=name,
+        backend=backend,
+        workers=3,
+        device="cpu",
+    )
+
+
+def fingerprints(results: hop.Results) -> dict[str, str]:
+    return {trial.id: digest(trial.last_checkpoint) for trial in results.trials}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the demo comes to on this machine alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPFLEET_HOME", str(tmp_path_factory.mktemp("alone")))
+        return fingerprints(demo("alone", "local").fit(quiet=True))
+
+
+def test_a_cluster_gives_the_same_bits(alone: dict[str, str]) -> None:
+    results = demo("cluster", "ray").fit(quiet=True)
+    assert fingerprints(results) == alone
+    joined = messages(results, WorkerJoined)
+    assert sorted(p for worker in joined for p in worker.partitions) == [0, 1, 2, 3]
+    assert any(unit.hopped for unit in messages(results, UnitFinished))
+
+
+def test_what_is_killed_changes_nothing(cluster: Any, alone: dict[str, str]) -> None:
+    """A worker dies, a node is lost and another one joins, all in one run."""
+    backend = Shaken(cluster)
+    results = demo("shaken", backend).fit(quiet=True)
+    assert fingerprints(results) == alone
+    died, *_, with_node = messages(results, WorkerLost)
+    assert "node" not in died.reason
+    assert "its raylet is gone" in with_node.reason
+    assert any(unit.worker in backend.newcomers for unit in messages(results, UnitFinished))
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_a_run_whose_driver_failed_goes_on_elsewhere(alone: dict[str, str]) -> None:
+    with pytest.raises(RuntimeError, match="the driver fails"):
+        demo("resumed", Failing()).fit(quiet=True)
+    stations._HOSTS.clear()  # as in another process
+    assert fingerprints(demo("resumed", "ray").fit(quiet=True)) == alone
+
+
+class Failing(Ray):
+    """Fails after some units."""
+
+    finished = 0
+
+    def receive(self, timeout: float) -> list[Event]:
+        events = super().receive(timeout)
+        self.finished += sum(isinstance(event, UnitFinished) for event in events)
+        if self.finished > 10:
+            raise RuntimeError("the driver fails")
+        return events
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_data_and_versions_behind_a_url(alone: dict[str, str], own_home: Path) -> None:
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=int(S3["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+    server.start()
+    try:
+        s3fs.S3FileSystem().mkdir("bucket")
+        train, valid = hopfleet.demo.data()
+        hop.partition(train, "s3://bucket/train", partitions=4)
+        hop.partition(valid, "s3://bucket/valid", partitions=1)
+        data = {"train": "s3://bucket/train", "valid": "s3://bucket/valid"}
+        results = demo("remote", Ray(storage="s3://bucket/runs"), data=data).fit(quiet=True)
+        assert fingerprints(results) == alone
+        assert not (own_home / "remote" / "checkpoints").is_symlink()
+    finally:
+        server.stop()
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_path: Path) -> None:
+    results = demo("shared", Ray(storage=tmp_path / "mounted")).fit(quiet=True)
+    assert fingerprints(results) == alone
+    assert (own_home / "shared" / "checkpoints").resolve().parent == tmp_path / "mounted"
+    assert not list(tmp_path.glob("mounted/*/.shared-*")), "nothing is left of the check"
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -> None:
+    backend = Ray()
+    try:
+        backend.start(job(tmp_path), 1)
+        (joined,) = wait_for(backend, WorkerJoined)
+        pid = backend._members[joined.worker].pid
+        os.kill(pid, signal.SIGSTOP)
+        lost, again = wait_for_any(backend, 2)
+        assert (lost.worker, again.worker) == ("w1", "w2")
+        assert "SIGSTOP" in lost.reason
+        assert not Path(f"/proc/{pid}").exists() or vitals(pid).gone  # type: ignore[union-attr]
+    finally:
+        backend.close(kill=True)
+
+
+def refused(backend: Ray, job: Job, workers: int) -> str:
+    try:
+        with pytest.raises(hop.HopfleetError) as error:
+            backend.start(job, workers)
+        return str(error.value)
+    finally:
+        backend.close(kill=True)
+
+
+def test_more_workers_than_fit(tmp_path: Path) -> None:
+    said = refused(Ray(), job(tmp_path), 99)
+    assert re.match(r"workers=99: only 6 fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
+
+
+def test_what_nodes_cannot_reach_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """What is in the memory of this process is nowhere else."""
+    fine = job(tmp_path)
+    hop.partition({"x": [1.0, 2.0]}, "memory://elsewhere", partitions=1)
+    said = refused(Ray(), replace(fine, train=hop.open_dataset("memory://elsewhere")), 1)
+    assert re.match(r"some nodes cannot work: .*memory://elsewhere/part-00000.arrow: is missing", said)
+    said = refused(Ray(storage="memory://kept"), fine, 1)
+    assert re.match(r"some nodes cannot work: .*storage memory://kept/.* is not shared", said)
+
+
+def test_doctor_sees_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(ray=True) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"2 CPUs, [0-9.]+ free; Python \S+, ray \S+; as here", shown)) == 3
+    assert "authentication" in shown
+
+
+def messages(results: hop.Results, kind: type) -> list[Any]:
+    with contextlib.closing(Journal(results.folder.journal_file)) as journal:
+        return [message for _, _, message in journal.read() if isinstance(message, kind)]
+
+
+class Shaken(Ray):
+    """Kills a worker, then a raylet, then adds a node, each after some units, and waits until that is noticed."""
+
+    def __init__(self, cluster: Any) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._finished = 0
+        #: Workers on the node that was added.
+        self.newcomers: set[str] = set()
+
+    def receive(self, timeout: float) -> list[Event]:
+        events = super().receive(timeout)
+        before, self._finished = self._finished, self._finished + sum(isinstance(e, UnitFinished) for e in events)
+        if before < 3 <= self._finished:
+            victim = next(member for member in self._members.values() if member.joined)
+            os.kill(victim.pid, signal.SIGKILL)
+            events += self._until(WorkerLost)
+        if before < 8 <= self._finished:
+            used = {member.node for member in self._members.values() if member.joined}
+            node = next(node for node in self._cluster.worker_nodes if node.node_id in used)
+            self._cluster.remove_node(node, allow_graceful=False)
+            events += self._until(WorkerLost)
+        if before < 16 <= self._finished:
+            node = self._cluster.add_node(num_cpus=2)
+            while not self.newcomers:
+                events += super().receive(0.25)
+                here = [member for member in self._members.values() if member.node == node.node_id]
+                self.newcomers = {member.name for member in here if member.joined}
+        return events
+
+    def _until(self, kind: type) -> list[Event]:
+        events: list[Event] = []
+        while not any(isinstance(event, kind) for event in events):
+            events += super().receive(0.25)
+        return events

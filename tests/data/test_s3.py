@@ -1,0 +1,136 @@
+"""Data sets and model versions on a real S3 server, on this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopfleet as hop
+from hopfleet import files
+from hopfleet.errors import CheckpointError, DataError
+from hopfleet.store.cluster import ClusterVersions
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto.server")
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    started = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    started.start()
+    host, port = started.get_host_and_port()
+    yield f"http://{host}:{port}"
+    started.stop()
+
+
+@pytest.fixture
+def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a bucket, with credentials in the environment, as people have them."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setattr(files, "PAUSE_SECONDS", 0.01)
+    s3fs.S3FileSystem.clear_instance_cache()
+    store = s3fs.S3FileSystem()
+    store.mkdir("data")
+    yield "s3://data"
+    store.rm("data", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_data_set_is_written_and_fetched(bucket: str) -> None:
+    hop.partition({"x": np.arange(20)}, f"{bucket}/set", partitions=2)
+    opened = hop.open_dataset(f"{bucket}/set")
+    opened.check(checksums=True)
+    found = np.concatenate([batch["x"] for part in range(2) for batch in opened.batches(part, batch_size=4)])
+    assert sorted(found) == list(range(20))
+
+
+def test_what_is_missing_is_named(bucket: str) -> None:
+    import s3fs
+
+    with pytest.raises(DataError, match=r"s3://data/nothing: no such folder, or no manifest.json in it"):
+        hop.open_dataset(f"{bucket}/nothing")
+    hop.partition({"x": np.arange(20)}, f"{bucket}/set", partitions=2)
+    s3fs.S3FileSystem().rm("data/set/part-00001.arrow")
+    with pytest.raises(DataError, match=r"s3://data/set/part-00001.arrow: is missing"):
+        hop.open_dataset(f"{bucket}/set").probe()
+
+
+def test_without_credentials(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(DataError, match=r"s3://data/set: .*credentials"):
+        hop.open_dataset(f"{bucket}/set")
+
+
+def test_a_transfer_that_breaks_off_is_tried_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hop.partition({"x": np.arange(20)}, f"{bucket}/set", partitions=1)
+    opened = hop.open_dataset(f"{bucket}/set")
+    calls: list[float] = []
+    monkeypatch.setattr(files.time, "sleep", calls.append)
+    broken = [ConnectionResetError("broken off"), ValueError("whatever a library raises")]
+    store, _ = opened._folder.filesystem()  # type: ignore[union-attr]
+    get = store.get_file
+
+    def get_file(*arguments: object, **options: object) -> object:
+        if broken:
+            raise broken.pop()
+        return get(*arguments, **options)
+
+    monkeypatch.setattr(store, "get_file", get_file)
+    opened.fetch(0)
+    assert calls == [0.01, 0.02]
+
+
+def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) -> None:
+    url = f"{bucket}/kept/run"
+    first, second = (ClusterVersions(tmp_path / name, node=name, url=url) for name in ("n1", "n2"))
+    driver = ClusterVersions(tmp_path / "run", url=url)
+    digest, size = first.write("t0001", 4, 7, lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    assert (size, files.digest(second.find("t0001", 4, 7, digest))) == (4, digest)
+    assert not list((tmp_path / "n1").rglob("*.safetensors")), "no copy is kept"
+    first.receive("t0002", 1, 8, np.frombuffer(b"one", np.uint8))
+    assert first.content("t0002", 1, 8).tobytes() == b"one"
+    assert first.keep("t0002", 1, 9, 8)[1] == 3
+    assert driver.copy("t0001", 4, 7, "t0003", 10) == (digest, 4)
+    assert second.find("t0003", 4, 10, digest).read_bytes() == b"four"
+    third = ClusterVersions(tmp_path / "n3", node="n3", url=url)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        third.find("t0003", 4, 10, "another digest")
+    for versions in (driver, second):
+        versions.drop("t0001", 4, 7)
+    with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
+        second.find("t0001", 4, 7)
+    driver.tidy([("t0002", 1, 9)])
+    driver.gather()
+    assert [path.name for path in (tmp_path / "run").rglob("*.safetensors")] == ["v00001-9.safetensors"]
+    assert driver.path("t0002", 1, 9, durable=True).read_bytes() == b"one"
+    for versions in (first, second, third, driver):
+        versions.release()
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
+    import s3fs
+
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        with pytest.raises(DataError, match=r"s3://data/set: cannot be read"):
+            hop.open_dataset("s3://data/set")
