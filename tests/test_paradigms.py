@@ -212,7 +212,7 @@ def test_the_same_model_gets_the_same_accuracy_alone_and_together(ran: Ran) -> N
 
 def test_a_host_keeps_what_its_paradigm_says(ran: Ran) -> None:
     part = (ran.folder / "train" / "part-00000.arrow").stat().st_size
-    files = [path for path in (ran.folder / "host0" / "data" / "train").glob("part-*")]
+    files = list((ran.folder / "host0" / "data" / "train").glob("part-*"))
     assert len(files) == 2 and sum(path.stat().st_size for path in files) >= 2 * part - 64, "full copies came first"
     assert not list((ran.folder / "host0" / "visits").rglob("*.arrow")), "remote reads keep nothing"
 

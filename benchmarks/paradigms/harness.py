@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import shutil
 import subprocess
@@ -27,9 +26,10 @@ SAMPLE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of a run: its seconds, and the bytes that all hosts and the source have sent."""
+    """A stretch of a run: its seconds, and what all hosts together took: processor seconds, bytes on the wire."""
 
     seconds: float
+    processor: float
     bytes: int
 
 
@@ -81,6 +81,25 @@ def laboratory(folder: Path, workload: Workload, *, hosts: int, rate: float) -> 
         lab = Lab(network, folder, workload, names)
         lab.python(SOURCE, "-m", "benchmarks.paradigms.source", str(folder / SOURCE), "0.0.0.0", str(HTTP))
         yield lab
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment of a run."""
+
+    when: float
+    processor: float
+    traffic: dict[str, Traffic]
+
+    @classmethod
+    def now(cls, lab: Lab) -> Self:
+        processor = sum(map(lab.network.processor, lab.hosts))
+        return cls(time.perf_counter(), processor, lab.network.traffic())
+
+    def until(self, later: Mark) -> Phase:
+        """What was between. A byte counts once, where it is sent; the source and the head send too."""
+        sent = sum((later.traffic[host] - self.traffic[host]).sent for host in later.traffic)
+        return Phase(later.when - self.when, later.processor - self.processor, sent)
 
 
 class Watch:
@@ -135,28 +154,26 @@ def run(lab: Lab, name: str) -> Measured:
         )
         stack.callback(crew.end)
         crew.all_say("ready")
-        marks = [(time.perf_counter(), lab.network.traffic())]
-        for done in ("loaded", "trained"):
-            crew.go_on()
-            said = crew.all_say(done)
-            marks.append((time.perf_counter(), lab.network.traffic()))
-        # Peaks are looked at before processes end.
+        ready = Mark.now(lab)
         crew.go_on()
-    outcomes = [outcome for part in said for outcome in part]
-    return measured(watch, marks, {outcome["number"]: outcome["epochs"] for outcome in outcomes})
+        crew.all_say("loaded")
+        loaded = Mark.now(lab)
+        crew.go_on()
+        said = crew.all_say("trained")
+        trained = Mark.now(lab)
+        crew.go_on()
+    epochs = {outcome["number"]: outcome["epochs"] for part in said for outcome in part}
+    return measured(watch, ready.until(loaded), loaded.until(trained), epochs)
 
 
 def measured(
     watch: Watch,
-    marks: Sequence[tuple[float, Mapping[str, Traffic]]],
+    loading: Phase,
+    training: Phase,
     epochs: Mapping[int, Sequence[Mapping[str, float]]],
     **notes: Any,
 ) -> Measured:
-    """Figures from three moments (ready, loaded, trained) and every trial's metrics by epoch."""
-    loading, training = (
-        Phase(later - earlier, sum((after[host] - before[host]).sent for host in after))
-        for (earlier, before), (later, after) in itertools.pairwise(marks)
-    )
+    """The figures, with every trial's metrics by epoch."""
     curves = [[metrics["accuracy"] for metrics in epochs[number]] for number in sorted(epochs)]
     return Measured(
         loading,

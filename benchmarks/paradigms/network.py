@@ -11,8 +11,10 @@ and what a killed one left behind is removed by the next.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -136,6 +138,14 @@ class Network:
         """Bytes that a host's processes take; a page that several share counts in parts (PSS)."""
         return sum(map(_proportional, self.processes(host)))
 
+    def processor(self, host: str) -> float:
+        """Seconds of processor time that a host's processes have taken, with those of their ended children."""
+        return sum(map(_processor, self.processes(host)))
+
+    def clear(self, host: str) -> None:
+        """End all processes on a host."""
+        _kill(self._name(host))
+
     # -------------------------------------------------------------------------------------------------- the links
 
     def traffic(self) -> dict[str, Traffic]:
@@ -189,11 +199,24 @@ def _sweep() -> None:
             _remove(name)
 
 
-def _remove(name: str) -> None:
+def _kill(name: str) -> None:
     done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
-    for pid in done.stdout.split():
-        subprocess.run(["kill", "-KILL", pid], capture_output=True, check=False)
+    for pid in map(int, done.stdout.split()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _remove(name: str) -> None:
+    _kill(name)
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _processor(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _proportional(pid: int) -> int:

@@ -61,11 +61,15 @@ class Workload:
     @property
     def space(self) -> dict[str, Any]:
         """The grid, as an experiment takes it."""
-        names = {"lr": RATES, "weight_decay": DECAYS}
-        return {"width": self.width, **{name: hop.grid_search(list(values)) for name, values in names.items()}}
+        return {
+            "width": self.width,
+            "lr": hop.grid_search(list(RATES[: self.trials // len(DECAYS)])),
+            "weight_decay": hop.grid_search(list(DECAYS)),
+        }
 
     @property
     def configs(self) -> list[dict[str, Any]]:
+        """The same, one by one and in the same order."""
         grid = itertools.product(RATES, DECAYS)
         every = [{"width": self.width, "lr": lr, "weight_decay": decay} for lr, decay in grid]
         return every[: self.trials]
