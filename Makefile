@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests long-tests other-tests lint format bench docs clean
+.PHONY: help demo test pure-tests long-tests other-tests lint format bench cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -55,6 +55,15 @@ format: $(VENV)/.dev  ## put the code into shape
 
 bench: $(VENV)/.dev  ## measure the claims of docs/benchmarks.md again
 	$(BIN)/python -m benchmarks
+
+$(VENV)/.cluster: $(VENV)/.dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ray,s3]' 'moto[server]>=5'
+	@touch $@
+
+RATE ?= 200
+
+cluster: $(VENV)/.cluster  ## hopping beside other paradigms, on 4 hosts with links of RATE Mbit/s (root, Linux)
+	$(BIN)/python -m benchmarks.paradigms --rate $(RATE)
 
 docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/
 	$(BIN)/pytest tests/test_docs.py

@@ -299,3 +299,35 @@ def test_a_machine_without_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shutil.which", lambda name: None)
     lacks = network.missing()
     assert [words.partition(":")[0] for words in lacks] == ["root", "ip", "tc"]
+
+
+# ------------------------------------------------------------------------------- on hosts of their own
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it, as root")
+def test_interfaces_count_what_the_formulas_say(tmp_path: Path) -> None:
+    """Four network namespaces and a tiny workload. No time is asserted: a loaded machine cannot tell."""
+    if lacks := network.missing():
+        pytest.skip("; ".join(lacks))
+    names = ("copies", "reads", "averaging", "allreduce", "ps-sync")
+    only = [word for name in names for word in ("--only", name)]
+    results = tmp_path / "results.json"
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.paradigms", "--quick", "--results", str(results), *only],
+        cwd=ROOT,
+        check=True,
+    )
+    found = json.loads(results.read_text())
+    model, data, batches, trials, epochs, others = 396_840, 4_997_000, 20, 4, 2, 3
+    expected = {
+        "copies": model * trials,
+        "reads": (data * epochs + model) * trials,
+        "averaging": (2 * model * others * epochs + model) * trials,
+        "allreduce": (2 * model * others * batches * epochs + model) * trials,
+        "ps-sync": (2 * model * others * batches * epochs + model) * trials,
+    }
+    for name, count in expected.items():
+        # Frames have headers, receivers acknowledge, and hosts of a group greet each other.
+        assert 1.0 <= found[name]["training"]["bytes"] / count < 1.15, name
+    assert found["copies"]["curves"] == found["reads"]["curves"]
+    assert found["copies"]["storage"] > 3.5 * found["allreduce"]["storage"] - 4 * model * trials

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,8 @@ class Measured:
     memory: int  #: the peak of the host that needed most
     storage: int  #: the same, of its disk
     best: float  #: the best validation accuracy of any trial after any epoch
-    accuracies: list[float]  #: of all trials, after their last epochs
+    curves: list[list[float]]  #: the accuracy of every trial after every epoch
+    load: float  #: the machine's load average in the last minute of the run
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -181,7 +183,8 @@ def measured(
         memory=max(watch.memory.values()),
         storage=max(watch.storage.values()),
         best=max(map(max, curves)),
-        accuracies=[curve[-1] for curve in curves],
+        curves=curves,
+        load=os.getloadavg()[0],
         notes=notes,
     )
 

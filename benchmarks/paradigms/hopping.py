@@ -27,10 +27,12 @@ from benchmarks.paradigms.harness import HEAD, SOURCE, Crew, Lab, Mark, Measured
 from benchmarks.paradigms.host import say
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import Images, Workload
-from hopfleet.domain.messages import Evaluated, UnitFinished, WorkerLost
+from hopfleet.domain.messages import Evaluated, Message, UnitFinished, WorkerLost
+from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
 
 GCS, S3 = 6379, 8001
+RUN = "run"
 NEEDS = ("ray", "aiohttp", "moto", "s3fs")
 STORE_BYTES = 200_000_000
 """Of Ray's object store on each host."""
@@ -40,10 +42,10 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A host whose link goes down ``after`` so many seconds of the run, for ``seconds``."""
+    """A host whose link goes down after so many units of the run, for so many seconds."""
 
     host: str
-    after: float
+    units: int
     seconds: float
 
 
@@ -166,6 +168,8 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
     return {
         **on_interface("eth0"),
         "HOPFLEET_HOME": str(lab.disk(host)),
+        # Its workers would give way to everything else on this machine, which plays all hosts at once.
+        "RAY_worker_niceness": "0",
         "AWS_ENDPOINT_URL": store,
         "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any",
@@ -176,7 +180,7 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
 @contextlib.contextmanager
 def _while_cut(lab: Lab, nodes: Nodes, cut: Cut) -> Iterator[None]:
     def pull() -> None:
-        time.sleep(cut.after)
+        _wait(lambda: _units_of(lab.disk(HEAD) / RUN) >= cut.units)
         lab.network.cut(cut.host)
         time.sleep(cut.seconds)
         lab.network.mend(cut.host)
@@ -209,7 +213,7 @@ def main() -> None:
         metric="accuracy",
         mode="max",
         seed=workload.seed,
-        folder=Path(told["folder"]) / "run",
+        folder=Path(told["folder"]) / RUN,
         workers=told["hosts"],
         backend=hop.Ray(told["address"], storage="s3://hopfleet"),
         order=told["order"],
@@ -227,8 +231,7 @@ def main() -> None:
 
 def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
     """How long it took to load (workers started, partitions fetched) and to train, and what happened in between."""
-    with contextlib.closing(Journal(journal_file)) as journal:
-        messages = [message for _, _, message in journal.read()]
+    messages = _messages(journal_file)
     work = [message for message in messages if isinstance(message, UnitFinished | Evaluated)]
     units = [message for message in work if isinstance(message, UnitFinished)]
     first = min(message.started for message in work)
@@ -244,11 +247,22 @@ def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
     }
 
 
+def _messages(journal_file: Path) -> list[Message]:
+    with contextlib.closing(Journal(journal_file)) as journal:
+        return [message for _, _, message in journal.read()]
+
+
+def _units_of(folder: Path) -> int:
+    """How many units a run has finished."""
+    journal_file = RunFolder(folder).journal_file
+    return sum(isinstance(message, UnitFinished) for message in _messages(journal_file)) if journal_file.exists() else 0
+
+
 def _wait(ready: Any) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not ready():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the cluster was not whole after {START_SECONDS:.0f} s")
+            raise TimeoutError(f"nothing happened for {START_SECONDS:.0f} s")
         time.sleep(0.1)
 
 

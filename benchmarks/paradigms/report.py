@@ -24,6 +24,7 @@ HEADER = (
     "disk per host, MB",
     "memory per host, MB",
     "best accuracy",
+    "load",
 )
 
 
@@ -50,6 +51,7 @@ def _cells(name: str, found: Measured, sizes: Sizes) -> tuple[str, ...]:
         _megabytes(found.storage),
         _megabytes(found.memory),
         f"{found.best:.3f}",
+        f"{found.load:.0f}",
     )
 
 
