@@ -318,7 +318,8 @@ def test_interfaces_count_what_the_formulas_say(tmp_path: Path) -> None:
         check=True,
     )
     found = json.loads(results.read_text())
-    model, data, batches, trials, epochs, others = 396_840, 4_997_000, 20, 4, 2, 3
+    model, data = 99_010 * 4, 2_560 * (22 * 22 * 4 + 8)
+    batches, trials, epochs, others = 20, 4, 2, 3
     expected = {
         "copies": model * trials,
         "reads": (data * epochs + model) * trials,
@@ -330,4 +331,5 @@ def test_interfaces_count_what_the_formulas_say(tmp_path: Path) -> None:
         # Frames have headers, receivers acknowledge, and hosts of a group greet each other.
         assert 1.0 <= found[name]["training"]["bytes"] / count < 1.15, name
     assert found["copies"]["curves"] == found["reads"]["curves"]
-    assert found["copies"]["storage"] > 3.5 * found["allreduce"]["storage"] - 4 * model * trials
+    # All have room for a model beside the data, or a quarter of them.
+    assert found["copies"]["storage"] - model > 3.9 * (found["allreduce"]["storage"] - model)

@@ -19,7 +19,7 @@ from benchmarks.paradigms.network import Network, Traffic
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import Workload
 
-SOURCE, HEAD = "source", "head"
+SOURCE, STORAGE, HEAD = "source", "storage", "head"
 HTTP, MEETING = 8000, 29500
 SAMPLE = 0.5
 """Seconds between two looks at memory and disks."""
@@ -75,10 +75,13 @@ class Lab:
 
 @contextlib.contextmanager
 def laboratory(folder: Path, workload: Workload, *, hosts: int, rate: float) -> Iterator[Lab]:
-    """Hosts with empty disks, and a source with the data whose link is as wide as all of theirs together."""
+    """Hosts with empty disks, and a source with the data whose link is as wide as all of theirs together.
+
+    Hopping has a host for Ray's head, and one for durable versions.
+    """
     workload.write(folder / SOURCE)
     names = tuple(f"host{number}" for number in range(1, hosts + 1))
-    rates = {**dict.fromkeys(names, rate), SOURCE: rate * hosts, HEAD: rate}
+    rates = {**dict.fromkeys(names, rate), SOURCE: rate * hosts, STORAGE: rate * hosts, HEAD: rate}
     with Network(rates) as network:
         lab = Lab(network, folder, workload, names)
         lab.python(SOURCE, "-m", "benchmarks.paradigms.source", str(folder / SOURCE), "0.0.0.0", str(HTTP))

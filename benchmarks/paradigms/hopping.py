@@ -1,8 +1,8 @@
 """Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a host of their own.
 
-The data sets are read by URL, and durable versions go to an object store at the source (moto, which speaks S3), so all
-that travels goes over links that are counted. Hosts fetch partitions when an experiment begins; those bytes are what
-the source has sent. What models and control take is everything else.
+The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
+all that travels goes over links that are counted. Hosts fetch partitions when an experiment begins; those bytes are
+what the source has sent. What models and control take is everything else.
 
 A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
 has given it up, as an init system would.
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import hopfleet as hop
-from benchmarks.paradigms.harness import HEAD, SOURCE, Crew, Lab, Mark, Measured, Phase, Watch, measured
+from benchmarks.paradigms.harness import HEAD, SOURCE, STORAGE, Crew, Lab, Mark, Measured, Phase, Watch, measured
 from benchmarks.paradigms.host import say
 from benchmarks.paradigms.site import on_interface
-from benchmarks.paradigms.workload import Images, Workload
+from benchmarks.paradigms.workload import WHOLE, Images, Workload
 from hopfleet.domain.messages import Evaluated, Message, UnitFinished, WorkerLost
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
@@ -76,7 +76,7 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         trained = Mark.now(lab)
         crew.go_on()
     whole = ready.until(trained)
-    source = trained.traffic[SOURCE] - ready.traffic[SOURCE]
+    source, storage = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE))
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
         watch,
@@ -84,7 +84,8 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         Phase(said.pop("training"), whole.processor, whole.bytes - source.sent),
         epochs,
         **said,
-        stored=source.received,
+        stored=storage.received,
+        restored=storage.sent,
     )
 
 
@@ -155,7 +156,7 @@ def _cluster(lab: Lab) -> Iterator[Nodes]:
 @contextlib.contextmanager
 def _object_store(lab: Lab) -> Iterator[None]:
     words = ["-m", "moto.server", "-H", "0.0.0.0", "-p", str(S3)]
-    process = lab.python(SOURCE, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = lab.python(STORAGE, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
@@ -164,7 +165,7 @@ def _object_store(lab: Lab) -> Iterator[None]:
 
 
 def _environment(lab: Lab, host: str) -> dict[str, str]:
-    store = f"http://{lab.network.addresses[SOURCE]}:{S3}"
+    store = f"http://{lab.network.addresses[STORAGE]}:{S3}"
     return {
         **on_interface("eth0"),
         "HOPFLEET_HOME": str(lab.disk(host)),
@@ -207,7 +208,7 @@ def main() -> None:
     experiment = hop.Experiment(
         Images(),
         train=f"{told['source']}/train",
-        valid=f"{told['source']}/valid",
+        valid=f"{told['source']}/{WHOLE}",
         space=workload.space,
         search=hop.Grid(max_epochs=workload.epochs),
         metric="accuracy",

@@ -129,11 +129,12 @@ class Site:
         return means(add(found))
 
     def deliver(self, session: TorchSession, number: int) -> None:
-        """Hand in a trained model."""
+        """Hand in a trained model, and keep no copy."""
         path = self.folder / "models" / f"t{number}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         session.save(path)
         deliver(path, f"{self.source}/models/{path.name}")
+        path.unlink()
 
     def discard(self, folder: str) -> None:
         shutil.rmtree(self.folder / folder)

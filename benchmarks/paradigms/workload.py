@@ -26,6 +26,9 @@ SIDE = 22
 HELD_BACK = 397
 """Scans of which the images for validation are made."""
 
+WHOLE = "valid-whole"
+"""The validation data in one partition: a model that is evaluated where it was trained last need not hop."""
+
 RATES = (0.02, 0.05, 0.1, 0.2)
 DECAYS = (0.0, 1e-4)
 
@@ -75,17 +78,19 @@ class Workload:
         return every[: self.trials]
 
     def write(self, folder: Path) -> None:
-        """Make the data sets ``train`` and ``valid`` in a folder."""
+        """Make the data sets ``train`` and ``valid`` in a folder, and the latter once more in one partition."""
         from sklearn.datasets import load_digits
 
         scans, labels = load_digits(return_X_y=True)
         rng = np.random.default_rng(self.seed)
-        for name, rows, part in (
-            ("train", self.rows, slice(HELD_BACK, None)),
-            ("valid", self.valid_rows, slice(0, HELD_BACK)),
+        train = _images(scans[HELD_BACK:], labels[HELD_BACK:], self.rows, rng)
+        valid = _images(scans[:HELD_BACK], labels[:HELD_BACK], self.valid_rows, rng)
+        for name, data, partitions in (
+            ("train", train, self.partitions),
+            ("valid", valid, self.partitions),
+            (WHOLE, valid, 1),
         ):
-            data = _images(scans[part], labels[part], rows, rng)
-            hop.partition(data, folder / name, partitions=self.partitions, seed=self.seed)
+            hop.partition(data, folder / name, partitions=partitions, seed=self.seed)
 
 
 def _images(
