@@ -64,7 +64,7 @@ def main() -> int:
             print(_news(name, kept), file=sys.stderr, flush=True)
             _keep(options.results, kept)
         sizes = _sizes(lab)
-    results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes)}"
+    results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes, rate=options.rate)}"
     print(results)
     if options.write:
         before, rest = DOCUMENT.read_text().split(BEGIN)

@@ -32,6 +32,7 @@ class Phase:
     seconds: float
     processor: float
     bytes: int
+    busiest: int  #: bytes in one direction of the host's link that carried most
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,14 @@ class Mark:
 
     def until(self, later: Mark) -> Phase:
         """What was between. A byte counts once, where it is sent; the source and the head send too."""
-        sent = sum((later.traffic[host] - self.traffic[host]).sent for host in later.traffic)
-        return Phase(later.when - self.when, later.processor - self.processor, sent)
+        passed = {host: later.traffic[host] - self.traffic[host] for host in later.traffic}
+        links = [link for host, link in passed.items() if host not in (SOURCE, STORAGE, HEAD)]
+        return Phase(
+            later.when - self.when,
+            later.processor - self.processor,
+            sum(link.sent for link in passed.values()),
+            max(max(link.sent, link.received) for link in links),
+        )
 
 
 class Watch:

@@ -80,8 +80,14 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
         watch,
-        Phase(said.pop("loading"), 0.0, source.sent),
-        Phase(said.pop("training"), whole.processor, whole.bytes - source.sent),
+        # What a host fetched came over its own link.
+        Phase(said.pop("loading"), 0.0, source.sent, source.sent // len(lab.hosts)),
+        Phase(
+            said.pop("training"),
+            whole.processor,
+            whole.bytes - source.sent,
+            whole.busiest - source.sent // len(lab.hosts),
+        ),
         epochs,
         **said,
         stored=storage.received,

@@ -20,6 +20,7 @@ HEADER = (
     "loading, MB",
     "training, s",
     "CPU, s",
+    "link, s",
     "loading, s",
     "disk per host, MB",
     "memory per host, MB",
@@ -28,16 +29,16 @@ HEADER = (
 )
 
 
-def table(results: Mapping[str, Measured], sizes: Sizes) -> str:
+def table(results: Mapping[str, Measured], sizes: Sizes, *, rate: float) -> str:
     """All rows that were measured, as Markdown."""
-    lines = [HEADER, *(_cells(name, results[name], sizes) for name in TITLES if name in results)]
+    lines = [HEADER, *(_cells(name, results[name], sizes, rate) for name in TITLES if name in results)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
     padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
     padded.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(padded)
 
 
-def _cells(name: str, found: Measured, sizes: Sizes) -> tuple[str, ...]:
+def _cells(name: str, found: Measured, sizes: Sizes, rate: float) -> tuple[str, ...]:
     title, formula = TITLES[name]
     return (
         title,
@@ -47,6 +48,7 @@ def _cells(name: str, found: Measured, sizes: Sizes) -> tuple[str, ...]:
         _megabytes(found.loading.bytes),
         f"{found.training.seconds:.1f}",
         f"{found.training.processor:.1f}",
+        f"{found.training.busiest * 8 / 1e6 / rate:.1f}",
         f"{found.loading.seconds:.1f}",
         _megabytes(found.storage),
         _megabytes(found.memory),
