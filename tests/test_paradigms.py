@@ -21,7 +21,9 @@ import torch
 
 from benchmarks.paradigms import catalogue, network, server, source
 from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
-from benchmarks.paradigms.harness import Crew
+from benchmarks.paradigms.harness import Crew, Mark, Measured, Phase
+from benchmarks.paradigms.network import Traffic
+from benchmarks.paradigms.report import table
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import Images, Workload
 from hopfleet.errors import TaskError
@@ -299,6 +301,25 @@ def test_a_machine_without_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shutil.which", lambda name: None)
     lacks = network.missing()
     assert [words.partition(":")[0] for words in lacks] == ["root", "ip", "tc"]
+
+
+def test_a_phase_counts_bytes_where_they_are_sent_and_the_busiest_link_of_a_host() -> None:
+    def mark(when: float, factor: int) -> Mark:
+        sent = {"host1": (10, 40), "host2": (70, 5), "source": (900, 0), "head": (3, 3)}
+        traffic = {host: Traffic(factor * out, factor * into) for host, (out, into) in sent.items()}
+        return Mark(when, 2.0 * factor, traffic)
+
+    assert mark(5.0, 1).until(mark(7.5, 3)) == Phase(2.5, 4.0, 2 * 983, 2 * 70)
+
+
+def test_the_table_has_hopping_first_and_what_was_measured_only() -> None:
+    found = Measured(Phase(1, 1, 1, 1), Phase(2, 3, 4_000_000, 50_000_000), 5, 6, 0.75, [[0.5, 0.75]], 1.0)
+    sizes = Sizes(S=8, k=3, p=4, m=10**6, D=10**8, b=200)
+    lines = table({"reads": found, "hopping": found}, sizes, rate=200).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert [row[1] for row in cells[2:]] == ["kmpS + mS", "kSD + mS"]
+    hopping = dict(zip(cells[0], cells[2], strict=True))
+    assert (hopping["by formula, MB"], hopping["training, MB"], hopping["link, s"]) == ("104.0", "4.0", "2.0")
 
 
 # ------------------------------------------------------------------------------- on hosts of their own

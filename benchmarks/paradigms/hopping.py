@@ -28,6 +28,7 @@ from benchmarks.paradigms.host import say
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import WHOLE, Images, Workload
 from hopfleet.domain.messages import Evaluated, Message, UnitFinished, WorkerLost
+from hopfleet.errors import JournalError
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
 
@@ -261,8 +262,11 @@ def _messages(journal_file: Path) -> list[Message]:
 
 def _units_of(folder: Path) -> int:
     """How many units a run has finished."""
-    journal_file = RunFolder(folder).journal_file
-    return sum(isinstance(message, UnitFinished) for message in _messages(journal_file)) if journal_file.exists() else 0
+    try:
+        messages = _messages(RunFolder(folder).journal_file)
+    except JournalError:
+        return 0  # it is about to be made
+    return sum(isinstance(message, UnitFinished) for message in messages)
 
 
 def _wait(ready: Any) -> None:
