@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -82,10 +83,10 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
     return measured(
         watch,
         # What a host fetched came over its own link.
-        Phase(said.pop("loading"), 0.0, source.sent, source.sent // len(lab.hosts)),
+        Phase(said.pop("loading"), math.nan, source.sent, source.sent // len(lab.hosts)),
         Phase(
             said.pop("training"),
-            whole.processor,
+            math.nan,  # workers are gone by now, and with them what they took
             whole.bytes - source.sent,
             whole.busiest - source.sent // len(lab.hosts),
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from benchmarks.paradigms.catalogue import HOPPING, PARADIGMS, Formula, Sizes
@@ -47,7 +48,7 @@ def _cells(name: str, found: Measured, sizes: Sizes, rate: float) -> tuple[str, 
         _megabytes(found.training.bytes),
         _megabytes(found.loading.bytes),
         f"{found.training.seconds:.1f}",
-        f"{found.training.processor:.1f}",
+        "–" if math.isnan(found.training.processor) else f"{found.training.processor:.1f}",
         f"{found.training.busiest * 8 / 1e6 / rate:.1f}",
         f"{found.loading.seconds:.1f}",
         _megabytes(found.storage),
