@@ -50,7 +50,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = list(options.only or NAMES)
     absent = [package for package in hopping.NEEDS if importlib.util.find_spec(package) is None]
-    if absent:
+    if absent and not set(names) <= set(PARADIGMS):
         names = [name for name in names if name in PARADIGMS]
         print(f"hopping: left out; install {', '.join(absent)}", file=sys.stderr)
     workload = replace(QUICK if options.quick else Workload(), partitions=options.hosts)
