@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests long-tests other-tests lint format bench chaos docs clean
+.PHONY: help demo test pure-tests long-tests other-tests cluster-tests lint format bench chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,7 +41,7 @@ long-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(LONG_TESTS)
 
 other-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS))
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS) $(CLUSTER_TESTS))
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -61,6 +61,20 @@ FAULTS ?= 1000
 
 chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated experiments, FAULTS=1000 in real processes
 	PYTHONPATH=tests $(BIN)/python -m chaos --seeds $(SEEDS) --faults $(FAULTS)
+
+$(VENV)/.cluster: $(VENV)/.dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cluster]'
+	@touch $@
+
+CLUSTER_TESTS := tests/backends/test_ray.py tests/data/test_s3.py tests/test_paradigms.py
+
+cluster-tests: $(VENV)/.cluster  # a real Ray cluster, a real S3 server and other paradigms, on this machine
+	$(BIN)/python -m pytest $(CLUSTER_TESTS)
+
+RATE ?= 200
+
+cluster: $(VENV)/.cluster  ## hopping beside other paradigms, on 4 hosts with links of RATE Mbit/s (root, Linux)
+	$(BIN)/python -m benchmarks.paradigms --rate $(RATE)
 
 docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/
 	$(BIN)/pytest tests/test_docs.py

@@ -1,0 +1,126 @@
+"""``python -m benchmarks.paradigms``: all paradigms on hosts of their own, and one table. Needs root and Linux.
+
+Hosts are network namespaces; see ``network.py``. What was measured is kept with ``--results``, so that paradigms can be
+measured one at a time; ``--write`` puts the table of all that is there into docs/paradigms.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import BEGIN, END, machine
+from benchmarks.paradigms import hopping
+from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
+from benchmarks.paradigms.harness import SOURCE, Lab, Measured, Phase, laboratory, run, size_of
+from benchmarks.paradigms.network import missing
+from benchmarks.paradigms.report import summary, table
+from benchmarks.paradigms.workload import Images, Workload
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "paradigms.md"
+NAMES = ("hopping", *PARADIGMS, "hopping-cut")
+CUT_SECONDS = 20.0
+"""Longer than Ray's own health checks."""
+
+QUICK = Workload(rows=2_560, valid_rows=256, trials=4, epochs=2)
+"""Shows that it works, not how fast."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.paradigms", description=__doc__)
+    parser.add_argument("--rate", type=float, default=200.0, help="of each host's link, in Mbit/s (default: 200)")
+    parser.add_argument("--hosts", type=int, default=4, help="how many (default: 4)")
+    parser.add_argument("--only", choices=NAMES, action="append", help="this paradigm alone; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="a tiny workload: shows that it works, not how fast")
+    parser.add_argument("--results", type=Path, help="a JSON file to add what was measured to")
+    parser.add_argument("--write", action="store_true", help=f"replace the table in {DOCUMENT.name}")
+    options = parser.parse_args()
+    if lacks := missing():
+        print("make cluster needs hosts of its own, and this machine lacks\n  " + "\n  ".join(lacks), file=sys.stderr)
+        return 2
+    # Hosts and their processes must not stay behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    names = list(options.only or NAMES)
+    absent = [package for package in hopping.NEEDS if importlib.util.find_spec(package) is None]
+    if absent and not set(names) <= set(PARADIGMS):
+        names = [name for name in names if name in PARADIGMS]
+        print(f"hopping: left out; install {', '.join(absent)}", file=sys.stderr)
+    workload = replace(QUICK if options.quick else Workload(), partitions=options.hosts)
+    kept = _read(options.results)
+    with (
+        tempfile.TemporaryDirectory(prefix="hopfleet-cluster-") as place,
+        laboratory(Path(place), workload, hosts=options.hosts, rate=options.rate) as lab,
+    ):
+        for name in names:
+            kept[name] = _measure(lab, name)
+            print(_news(name, kept), file=sys.stderr, flush=True)
+            _keep(options.results, kept)
+        sizes = _sizes(lab)
+    results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes, rate=options.rate)}"
+    print(results)
+    if options.write:
+        before, rest = DOCUMENT.read_text().split(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{results}\n\n{END}{rest.split(END)[1]}")
+    return 0
+
+
+def _measure(lab: Lab, name: str) -> Measured:
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    began = time.perf_counter()
+    if name in PARADIGMS:
+        found = run(lab, name)
+    elif name == "hopping":
+        found = hopping.run(lab)
+    else:
+        # So many epochs that the host is back before all is over.
+        longer = replace(lab, workload=replace(lab.workload, epochs=4 * lab.workload.epochs))
+        found = hopping.run(longer, hopping.Cut(lab.hosts[1], units=2 * len(lab.hosts), seconds=CUT_SECONDS))
+    found.notes["seconds with start-up"] = time.perf_counter() - began
+    return found
+
+
+def _news(name: str, kept: dict[str, Measured]) -> str:
+    """What came of a paradigm, in one line."""
+    found = kept[name]
+    news = f"{name}: {found.training.bytes / 1e6:,.1f} MB in {found.training.seconds:.1f} s; {found.notes}"
+    if name == "hopping-cut" and "copies" in kept:
+        # Both visit partitions in an order that depends on the seed alone.
+        pairs = zip(found.curves, kept["copies"].curves, strict=True)
+        same = all(cut[: len(plain)] == plain for cut, plain in pairs)
+        news += f"; accuracies {'as' if same else 'OTHER THAN'} in plain training"
+    return news
+
+
+def _sizes(lab: Lab) -> Sizes:
+    workload = lab.workload
+    session = Images().open(workload.configs[0], seed=0, device="cpu", threads=1)
+    data = size_of(lab.folder / SOURCE / "train")
+    return Sizes.of(workload, hosts=len(lab.hosts), model=session.size, data=data)
+
+
+def _read(path: Path | None) -> dict[str, Measured]:
+    if path is None or not path.exists():
+        return {}
+    return {name: _measured(found) for name, found in json.loads(path.read_text()).items()}
+
+
+def _measured(found: dict[str, Any]) -> Measured:
+    loading, training = (Phase(**found.pop(name)) for name in ("loading", "training"))
+    return Measured(loading, training, **found)
+
+
+def _keep(path: Path | None, kept: dict[str, Measured]) -> None:
+    if path is not None:
+        path.write_text(json.dumps({name: asdict(found) for name, found in kept.items()}, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""One paradigm after another on hosts of their own: what moved, how long it took, what it needed, how good it got."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.paradigms.network import Network, Traffic
+from benchmarks.paradigms.site import on_interface
+from benchmarks.paradigms.workload import Workload
+
+SOURCE, STORAGE, HEAD = "source", "storage", "head"
+HTTP, MEETING = 8000, 29500
+SAMPLE = 0.5
+"""Seconds between two looks at memory and disks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of a run: its seconds, and what all hosts together took: processor seconds, bytes on the wire."""
+
+    seconds: float
+    processor: float
+    bytes: int
+    busiest: int  #: bytes in one direction of the host's link that carried most
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a paradigm took. Loading brings the data that hosts keep; training is the rest, models delivered."""
+
+    loading: Phase
+    training: Phase
+    memory: int  #: the peak of the host that needed most
+    storage: int  #: the same, of its disk
+    best: float  #: the best validation accuracy of any trial after any epoch
+    curves: list[list[float]]  #: the accuracy of every trial after every epoch
+    load: float  #: the machine's load average in the last minute of the run
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A network, the folder with every host's disk, and the data at the source."""
+
+    network: Network
+    folder: Path
+    workload: Workload
+    hosts: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        return f"http://{self.network.addresses[SOURCE]}:{HTTP}"
+
+    def disk(self, host: str) -> Path:
+        return self.folder / host
+
+    def wipe(self) -> None:
+        """Empty the disks of all hosts."""
+        for host in self.hosts:
+            shutil.rmtree(self.disk(host), ignore_errors=True)
+
+    def python(self, host: str, *words: str, **options: Any) -> subprocess.Popen[str]:
+        return self.network.start(host, [sys.executable, "-u", *words], env=on_interface("eth0"), **options)
+
+
+@contextlib.contextmanager
+def laboratory(folder: Path, workload: Workload, *, hosts: int, rate: float) -> Iterator[Lab]:
+    """Hosts with empty disks, and a source with the data whose link is as wide as all of theirs together.
+
+    Hopping has a host for Ray's head, and one for durable versions.
+    """
+    workload.write(folder / SOURCE)
+    names = tuple(f"host{number}" for number in range(1, hosts + 1))
+    rates = {**dict.fromkeys(names, rate), SOURCE: rate * hosts, STORAGE: rate * hosts, HEAD: rate}
+    with Network(rates) as network:
+        lab = Lab(network, folder, workload, names)
+        lab.python(SOURCE, "-m", "benchmarks.paradigms.source", str(folder / SOURCE), "0.0.0.0", str(HTTP))
+        yield lab
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment of a run."""
+
+    when: float
+    processor: float
+    traffic: dict[str, Traffic]
+
+    @classmethod
+    def now(cls, lab: Lab) -> Self:
+        processor = sum(map(lab.network.processor, lab.hosts))
+        return cls(time.perf_counter(), processor, lab.network.traffic())
+
+    def until(self, later: Mark) -> Phase:
+        """What was between. A byte counts once, where it is sent; the source and the head send too."""
+        passed = {host: later.traffic[host] - self.traffic[host] for host in later.traffic}
+        links = [link for host, link in passed.items() if host not in (SOURCE, STORAGE, HEAD)]
+        return Phase(
+            later.when - self.when,
+            later.processor - self.processor,
+            sum(link.sent for link in passed.values()),
+            max(max(link.sent, link.received) for link in links),
+        )
+
+
+class Watch:
+    """Looks at the memory and the disks of hosts now and then, and keeps the peaks."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.memory: dict[str, int] = dict.fromkeys(lab.hosts, 0)
+        self.storage: dict[str, int] = dict.fromkeys(lab.hosts, 0)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._look()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(SAMPLE):
+            self._look()
+
+    def _look(self) -> None:
+        for host in self._lab.hosts:
+            self.memory[host] = max(self.memory[host], self._lab.network.memory(host))
+            self.storage[host] = max(self.storage[host], size_of(self._lab.disk(host)))
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder, some of which may be about to go."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def run(lab: Lab, name: str) -> Measured:
+    """One of the paradigms of the catalogue."""
+    lab.wipe()
+    orders = [_orders(lab, name, rank) for rank in range(len(lab.hosts))]
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(Watch(lab))
+        crew = Crew(
+            [
+                lab.python(host, "-m", "benchmarks.paradigms.host", order, stdin=-1, stdout=-1)
+                for host, order in zip(lab.hosts, orders, strict=True)
+            ]
+        )
+        stack.callback(crew.end)
+        crew.all_say("ready")
+        ready = Mark.now(lab)
+        crew.go_on()
+        crew.all_say("loaded")
+        loaded = Mark.now(lab)
+        crew.go_on()
+        said = crew.all_say("trained")
+        trained = Mark.now(lab)
+        crew.go_on()
+    epochs = {outcome["number"]: outcome["epochs"] for part in said for outcome in part}
+    return measured(watch, ready.until(loaded), loaded.until(trained), epochs)
+
+
+def measured(
+    watch: Watch,
+    loading: Phase,
+    training: Phase,
+    epochs: Mapping[int, Sequence[Mapping[str, float]]],
+    **notes: Any,
+) -> Measured:
+    """The figures, with every trial's metrics by epoch."""
+    curves = [[metrics["accuracy"] for metrics in epochs[number]] for number in sorted(epochs)]
+    return Measured(
+        loading,
+        training,
+        memory=max(watch.memory.values()),
+        storage=max(watch.storage.values()),
+        best=max(map(max, curves)),
+        curves=curves,
+        load=os.getloadavg()[0],
+        notes=notes,
+    )
+
+
+def _orders(lab: Lab, name: str, rank: int) -> str:
+    return json.dumps(
+        {
+            "paradigms": [name],
+            "rank": rank,
+            "addresses": [lab.network.addresses[host] for host in lab.hosts],
+            "port": MEETING,
+            "source": lab.source,
+            "folder": str(lab.disk(lab.hosts[rank])),
+            "workload": asdict(lab.workload),
+        }
+    )
+
+
+class Crew:
+    """Processes that say what they have done, and wait before they go on."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+        self._processes = processes
+
+    def all_say(self, done: str) -> list[Any]:
+        """Wait until all have said it; what each of them added."""
+        return [_said(process, done) for process in self._processes]
+
+    def go_on(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+    def end(self) -> None:
+        """Wait until all have ended, or make them."""
+        for process in self._processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            with process:
+                pass  # closes its pipes
+
+
+def _said(process: subprocess.Popen[str], done: str) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"a host ended with status {process.wait()} before it said {done!r}; see above")
+    said, what = json.loads(line)
+    assert said == done, line
+    return what

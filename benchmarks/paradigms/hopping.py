@@ -1,0 +1,282 @@
+"""Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a host of their own.
+
+The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
+all that travels goes over links that are counted. Hosts fetch partitions when an experiment begins; those bytes are
+what the source has sent. What models and control take is everything else.
+
+A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
+has given it up, as an init system would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import hopfleet as hop
+from benchmarks.paradigms.harness import HEAD, SOURCE, STORAGE, Crew, Lab, Mark, Measured, Phase, Watch, measured
+from benchmarks.paradigms.host import say
+from benchmarks.paradigms.site import on_interface
+from benchmarks.paradigms.workload import WHOLE, Images, Workload
+from hopfleet.domain.messages import Evaluated, Message, UnitFinished, WorkerLost
+from hopfleet.errors import JournalError
+from hopfleet.store.folder import RunFolder
+from hopfleet.store.journal import Journal
+
+GCS, S3 = 6379, 8001
+RUN = "run"
+NEEDS = ("ray", "aiohttp", "moto", "s3fs")
+STORE_BYTES = 200_000_000
+"""Of Ray's object store on each host."""
+
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A host whose link goes down after so many units of the run, for so many seconds."""
+
+    host: str
+    units: int
+    seconds: float
+
+
+def run(lab: Lab, cut: Cut | None = None) -> Measured:
+    """An experiment with the workload's task, data and grid. With a cut, its visit orders depend on the seed alone."""
+    lab.wipe()
+    with contextlib.ExitStack() as stack:
+        watch = stack.enter_context(Watch(lab))
+        nodes = stack.enter_context(_cluster(lab))
+        stack.enter_context(_object_store(lab))
+        told = {
+            "address": f"{lab.network.addresses[HEAD]}:{GCS}",
+            "hosts": len(lab.hosts),
+            "source": lab.source,
+            "folder": str(lab.disk(HEAD)),
+            "workload": asdict(lab.workload),
+            "order": "fixed" if cut else "open",
+        }
+        words = [sys.executable, "-u", "-m", "benchmarks.paradigms.hopping", json.dumps(told)]
+        crew = Crew([lab.network.start(HEAD, words, env=_environment(lab, HEAD), stdin=-1, stdout=-1)])
+        stack.callback(crew.end)
+        crew.all_say("ready")
+        ready = Mark.now(lab)
+        crew.go_on()
+        if cut is not None:
+            stack.enter_context(_while_cut(lab, nodes, cut))
+        (said,) = crew.all_say("trained")
+        trained = Mark.now(lab)
+        crew.go_on()
+    whole = ready.until(trained)
+    source, storage = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE))
+    epochs = {int(number): history for number, history in said.pop("epochs").items()}
+    return measured(
+        watch,
+        # What a host fetched came over its own link.
+        Phase(said.pop("loading"), math.nan, source.sent, source.sent // len(lab.hosts)),
+        Phase(
+            said.pop("training"),
+            math.nan,  # workers are gone by now, and with them what they took
+            whole.bytes - source.sent,
+            whole.busiest - source.sent // len(lab.hosts),
+        ),
+        epochs,
+        **said,
+        stored=storage.received,
+        restored=storage.sent,
+    )
+
+
+# ------------------------------------------------------------------------------------------------- the cluster
+
+
+class Nodes:
+    """The Ray nodes of all hosts, each started when the one before it has joined."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self._lab = lab
+        self._folder = folder
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        for host in (HEAD, *lab.hosts):
+            self.start(host)
+
+    def start(self, host: str) -> None:
+        address = self._lab.network.addresses[host]
+        head = ("--head", f"--port={GCS}", "--include-dashboard=false", f"--temp-dir={self._folder}")
+        others = (f"--address={self._lab.network.addresses[HEAD]}:{GCS}",)
+        words = [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+            *(f"--node-ip-address={address}", f"--num-cpus={0 if host == HEAD else 1}"),
+            f"--object-store-memory={STORE_BYTES}",
+            *(head if host == HEAD else others),
+        ]
+        process = self._lab.network.start(
+            host, words, env=_environment(self._lab, host), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self._running[host] = process
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "--block" in line:  # it says so when all its processes are there
+                threading.Thread(target=process.stdout.read, daemon=True).start()
+                return
+        raise RuntimeError(f"Ray did not start on {host}:\n{''.join(lines)}")
+
+    def restart_if_gone(self, host: str, seconds: float) -> bool:
+        """Start a host's node again if it ends within so many seconds."""
+        try:
+            self._running[host].wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        self.start(host)
+        return True
+
+    def end(self) -> None:
+        for host, process in reversed(self._running.items()):
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+            self._lab.network.clear(host)
+
+
+@contextlib.contextmanager
+def _cluster(lab: Lab) -> Iterator[Nodes]:
+    # A short path: sockets live there.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        nodes = Nodes(lab, Path(folder))
+        try:
+            yield nodes
+        finally:
+            nodes.end()
+
+
+@contextlib.contextmanager
+def _object_store(lab: Lab) -> Iterator[None]:
+    words = ["-m", "moto.server", "-H", "0.0.0.0", "-p", str(S3)]
+    process = lab.python(STORAGE, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _environment(lab: Lab, host: str) -> dict[str, str]:
+    store = f"http://{lab.network.addresses[STORAGE]}:{S3}"
+    return {
+        **on_interface("eth0"),
+        "HOPFLEET_HOME": str(lab.disk(host)),
+        # Its workers would give way to everything else on this machine, which plays all hosts at once.
+        "RAY_worker_niceness": "0",
+        "AWS_ENDPOINT_URL": store,
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+@contextlib.contextmanager
+def _while_cut(lab: Lab, nodes: Nodes, cut: Cut) -> Iterator[None]:
+    def pull() -> None:
+        _wait(lambda: _units_of(lab.disk(HEAD) / RUN) >= cut.units)
+        lab.network.cut(cut.host)
+        time.sleep(cut.seconds)
+        lab.network.mend(cut.host)
+        nodes.restart_if_gone(cut.host, cut.seconds)
+
+    thread = threading.Thread(target=pull, daemon=True)
+    thread.start()
+    yield
+    thread.join()
+
+
+# -------------------------------------------------------------------------------------------------- the driver
+
+
+def main() -> None:
+    import fsspec
+    import ray
+
+    told = json.loads(sys.argv[1])
+    workload = Workload(**told["workload"])
+    ray.init(address=told["address"], log_to_driver=False, logging_level="ERROR")
+    _wait(lambda: sum(node["Alive"] for node in ray.nodes()) > told["hosts"])
+    fsspec.filesystem("s3").mkdir("hopfleet")
+    experiment = hop.Experiment(
+        Images(),
+        train=f"{told['source']}/train",
+        valid=f"{told['source']}/{WHOLE}",
+        space=workload.space,
+        search=hop.Grid(max_epochs=workload.epochs),
+        metric="accuracy",
+        mode="max",
+        seed=workload.seed,
+        folder=Path(told["folder"]) / RUN,
+        workers=told["hosts"],
+        backend=hop.Ray(told["address"], storage="s3://hopfleet"),
+        order=told["order"],
+        batch_size=workload.batch_size,
+        device="cpu",
+    )
+    say("ready")
+    began = time.time()
+    results = experiment.fit(quiet=True)
+    ended = time.time()
+    said = _times(experiment.folder.journal_file, began, ended)
+    said["epochs"] = {number: trial.history for number, trial in enumerate(results.trials)}
+    say("trained", said)
+
+
+def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
+    """How long it took to load (workers started, partitions fetched) and to train, and what happened in between."""
+    messages = _messages(journal_file)
+    work = [message for message in messages if isinstance(message, UnitFinished | Evaluated)]
+    units = [message for message in work if isinstance(message, UnitFinished)]
+    first = min(message.started for message in work)
+    workers = len({message.worker for message in work})
+    span = max(message.ended for message in work) - first
+    return {
+        "loading": first - began,
+        "training": ended - first,
+        "units": len(units),
+        "hops": sum(unit.hopped for unit in units),
+        "busy": sum(message.ended - message.started for message in work) / (workers * span),
+        "lost workers": [message.reason for message in messages if isinstance(message, WorkerLost)],
+    }
+
+
+def _messages(journal_file: Path) -> list[Message]:
+    with contextlib.closing(Journal(journal_file)) as journal:
+        return [message for _, _, message in journal.read()]
+
+
+def _units_of(folder: Path) -> int:
+    """How many units a run has finished."""
+    try:
+        messages = _messages(RunFolder(folder).journal_file)
+    except JournalError:
+        return 0  # it is about to be made
+    return sum(isinstance(message, UnitFinished) for message in messages)
+
+
+def _wait(ready: Any) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing happened for {START_SECONDS:.0f} s")
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Hosts on one machine: network namespaces behind one switch, each with an address and a link of a given rate.
+
+A host is a namespace with one interface, ``eth0``, a veth pair whose other end is a port of a bridge. Both ends are
+shaped by a token bucket, so a link carries ``rate`` in each direction at once. The bridge lives in a namespace of its
+own: nothing of this touches the machine's own network, and no host can reach the world. What a host sends and receives
+is counted by its interface, headers and acknowledgements included.
+
+Needs root, Linux, and iproute2. Names hold the id of the process that made them, so that several can be there at once,
+and what a killed one left behind is removed by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+PREFIX = "hopfleet"
+SUBNET = "10.77.0"
+BURST = 32_000
+"""Bytes that may leave at once. Less than a large segment, so that frames on the wire are of the size of real ones."""
+
+QUEUE = 0.05
+"""Seconds that a frame may wait in a queue before it is dropped."""
+
+
+def missing() -> list[str]:
+    """What this machine lacks for hosts of its own, in words."""
+    lacks = []
+    if sys.platform != "linux":
+        return ["Linux: network namespaces exist nowhere else"]
+    if os.geteuid() != 0:
+        lacks.append("root: run it with sudo, or in a container with --privileged")
+    lacks += [f"{tool}: install iproute2" for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if lacks:
+        return lacks
+    for kind, words in _TRIALS.items():
+        done = subprocess.run(["unshare", "--net", "sh", "-c", words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            lacks.append(f"{kind}: the kernel says {done.stderr.strip()!r}")
+    return lacks
+
+
+_TRIALS = {
+    "veth pairs": "ip link add one type veth peer name two",
+    "bridges": "ip link add one type bridge",
+    "tbf shaping": "tc qdisc add dev lo root tbf rate 1mbit burst 9kb latency 9ms",
+}
+
+
+_SCRIPT = """
+set -e
+hostname "$1"
+mount -t tmpfs -o size=2g tmpfs /dev/shm
+mount --bind "$2/hosts" /etc/hosts
+mount --bind "$2/resolv.conf" /etc/resolv.conf
+shift 2
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that an interface has sent and received."""
+
+    sent: int = 0
+    received: int = 0
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return Traffic(self.sent - other.sent, self.received - other.received)
+
+
+class Network:
+    """Hosts by name, each with its rate in Mbit/s. Closing it ends all processes in them."""
+
+    def __init__(self, rates: Mapping[str, float]) -> None:
+        _sweep()
+        self._tag = f"{PREFIX}-{os.getpid()}"
+        self._switch = f"{self._tag}-switch"
+        self.addresses = {host: f"{SUBNET}.{number}" for number, host in enumerate(rates, 1)}
+        self._names = tempfile.TemporaryDirectory(prefix=f"{self._tag}-")
+        _write_names(Path(self._names.name), self.addresses)
+        try:
+            _run("ip", "netns", "add", self._switch)
+            self._in_switch("ip", "link", "add", "bridge", "type", "bridge")
+            self._in_switch("ip", "link", "set", "bridge", "up")
+            for number, (host, rate) in enumerate(rates.items(), 1):
+                self._add(host, number, rate)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, host: str, number: int, rate: float) -> None:
+        name, port = self._name(host), f"port{number}"
+        _run("ip", "netns", "add", name)
+        pair = ("type", "veth", "peer", "name", "eth0", "netns", name)
+        self._in_switch("ip", "link", "add", port, *pair)
+        self._in_switch("ip", "link", "set", port, "master", "bridge", "up")
+        for words in (
+            ("ip", "address", "add", f"{self.addresses[host]}/24", "dev", "eth0"),
+            ("ip", "link", "set", "eth0", "up"),
+            ("ip", "link", "set", "lo", "up"),
+            # Ray and others find their own address by the way to the world.
+            ("ip", "route", "add", "default", "dev", "eth0"),
+        ):
+            _run("ip", "netns", "exec", name, *words)
+        bucket = ("tbf", "rate", f"{rate}mbit", "burst", str(BURST), "latency", f"{QUEUE * 1e3:g}ms")
+        self._in_switch("tc", "qdisc", "add", "dev", port, "root", *bucket)
+        _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", "root", *bucket)
+
+    # ------------------------------------------------------------------------------------------------ processes
+
+    def start(self, host: str, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """A process on a host, with a name and a /dev/shm of its own, as on a machine of its own."""
+        inside = ["unshare", "--uts", "sh", "-c", _SCRIPT, "sh", host, self._names.name, *words]
+        command = ["ip", "netns", "exec", self._name(host), *inside]
+        return subprocess.Popen(command, text=True, **options)
+
+    def processes(self, host: str) -> list[int]:
+        """The ids of all processes on a host."""
+        return [int(word) for word in _run("ip", "netns", "pids", self._name(host)).split()]
+
+    def memory(self, host: str) -> int:
+        """Bytes that a host's processes take; a page that several share counts in parts (PSS)."""
+        return sum(map(_proportional, self.processes(host)))
+
+    def processor(self, host: str) -> float:
+        """Seconds of processor time that a host's processes have taken, with those of their ended children."""
+        return sum(map(_processor, self.processes(host)))
+
+    def clear(self, host: str) -> None:
+        """End all processes on a host."""
+        _kill(self._name(host))
+
+    # -------------------------------------------------------------------------------------------------- the links
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What each host has sent and received until now."""
+        return {host: self._traffic(host) for host in self.addresses}
+
+    def _traffic(self, host: str) -> Traffic:
+        counters = [f"/sys/class/net/eth0/statistics/{name}_bytes" for name in ("tx", "rx")]
+        sent, received = _run("ip", "netns", "exec", self._name(host), "cat", *counters).split()
+        return Traffic(int(sent), int(received))
+
+    def cut(self, host: str) -> None:
+        """Pull a host's plug: its link is down, and its processes go on."""
+        self._in_switch("ip", "link", "set", self._port(host), "down")
+
+    def mend(self, host: str) -> None:
+        self._in_switch("ip", "link", "set", self._port(host), "up")
+
+    def close(self) -> None:
+        for host in self.addresses:
+            _remove(self._name(host))
+        _remove(self._switch)
+        self._names.cleanup()
+
+    def _port(self, host: str) -> str:
+        return f"port{list(self.addresses).index(host) + 1}"
+
+    def _name(self, host: str) -> str:
+        return f"{self._tag}-{host}"
+
+    def _in_switch(self, *words: str) -> None:
+        _run("ip", "netns", "exec", self._switch, *words)
+
+
+def _write_names(folder: Path, addresses: Mapping[str, str]) -> None:
+    """Names of all hosts, and nobody to ask for others: looking one up must fail at once instead of after minutes."""
+    lines = ["127.0.0.1 localhost"]
+    for host, address in addresses.items():
+        lines += [f"{address} {host}", f"::ffff:{address} {host}"]
+    (folder / "hosts").write_text("\n".join(lines) + "\n")
+    (folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+
+
+def _sweep() -> None:
+    """Remove the namespaces of processes that are gone."""
+    for line in _run("ip", "netns", "list").splitlines():
+        name = line.split()[0]
+        tag, _, rest = name.partition("-")
+        owner = rest.partition("-")[0]
+        if tag == PREFIX and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _remove(name)
+
+
+def _kill(name: str) -> None:
+    done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+    for pid in map(int, done.stdout.split()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _remove(name: str) -> None:
+    _kill(name)
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _processor(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # it ended in the meantime
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,101 @@
+"""Data parallelism with parameter servers, synchronous or not: the trials, one at a time, and where the servers are.
+
+The servers are processes of their own, one on every host by default: equal links then carry equal loads. With one
+server, all traffic meets at its host's link.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.paradigms import server
+from benchmarks.paradigms.allreduce import check_even
+from benchmarks.paradigms.site import Outcome, Site
+from hopfleet.data import Dataset
+from hopfleet.errors import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``synchronous``: one step for the gradients of all. ``servers``: on so many hosts, or on all with None."""
+
+    synchronous: bool
+    servers: int | None = None
+
+    def addresses(self, site: Site) -> Sequence[tuple[str, int]]:
+        return [(address, site.port + 1) for address in site.addresses[: self.servers]]
+
+    def load(self, site: Site) -> tuple[Dataset, Dataset]:
+        data = site.fetch("train", site.own), site.fetch("valid", site.own)
+        if self.synchronous:
+            check_even(data[0], site)
+        return data
+
+    def train(self, site: Site, data: tuple[Dataset, Dataset]) -> list[Outcome]:
+        process = self._start(site)
+        # Nobody may call before all servers listen.
+        dist.barrier()
+        found = [self._train(site, number, data) for number in range(site.workload.trials)]
+        if process is not None:
+            process.join()
+        return found if site.rank == 0 else []
+
+    def _start(self, site: Site) -> multiprocessing.process.BaseProcess | None:
+        """This host's server, if it has one, when it listens.
+
+        A fork has PyTorch at once, and shares its pages. It is safe here: a server uses one thread for its arithmetic,
+        and nothing of the group.
+        """
+        servers = self.addresses(site)
+        if site.rank >= len(servers):
+            return None
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(self, site, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        ours.recv()
+        return process
+
+    def _train(self, site: Site, number: int, data: tuple[Dataset, Dataset]) -> Outcome:
+        session = site.session(number)
+        train, valid = data
+        if session.schedulers or len(session.optimizers) != 1:
+            raise TaskError("a parameter server takes tasks with one optimizer and no schedule")
+        optimizers = session.optimizers
+        remote = server.Remote(session.model, self.addresses(site), site.rank)
+        outcome = Outcome(number, [])
+        for epoch in range(1, site.workload.epochs + 1):
+            session.optimizers = [remote]
+            for partition in site.own:
+                session.train(site.batches(session, train, partition, epoch), last=partition == site.own[-1])
+            session.optimizers = optimizers
+            # All must be done with the epoch before anybody sees what came of it.
+            dist.barrier()
+            remote.read()
+            outcome.epochs.append(site.evaluate_together(session, valid, epoch))
+        remote.close()
+        if site.rank == 0:
+            site.deliver(session, number)
+        return outcome
+
+
+def _serve(plan: Plan, site: Site, ready: multiprocessing.connection.Connection) -> None:
+    torch.set_num_threads(1)
+    with server.listen(*plan.addresses(site)[site.rank]) as listener:
+        ready.send(None)
+        for number in range(site.workload.trials):
+            session = site.session(number)
+            shard = server.Server(
+                session.model,
+                session.optimizers[0],
+                number=site.rank,
+                of=len(plan.addresses(site)),
+                workers=site.hosts,
+            )
+            shard.serve(listener, synchronous=plan.synchronous)
