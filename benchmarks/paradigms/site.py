@@ -105,7 +105,7 @@ class Site:
             train,
             partition,
             task=self.task,
-            prepare=session.prepare,
+            session=session,
             batch_size=self.workload.batch_size,
             seed=self.workload.seed,
             epoch=epoch,
@@ -117,7 +117,7 @@ class Site:
         """Metrics over some partitions of the validation data."""
         found = []
         for partition in partitions:
-            stream = Stream(valid, partition, task=self.task, prepare=session.prepare, batch_size=VALID_BATCH)
+            stream = Stream(valid, partition, task=self.task, session=session, batch_size=VALID_BATCH)
             seed = derive(self.workload.seed, "evaluate", epoch, partition)
             found.append(session.evaluate(stream, seed=seed))
         return add(found)

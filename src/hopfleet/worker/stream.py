@@ -58,8 +58,8 @@ class Stream:
         *,
         task: Task,
         session: Session,
-        residence: Residence,
         batch_size: int,
+        residence: Residence | None = None,
         seed: int = 0,
         epoch: int | None = None,
         drop_last: bool = False,
@@ -70,7 +70,9 @@ class Stream:
         self._batch_size = batch_size
         self._session = session
         self._dtypes = _dtypes(dataset)
-        self._resident = residence.find(dataset, partition, session.prepare) if task.transform is None else None
+        self._resident = None
+        if residence is not None and task.transform is None:
+            self._resident = residence.find(dataset, partition, session.prepare)
         self._order = None if epoch is None else dataset.order(partition, seed=seed, epoch=epoch)
         self._batches = dataset.batches(
             partition,
