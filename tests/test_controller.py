@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hopfleet.controller import Controller
+from hopfleet.controller import AT_RISK, Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.rowsum import RowSum
@@ -18,6 +18,12 @@ from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal, Stop
+
+
+@pytest.fixture(autouse=True)
+def few_saves(monkeypatch):
+    """Units take a second here. What is saved within an epoch has tests of its own."""
+    monkeypatch.setattr("hopfleet.controller.AT_RISK", 1.5)
 
 
 class Desk:
@@ -61,12 +67,12 @@ class Desk:
         validate(self.controller.schedule)
         return follow
 
-    def finished(self, worker="w1", **sums):
+    def finished(self, worker="w1", took=1.0, **sums):
         """The training unit that runs there came to its end."""
         slot = self.controller.schedule.slots[worker]
         unit, version = slot.unit, self[slot.unit.trial].version + 1
         where = (worker, unit.trial, unit.epoch, unit.partition, slot.attempt)
-        return self.tell(m.UnitFinished(*where, version, 0.0, 1.0, sums=as_sums(sums)))
+        return self.tell(m.UnitFinished(*where, version, 0.0, took, sums=as_sums(sums)))
 
     def evaluated(self, worker="w1", **sums):
         slot = self.controller.schedule.slots[worker]
@@ -138,6 +144,18 @@ def test_a_model_that_stays_is_saved_at_the_end_of_an_epoch_only():
     assert not of(desk.finished(), m.SaveVersion)
     follow = desk.finished()
     assert follow == [m.SaveVersion("w1", "t0001", 2, True, 4), m.Evaluate("w1", "t0001", 1, 0, 3, 2)]
+
+
+@pytest.mark.parametrize(("seconds", "units"), [(0.5, 1), (0.49, 2), (0.2, 3)])
+def test_no_more_than_half_a_second_of_training_is_at_risk(monkeypatch, seconds, units):
+    monkeypatch.undo()
+    assert AT_RISK == 0.5
+    desk = Desk("w1", partitions=5, valid=0)
+    for unit in range(1, units + 1):
+        follow = desk.finished(took=seconds)
+        saves = [m.SaveVersion("w1", "t0001", unit, False, unit + 2)] if unit == units else []
+        assert of(follow, m.SaveVersion) == saves
+    assert of(follow, m.RunUnit)[0].version == units
 
 
 def test_a_model_that_leaves_is_saved_for_others():

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from test_controller import Desk, of
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.search import Grid, Random
 from hopfleet.search.base import Clone, Stop, Suggestion, Train
+
+
+@pytest.fixture(autouse=True)
+def few_saves(monkeypatch):
+    """Units take a second here. What is saved within an epoch has tests of its own."""
+    monkeypatch.setattr("hopfleet.controller.AT_RISK", 1.5)
 
 
 class Wheel(Desk):

@@ -29,8 +29,8 @@ from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
 from hopfleet.wishes import Add, Office, Refused, Step, answer
 
-AT_RISK = 2.0
-"""Seconds of training that may be in the memory of one worker alone, as long as that is more than one unit."""
+AT_RISK = 0.5
+"""Seconds of training that may be in the memory of one worker alone."""
 
 MAX_LOSSES = 3
 """After so many lost workers in a row a unit is taken for poison and its trial fails."""
