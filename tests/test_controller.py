@@ -158,6 +158,14 @@ def test_no_more_than_half_a_second_of_training_is_at_risk(monkeypatch, seconds,
     assert of(follow, m.RunUnit)[0].version == units
 
 
+def test_a_trial_waits_for_its_best_model_whatever_order_reports_come_in():
+    desk = Desk("w1")
+    desk.epoch(loss=1.0)
+    desk.epoch(loss=2.0)
+    assert not of(desk.saved(4), m.TrialEnded)
+    assert [x.trial for x in of(desk.saved(2), m.TrialEnded)] == ["t0001"]
+
+
 def test_a_model_that_leaves_is_saved_for_others():
     desk = Desk("w1", trials=2)
     assert of(desk.finished(), m.SaveVersion) == [m.SaveVersion("w1", "t0001", 1, False, 3)]
