@@ -1,0 +1,1 @@
+"""How much faster trials are that train together, end to end through ``Experiment``."""
