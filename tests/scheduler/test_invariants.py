@@ -17,13 +17,14 @@ def visit_twice(desk):
 
 
 def run_unclaimed(desk):
-    desk.schedule.slots["w2"].unit = Unit("t1", 1, 1)
+    desk.schedule.slots["w2"].units = {Unit("t1", 1, 1): 9}
 
 
 def train_and_evaluate(desk):
     desk["t1"].trains_on = "w1"
     desk["t1"].evaluates_on = {0: "w2"}
-    desk.schedule.slots["w1"].unit = desk.schedule.slots["w2"].unit = Unit("t1", 1, 1)
+    for worker in ("w1", "w2"):
+        desk.schedule.slots[worker].units = {Unit("t1", 1, 1): 9}
 
 
 def forget_ready(desk):
