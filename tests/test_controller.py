@@ -758,3 +758,18 @@ def test_a_trial_that_stayed_is_ready_for_what_its_worker_got():
     desk.tell(m.WorkerLost("w2", "killed"))
     follow = desk.tell(m.PartitionPlaced("w1", 1))
     assert [(x.worker, x.partition) for x in of(follow, m.RunUnit)] == [("w1", 1)]
+
+
+def test_it_stands_while_a_person_or_a_disk_wants_it_to():
+    desk = Desk("w1")
+    assert not desk.controller.stands
+    desk.tell(m.OperatorAsked("pause"))
+    assert desk.controller.stands
+    desk.tell(m.OperatorAsked("proceed"))
+    assert not desk.controller.stands
+    desk.finished()
+    desk.finished()
+    desk.tell(m.SaveDelayed("w1", "t0001", 2, desk.saving(2), "the disk is full"))
+    assert desk.controller.stands
+    desk.saved(2)
+    assert not desk.controller.stands

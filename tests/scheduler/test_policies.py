@@ -200,3 +200,14 @@ def test_nobody_is_idle():
 def test_nothing_is_ready():
     desk = Desk(None, trials=0)
     assert following(desk, policy=None) is None
+
+
+def test_the_most_urgent_goes_where_it_can():
+    desk = Desk((0,), (1,), trials=2, valid=0)
+    desk.train("w1", "t2", 0)
+    desk.schedule.saved("t2", 1, durable=False)
+    desk.schedule.prioritise("t2", 1)
+    assignment = next_assignment(desk.schedule, lambda schedule, rng: None, random.Random(0))
+    assert assignment == Assignment("w2", Unit("t2", 1, 1))
+    desk.start("w2", "t1", 1)
+    assert next_assignment(desk.schedule, lambda schedule, rng: None, random.Random(0)) is None
