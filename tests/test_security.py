@@ -74,7 +74,7 @@ def calls() -> list[tuple[str, str]]:
     ]
 
 
-def test_pickles_come_from_a_socket_pair_alone() -> None:
+def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     imports = {
         (path.name, alias.name)
         for path in SOURCES
@@ -83,12 +83,13 @@ def test_pickles_come_from_a_socket_pair_alone() -> None:
         for alias in node.names
     }
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
-    assert pickles == {("process.py", "cloudpickle"), ("local.py", "cloudpickle")}
-    assert ("process.py", "cloudpickle.loads") in calls()
+    assert pickles == {(file, "cloudpickle") for file in ("process.py", "job.py", "actors.py")}
+    assert {file for file, name in calls() if name == "cloudpickle.loads"} == {"process.py", "actors.py"}
     assert not {name for _, name in calls()} & {"torch.load", "numpy.load", "np.load", "marshal.loads"}
 
 
 def test_no_socket_has_a_name_or_a_port() -> None:
     made = {name for _, name in calls() if name.startswith("socket.")}
-    assert made <= {"socket.socketpair", "socket.socket", "socket.send_fds", "socket.recv_fds", "socket.gethostname"}
+    here = {"socket.socketpair", "socket.socket", "socket.send_fds", "socket.recv_fds", "socket.gethostname"}
+    assert made <= here | {"socket.create_connection"}  # to Ray's own ports, to see whether they answer
     assert not [name for _, name in calls() if name.endswith((".bind", ".listen")) or "Listener" in name]

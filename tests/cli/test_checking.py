@@ -52,7 +52,7 @@ def test_verify_names_what_it_does_not_know(cli: Cli) -> None:
     leftover.parent.mkdir(exist_ok=True)
     leftover.touch()
     done = cli("verify", "whole")
-    assert done.code == 1 and f"{leftover}: is a stray" in done.out
+    assert done.code == 1 and f"{leftover}: is a stray" in done.err
 
 
 def test_progress_is_told_when_it_takes_long(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
