@@ -92,6 +92,9 @@ UNDER_RUN = "__hopfleet__"
 FUSES = ("exact", "fast", "off")
 """How trials train together: with the bits that they have alone, as fast as can be, not at all."""
 
+LINGER_SECONDS = 0.75
+"""Workers outlive their controller by no more than this."""
+
 SAME = (
     *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start"),
     *("seed", "batch_size", "drop_last", "order", "fuse", "train", "valid"),
@@ -451,6 +454,7 @@ class Experiment:
 
     def _run(self, train: Dataset, valid: Dataset | None, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
+        began = time.monotonic()
         device, devices = self._device()
         workers, why = self._worker_count(backend, device, devices)
         count = f"{workers} worker{'s' if workers > 1 else ''}"
@@ -473,6 +477,8 @@ class Experiment:
                 complete = loop.run([RunStarted(__version__, workers, len(journal.wishes())), *missing])
             self._reason = loop.reason
             backend.close(kill=loop.stuck)
+            if resumed:  # workers of a controller that was killed may have written until now
+                time.sleep(max(0.0, LINGER_SECONDS - (time.monotonic() - began)))
             versions.tidy(controller.schedule.files())
         except BaseException:
             backend.close(kill=True)
