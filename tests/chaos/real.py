@@ -568,6 +568,14 @@ def _sleeps(child: Child, seconds: float) -> bool:
     return False
 
 
+# Not run as a module: its task would have another name then.
+RESUMING = """
+import json, pathlib, sys
+from chaos.subject import experiment
+experiment(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2])).fit(quiet=True)
+"""
+
+
 def resume_seconds(times: int) -> list[float]:
     """Seconds from the start of a process that resumes a killed run to its first new unit, import included."""
     found = []
@@ -580,11 +588,12 @@ def resume_seconds(times: int) -> list[float]:
             child.kill()
             before = _units(folder)
             began = time.monotonic()
-            command = [sys.executable, "-m", "chaos.subject", str(folder), json.dumps(asked)]
+            command = [sys.executable, "-c", RESUMING, str(folder), json.dumps(asked)]
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             while _units(folder) == before and process.poll() is None:
                 time.sleep(0.005)
             found.append(time.monotonic() - began)
+            assert process.poll() is None, "it ended without a new unit"
             process.kill()
             process.wait()
             time.sleep(0.5)  # its workers end with it, at their next beat
