@@ -22,7 +22,7 @@ from hopfleet.monitor.history import History, Mode
 from hopfleet.monitor.importance import Importances, importance_data
 from hopfleet.monitor.lineage import Member, Stretch, lineage_data
 from hopfleet.monitor.parallel import Axis, Line, parallel_data
-from hopfleet.monitor.parameters import fences, parameters, scale_of
+from hopfleet.monitor.parameters import Scale, fences, parameters, scale_of
 from hopfleet.monitor.pareto import front, pareto_data
 from hopfleet.monitor.rungs import Rung, rungs_data
 
@@ -94,6 +94,10 @@ def test_places_and_ticks() -> None:
         *("0.01", "0.1", "1", "10")
     ]
     assert scale_of([5.0, 5.0]).place(5.0) == 0.5
+
+
+def test_one_value_alone_lies_in_the_middle() -> None:
+    assert Scale("linear", 0.25, 0.25).ticks() == [(0.5, "0.25")]
 
 
 def test_many_categories_have_ticks_that_do_not_touch() -> None:

@@ -44,6 +44,8 @@ class Scale:
         if self.kind == "category":
             named = [((index + 0.5) / len(self.options), option) for index, option in enumerate(self.options)]
             return _thinned(named)
+        if self.low == self.high:
+            return [(0.5, number(self.low))]
         values = self.points or (_decades if self.kind == "log" else _steps)(self.low, self.high)
         return _thinned([(self.place(value), number(value)) for value in values])
 
