@@ -26,7 +26,7 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 	$(BIN)/hopfleet demo
 
 test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
-	$(MAKE) --jobs=2 --output-sync=target long-tests pure-tests other-tests
+	$(MAKE) --jobs=3 --output-sync=target long-tests pure-tests other-tests
 
 PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
 PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py,src/hopfleet/wishes.py

@@ -17,7 +17,7 @@ from hopfleet.store.journal import Journal
 
 
 def run(
-    folder: Path, *, at: int, times: int, during: str = "train", backend: str = "local", trials: int = 2
+    folder: Path, *, at: int, times: int, during: str = "train", backend: str = "inline", trials: int = 2
 ) -> hop.Results:
     """Some trials on one worker, that runs out of memory so many times from a batch on.
 
