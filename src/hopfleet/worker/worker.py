@@ -218,16 +218,16 @@ class Worker:
             self._sailing.clear()
             left = [sailor for sailor, result, _ in results if self._cramps(result)]
             if left:
-                self._part(len(aboard), "there is no memory for all of them")
+                self._part(len(aboard), "there is no memory for all of them", most=len(aboard) // 2)
         orders = [(sailor.command, sailor.trial) for sailor in left]
         aboard.clear()  # and with them their half-trained models
         left.clear()
         for command, trial in orders:
             self._alone(command, trial)
 
-    def _part(self, members: int, reason: str) -> None:
-        """From now on let no more than half as many train together."""
-        self._most = max(1, members // 2)
+    def _part(self, members: int, reason: str, *, most: int) -> None:
+        """From now on let no more than so many train together."""
+        self._most = max(1, most)
         how = f"at most {self._most} at once" if self._most > 1 else "one by one"
         sys.stderr.write(f"hopfleet: {members} trials that trained together go on {how}: {reason}\n")
 
@@ -250,8 +250,10 @@ class Worker:
                     stream = self._valid_stream(first.session, first.command.partition)
                     results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
         except (Exception, SystemExit) as error:
-            entangled = isinstance(error, Entangled)
-            self._part(1 if entangled else len(aboard), str(error) if entangled else describe(error))
+            if isinstance(error, Entangled):
+                self._part(len(aboard), str(error), most=1)
+            else:
+                self._part(len(aboard), describe(error), most=len(aboard) // 2)
             return None
         for sailor, result in zip(aboard, results, strict=True):
             if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
