@@ -90,7 +90,7 @@ def background(request: pytest.FixtureRequest) -> bool:
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_save_waits_for_room_and_tells_so_once(tmp_path: Path, background: bool, durable: bool) -> None:
     versions, events = FullVersions(tmp_path / "c", tmpfs=tmp_path), list[Any]()
-    saver = Saver(versions, events.append, worker="w1", background=background)
+    saver = Saver(versions, events.append, worker="w1", threads=int(background))
     saver.save(save(7, durable=durable), Model(5))  # type: ignore[arg-type]
     saver.save(save(8, "t0002"), Model(6))  # type: ignore[arg-type]
     until(lambda: events)
@@ -110,7 +110,7 @@ def test_a_save_waits_for_room_and_tells_so_once(tmp_path: Path, background: boo
 
 def test_what_the_disk_never_takes_is_given_up_at_the_end(tmp_path: Path, background: bool) -> None:
     events: list[Any] = []
-    saver = Saver(FullVersions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", background=background)
+    saver = Saver(FullVersions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=int(background))
     saver.save(save(7), Model(5))  # type: ignore[arg-type]
     saver.close()
     assert [type(event) for event in events] == [SaveDelayed]
@@ -121,7 +121,7 @@ def test_what_somebody_else_has_saved_waits_for_room_too(tmp_path: Path, backgro
     versions.full = False
     versions.write("t0001", 4, 7, Model(5).save, durable=False, size=1)
     versions.full = True
-    saver = Saver(versions, events.append, worker="w1", background=background)
+    saver = Saver(versions, events.append, worker="w1", threads=int(background))
     saver.save(save(8, saved=7), None)
     until(lambda: events)
     versions.full = False
@@ -140,11 +140,44 @@ def test_a_state_that_cannot_be_saved_is_no_matter_of_disks(tmp_path: Path, back
             raise TypeError("an open file")
 
     events: list[Any] = []
-    saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", background=background)
+    saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=int(background))
     saver.save(save(7), Odd(5))  # type: ignore[arg-type]
     saver.wait("t0001")
     assert [(type(event), event.attempt) for event in events] == [(SaveFailed, 7)]
     saver.close()
+
+
+@pytest.mark.parametrize("room", [100, 0])
+def test_a_model_with_a_copy_need_not_wait(tmp_path: Path, room: int) -> None:
+    class Copied(Model):
+        def still(self) -> Any:
+            return Model(self.number).save
+
+    versions, events = FullVersions(tmp_path / "c", tmpfs=tmp_path), list[Any]()
+    saver = Saver(versions, events.append, worker="w1", threads=2, room=lambda: room)
+    model = Copied(5)
+    saver.save(save(7), model)  # type: ignore[arg-type]
+    if room:
+        saver.wait("t0001")
+        model.number = 6
+    versions.full = False
+    saver.close()
+    assert versions.find("t0001", 4, 7).read_text() == "5"
+    assert [type(event) for event in events][-1] is VersionSaved
+
+
+def test_a_state_that_cannot_be_copied_is_no_matter_of_disks_either(tmp_path: Path) -> None:
+    class Odd(Model):
+        def save(self, path: Path) -> None:
+            raise TypeError("an open file")
+
+        still = save
+
+    events: list[Any] = []
+    saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=1, room=lambda: 100)
+    saver.save(save(7), Odd(5))  # type: ignore[arg-type]
+    saver.close()
+    assert [(type(event), event.attempt) for event in events] == [(SaveFailed, 7)]
 
 
 def test_pauses_grow_and_messages_name_file_error_and_remedy(tmp_path: Path) -> None:

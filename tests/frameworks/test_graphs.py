@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.frameworks.steps import Steps
+from hopfleet.frameworks.together import Measures
 from hopfleet.frameworks.torch import TorchSession
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -87,7 +89,7 @@ def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, sh
     for unit, ragged in enumerate((True, False, True)):
         batches = Batches(shape, ragged=ragged, seed=unit)
         found = task.flotilla(together).train(batches, last=[last[unit % 2]] * len(configs))
-        captures.append([one.aboard for one in together])
+        captures.append([one.aboard.get(Steps) for one in together])
         assert found == [one.train(batches, last=last[unit % 2]) for one in alone]
         assert task.flotilla(together).evaluate(batches, seed=3) == [one.evaluate(batches, seed=3) for one in alone]
         assert [bits(one, folder) for one in together] == [bits(one, folder) for one in alone]
@@ -109,11 +111,28 @@ def test_a_capture_holds_while_nothing_moves(tmp_path):
     configs = [{"optimizer": "adam", "lr": 0.1}] * 2
     members = several(Task(), configs)
     Task().flotilla(members).train(Batches(), last=[False, False])
-    before = [one.aboard for one in members]
+    before = [one.aboard[Steps] for one in members]
     Task().flotilla(members).train(Batches(), last=[True, True])
-    assert [one.aboard for one in members] == before
+    assert all(one.aboard[Steps] is old for one, old in zip(members, before, strict=True))
     Task().flotilla(members).train(Batches(), last=[True, True])  # the learning rate has changed
-    assert all(one.aboard is not old for one, old in zip(members, before, strict=True))
+    assert all(one.aboard[Steps] is not old for one, old in zip(members, before, strict=True))
+
+
+def test_evaluations_are_captured_too(tmp_path):
+    members = several(Task(), [{"optimizer": "adam", "lr": 0.1}] * 2)
+    found = [Task().flotilla(members).evaluate(Batches(), seed=seed) for seed in (1, 2)]
+    assert all(Measures in one.aboard for one in members)
+    alone = several(Task(), [{"optimizer": "adam", "lr": 0.1}] * 2)
+    assert found == [[one.evaluate(Batches(), seed=seed) for one in alone] for seed in (1, 2)]
+
+
+def test_a_still_is_not_changed_by_training(tmp_path):
+    (one,) = several(Task(), [{"optimizer": "adam", "lr": 0.1}])
+    one.train(Batches(), last=False)
+    before, still = bits(one, tmp_path), one.still()
+    one.train(Batches(), last=True)
+    still(tmp_path / "still")
+    assert (tmp_path / "still").read_bytes() == before != bits(one, tmp_path)
 
 
 def test_convolutions_and_batch_norm(tmp_path):

@@ -39,7 +39,7 @@ class Inline:
         for _ in range(count):
             name = f"w{next(self._numbers)}"
             device = job.device
-            self._workers[name] = Worker(name, job, device, self._events.append, capture=copied, guest=True)
+            self._workers[name] = Worker(name, job, device, self._events.extend, capture=copied, guest=True)
             self._events.append(WorkerJoined(name, device))
 
     def retire(self, worker: str) -> None:

@@ -374,10 +374,12 @@ class Local:
             case "Finding":
                 metrics, *rest = body
                 self._findings.append(Finding(tuple(metrics), *rest))
+            case "Events":
+                for event in (decode(*told) for told in body):
+                    member.useful = member.useful or isinstance(event, UnitFinished | UnitFailed | Evaluated)
+                    self._events.append(event)  # type: ignore[arg-type]
             case _:
-                event = decode(kind, body)
-                member.useful = member.useful or isinstance(event, UnitFinished | UnitFailed | Evaluated)
-                self._events.append(event)  # type: ignore[arg-type]
+                raise AssertionError(f"a worker has said {kind}")
 
     def _lose(self, member: Member) -> None:
         del self._members[member.name]

@@ -68,6 +68,10 @@ class Session(ABC):
     def save(self, path: Path) -> None:
         """Write everything that training depends on; the same state always gives the same bytes."""
 
+    def still(self) -> Callable[[Path], None] | None:
+        """What writes the state of this moment, also when training has gone on; None if this framework cannot."""
+        return None
+
     @abstractmethod
     def load(self, path: Path) -> None:
         """Become what was saved. Raises CheckpointError for a file that is damaged or of another kind."""

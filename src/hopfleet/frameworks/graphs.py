@@ -1,8 +1,8 @@
 """A flotilla on CUDA: the step of each member is captured once and replayed, on a stream of its own.
 
-A small model keeps a GPU waiting for the processor, which launches one kernel after another. A captured step is
-launched at once, and the steps of all members run side by side. The arithmetic is that of the step that was captured,
-so the bits are those of eager training; where that may not be so, it is found out:
+A small model keeps a GPU waiting for the processor, which launches one kernel after another. A captured step, or the
+evaluation of a batch, is launched at once, and those of all members run side by side. The arithmetic is that of the
+step that was captured, so the bits are those of eager training; where that may not be so, it is found out:
 
 * the first step of each kind of member is replayed, and taken eagerly from the same state, a few times, and compared;
 * a step that cannot be captured (it looks at values, draws random numbers on the host, has an optimizer that computes
@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ import torch
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.steps import Steps, rows_of
-from hopfleet.frameworks.together import Eager, Member
+from hopfleet.frameworks.together import Eager, Measures, Member
 from hopfleet.frameworks.torch import TorchSession
 
 CHECKS = 3
@@ -44,13 +43,13 @@ _inputs: dict[Hashable, Batch] = {}
 
 @dataclass(slots=True)
 class Capture:
-    """A step, ready to be replayed. Each replay leaves its loss in the next place of ``losses``."""
+    """A step, ready to be replayed. Each replay leaves what came of it in the next place of each list of ``values``."""
 
     graph: Any
     stream: Any
     #: The random stream that it draws from.
     generator: Any
-    losses: Any
+    values: Mapping[str, Any]
     place: Any
     #: What it was made for; see ``_footing``.
     footing: Hashable = None
@@ -59,33 +58,32 @@ class Capture:
     #: Comes when a replay is over.
     done: Any = field(default_factory=torch.cuda.Event)
 
-    def take(self) -> Any:
-        """The losses of all replays since the last call."""
-        losses = self.losses[: len(self.rows)].clone()
+    def take(self) -> dict[str, Any]:
+        """What came of all replays since the last call."""
+        values = {name: value[: len(self.rows)].clone() for name, value in self.values.items()}
         self.place.zero_()
         self.rows = []
-        return losses
+        return values
 
 
 class Graphs(Eager):
     """Captured steps where possible, eager ones where not."""
 
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
-        self._room = len(batches)
-        self._captures: dict[Member, Capture] = {}
-        self._ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        results = super().train(batches, last=last)
+        return self._shared(super().train(batches, last=last))
+
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        return self._shared(super().evaluate(batches, seed=seed))
+
+    def _shared(self, results: list[Result]) -> list[Result]:
         # Nobody knows how long each one's kernels took.
         self.shares = [1 / len(results)] * len(results)
         return results
 
-    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
-        eager = Eager(self.sessions)
-        results = eager.evaluate(batches, seed=seed)
-        self.shares = eager.shares
-        return results
-
     def _go(self, members: Sequence[Member], batches: Batches) -> None:
+        self._room = len(batches)
+        self._captures: dict[Member, Capture] = {}
+        self._ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._boarded = False
         super()._go(members, batches)
         for member in list(self._captures):
@@ -118,15 +116,15 @@ class Graphs(Eager):
         # Convolutions replayed on several streams that nobody joins have been seen to hang.
         for member, capture in self._captures.items():
             here.wait_event(capture.done)
-            if member.session.task.lr_step == "batch":
+            if isinstance(member.work, Steps) and member.session.task.lr_step == "batch":
                 member.session.take_over()
-                _steps(member).step_schedule()
+                member.work.step_schedule()
         return [member for member in members if member not in self._captures]
 
     def _board(self, members: list[Member], key: Hashable) -> None:
         """Take up the captures of earlier units that still hold."""
         for member in members:
-            capture = member.session.aboard
+            capture = member.session.aboard.get(type(member.work))
             if isinstance(capture, Capture) and capture.footing == _footing(member.session, key, self._room):
                 self._take_up(member, capture)
 
@@ -141,7 +139,7 @@ class Graphs(Eager):
         capture = self._captures.pop(member)
         rows = list(capture.rows)
         if rows:
-            _steps(member).note(capture.take(), *rows)
+            _work(member).note(capture.take(), *rows)
         member.random["device"] = capture.generator.get_state()
         member.draws = DEVICE
 
@@ -151,7 +149,7 @@ class Graphs(Eager):
         key = _key(batch, self.sessions[0].device)
         for member in members:
             session = member.session
-            kind = (_kind(session), key)
+            kind = (type(member.work), _kind(session), key)
             if _verdicts.get(kind):
                 continue
             before = None if kind in _verdicts else _snapshot(session)
@@ -174,7 +172,7 @@ class Graphs(Eager):
                 continue
             _verdicts[kind] = ""
             capture.footing = _footing(session, key, self._room)
-            session.aboard = capture
+            session.aboard[type(member.work)] = capture
             self._take_up(member, capture)
 
 
@@ -182,8 +180,8 @@ class Refused(Exception):
     """Why a step is not captured."""
 
 
-def _steps(member: Member) -> Steps:
-    assert isinstance(member.work, Steps)
+def _work(member: Member) -> Steps | Measures:
+    assert isinstance(member.work, Steps | Measures)
     return member.work
 
 
@@ -199,24 +197,28 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
     device = session.device
     generator = torch.Generator(device)
     generator.set_state(member.random["device"])
-    losses = torch.zeros(room, device=device)
+    work = _work(member)
+    # Not in the graph's own memory, where one replay would write over what another has left.
+    values = {name: torch.zeros(room, dtype=torch.float64, device=device) for name in work.names}
     place = torch.zeros(1, dtype=torch.int64, device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    steps = _steps(member)
     session.take_over()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with _own_generator(device, generator), _fused(session), torch.cuda.stream(stream), _capturing(graph):
-            loss = steps.step(dict(inputs))
-            losses.index_copy_(0, place, loss.to(losses.dtype).reshape(1))
+            for name, value in work.take(dict(inputs)).items():
+                if not torch.is_tensor(value) or not value.is_cuda or value.numel() != 1:
+                    raise Refused(f"{name!r} is not a single number on the device")
+                values[name].index_copy_(0, place, value.double().reshape(1))
             place.add_(1)
+    except Refused:
+        torch.cuda.synchronize(device)
+        raise
     except Exception as error:
         torch.cuda.synchronize(device)
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
-    if loss.dtype != losses.dtype:
-        raise Refused(f"the loss is a {loss.dtype}")
     torch.cuda.current_stream().wait_stream(stream)
-    return Capture(graph, stream, generator, losses, place)
+    return Capture(graph, stream, generator, values, place)
 
 
 @contextlib.contextmanager
@@ -260,33 +262,30 @@ def _capturing(graph: Any) -> Iterator[None]:
 
 def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any]) -> None:
     """Raise Refused unless replays do what eager steps do. Leaves the session as it was before the capture."""
-    session, steps = member.session, _steps(member)
+    session, work = member.session, _work(member)
     state = member.random["device"]
     with torch.cuda.stream(capture.stream):
         for _ in range(CHECKS):
             capture.graph.replay()
     torch.cuda.current_stream().wait_stream(capture.stream)
     capture.rows = [0] * CHECKS
-    replayed = [*_snapshot(session), capture.take(), capture.generator.get_state()]
+    replayed = [*_snapshot(session), *capture.take().values(), capture.generator.get_state()]
     _restore(session, before)
-    losses: list[Any] = []
+    found: list[Mapping[str, Any]] = []
     kept, member.random["device"] = member.draws, state
     member.draws = DEVICE
     for _ in range(CHECKS):
-        member.do(partial(_step_into, losses, steps, inputs))
+        member.do(lambda: found.append(work.take(dict(inputs))))
     member.draws = kept
     if isinstance(member.result, Exception):
         error, member.result = member.result, {}
         raise Refused(describe(error))
-    eager = [*_snapshot(session), torch.cat(losses), member.random["device"]]
+    values = [torch.cat([one[name].double().reshape(1) for one in found]) for name in capture.values]
+    eager = [*_snapshot(session), *values, member.random["device"]]
     member.random["device"] = state
     _restore(session, before)
     if len(eager) != len(replayed) or not all(map(_same_bits, eager, replayed)):
         raise Refused(UNEQUAL)
-
-
-def _step_into(losses: list[Any], steps: Steps, inputs: Batch) -> None:
-    losses.append(steps.step(dict(inputs)).reshape(1))
 
 
 def _same_bits(one: Any, other: Any) -> bool:

@@ -395,7 +395,7 @@ class Stacked(Eager):
             for row, member in enumerate(crew):
                 steps = member.work
                 assert isinstance(steps, Steps)
-                steps.note(torch.stack(losses)[:, row], *self._counts)
+                steps.note({"loss": torch.stack(losses)[:, row]}, *self._counts)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         eager = Eager(self.sessions)

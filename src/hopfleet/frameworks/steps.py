@@ -67,8 +67,17 @@ class Steps:
         self._waiting = 0
 
     def __call__(self, batch: Batch) -> None:
-        self.note(self.step(batch), rows_of(batch))
+        self.note(self.take(batch), rows_of(batch))
         self.step_schedule()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there is to note of each step."""
+        return ("loss",)
+
+    def take(self, batch: Batch) -> Mapping[str, Any]:
+        """Train on a batch; returns what there is to note."""
+        return {"loss": self.step(batch)}
 
     def step(self, batch: Batch) -> Any:
         """Train on a batch; returns its loss."""
@@ -106,9 +115,9 @@ class Steps:
         if task.lr_scheduler is not None and task.lr_step == "batch":
             task.lr_scheduler.step()
 
-    def note(self, losses: Any, *rows: int) -> None:
+    def note(self, values: Mapping[str, Any], *rows: int) -> None:
         """Take down the losses of some batches."""
-        self._losses.append(losses.reshape(-1))
+        self._losses.append(values["loss"].reshape(-1))
         self._rows += rows
 
     def result(self) -> Mapping[str, Any]:
@@ -137,7 +146,7 @@ def _check_loss(loss: Any) -> None:
 def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
     if not losses:
         raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
-    values = torch.cat(list(losses)).double().tolist()
+    values = torch.cat(list(losses)).tolist()
     for number, value in enumerate(values, 1):
         if not math.isfinite(value):
             raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")

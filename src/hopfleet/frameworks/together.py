@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Result
 from hopfleet.frameworks.steps import Steps
@@ -78,6 +79,35 @@ class Member:
                 self.result = sums
 
 
+class Measures:
+    """An evaluation of one trial, batch by batch. Its methods are called while the trial is at work."""
+
+    def __init__(self, session: TorchSession) -> None:
+        self._session = session
+        self._found: list[tuple[Mapping[str, Any], int]] = []
+
+    def __call__(self, batch: Batch) -> None:
+        self._found.append(self._session.measure(batch))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics of the last batch."""
+        return tuple(self._found[-1][0])
+
+    def take(self, batch: Batch) -> Mapping[str, Any]:
+        """The metrics of a batch."""
+        return self._session.measure(batch)[0]
+
+    def note(self, metrics: Mapping[str, Any], *rows: int) -> None:
+        """Take down the metrics of some batches."""
+        columns = {name: values.tolist() for name, values in metrics.items()}
+        for number, count in enumerate(rows):
+            self._found.append(({name: values[number] for name, values in columns.items()}, count))
+
+    def result(self) -> dict[str, RowSum]:
+        return summed(self._found)
+
+
 class Eager(Flotilla):
     """Members step one after another on the batch that they share."""
 
@@ -103,17 +133,11 @@ class Eager(Flotilla):
         return self._results(members)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
-        def measure(session: TorchSession, found: list[Any]) -> Callable[[Batch], object]:
-            return lambda batch: found.append(session.measure(batch))
-
-        def close(found: list[Any]) -> Callable[[], dict[str, Any]]:
-            return lambda: summed(found)
-
-        lists: list[list[Any]] = [[] for _ in self.sessions]
+        measures = [Measures(session) for session in self.sessions]
         with process_settings(self.sessions[0]), torch.no_grad():
             members = [
-                Member(session, randomness.seeded(seed), measure(session, found), partial(self.turn, number))
-                for number, (session, found) in enumerate(zip(self.sessions, lists, strict=True))
+                Member(session, randomness.seeded(seed), measure, partial(self.turn, number))
+                for number, (session, measure) in enumerate(zip(self.sessions, measures, strict=True))
             ]
             for session in self.sessions:
                 session.model.eval()
@@ -121,8 +145,8 @@ class Eager(Flotilla):
                 for session in self.sessions:
                     stack.enter_context(session.averaged())
                 self._go(members, batches)
-            for member, found in zip(members, lists, strict=True):
-                member.end(close(found))
+            for member, measure in zip(members, measures, strict=True):
+                member.end(measure.result)
         return self._results(members)
 
     def _go(self, members: Sequence[Member], batches: Batches) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,7 +174,7 @@ class TorchSession(Session):
         self._move_optimizers()
         self._adopt_habits()
         #: What a flotilla keeps with it from unit to unit.
-        self.aboard: Any = None
+        self.aboard: dict[Any, Any] = {}
         self._check_parameters()
 
     # ---------------------------------------------------------------------------------------------- the work
@@ -240,6 +240,27 @@ class TorchSession(Session):
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     def save(self, path: Path) -> None:
+        safetensors.write(path, *self._state())
+
+    def still(self) -> Callable[[Path], None]:
+        tensors, metadata = self._state()
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        if self.device.type != "cuda":
+            return lambda path: safetensors.write(path, copies, metadata)
+        made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        made.record(torch.cuda.current_stream(self.device))
+
+        def write(path: Path) -> None:
+            # Training goes on in other streams, and must not be waited for.
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            stream.wait_event(made)
+            with torch.cuda.stream(stream):
+                safetensors.write(path, copies, metadata)
+
+        return write
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """All that is to be saved, as tensors and as text."""
         arrays = Arrays(torch.is_tensor, _identity)
         tree = {
             "model": flatten(_model_state(self.model), arrays, "model"),
@@ -256,7 +277,7 @@ class TorchSession(Session):
         if self.device.type == "cpu":
             tree["host"] = []
         tensors = {name: tensor.detach().contiguous() for name, tensor in arrays.named.items()}
-        safetensors.write(path, tensors, {FORMAT: json.dumps(tree)})
+        return tensors, {FORMAT: json.dumps(tree)}
 
     def load(self, path: Path) -> None:
         try:
@@ -457,7 +478,17 @@ def _parts(built: Any) -> tuple[Any, list[Any], list[Any], Any]:
 
 def summed(found: Iterable[tuple[Mapping[str, Any], int]]) -> dict[str, RowSum]:
     """The metrics of many batches. Only here are they fetched from the device."""
-    return add({name: _row_sum(name, value, rows) for name, value in metrics.items()} for metrics, rows in found)
+    found = list(found)
+    there = [value for metrics, _ in found for value in metrics.values() if torch.is_tensor(value) and value.is_cuda]
+    numbers: dict[int, float] = {}
+    for dtype in {value.dtype for value in there}:
+        some = [value for value in there if value.dtype == dtype and value.numel() == 1]
+        if some:
+            numbers |= zip(map(id, some), torch.cat([value.reshape(1) for value in some]).tolist(), strict=True)
+    return add(
+        {name: _row_sum(name, numbers.get(id(value), value), rows) for name, value in metrics.items()}
+        for metrics, rows in found
+    )
 
 
 def _row_sum(name: str, value: Any, rows: int) -> RowSum:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -33,8 +34,8 @@ def serve(connection: Connection) -> None:
         with lock:
             connection.send_bytes(json.dumps([kind, body]).encode())
 
-    def emit(event: Event) -> None:
-        say(*encode(event))
+    def emit(events: Sequence[Event]) -> None:
+        say("Events", [encode(event) for event in events])
 
     setup = json.loads(connection.recv_bytes())
     try:

@@ -1,4 +1,7 @@
-"""Saves model versions beside the work: a thread that writes what the main thread no longer changes.
+"""Saves model versions beside the work: threads that write what the main thread no longer changes.
+
+Where there is room, a save begins with a copy in memory, and its model trains on at once. Where there is not, the model
+waits until it is saved.
 
 A disk that is full, or fails, loses nothing: the model stays in memory, the controller hears that the save is delayed,
 and the saver tries until it succeeds. Others wait behind it in the order in which they were asked for.
@@ -11,6 +14,8 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved
 from hopfleet.errors import CheckpointError, describe
@@ -21,106 +26,143 @@ from hopfleet.store.versions import Versions
 SMALL = 1 << 18
 """Bytes up to which a hand-over is written sooner than a thread could be woken."""
 
-Item = tuple[SaveVersion, Session | None]
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A save that was asked for. Without ``write``, the version is in a file that somebody else has saved."""
+
+    command: SaveVersion
+    write: Callable[[Path], None] | None
+    size: int = 0
+    #: What is written is a copy: the model may train on.
+    copied: bool = False
 
 
 class Saver:
     """Writes versions in order, in the background or, without a thread, at once.
 
     ``emit`` hears of each version that was saved, of a state that cannot be, and of a disk that makes it wait.
+    ``room`` tells how many bytes of copies may wait to be written.
     """
 
-    def __init__(self, versions: Versions, emit: Callable[[Event], None], *, worker: str, background: bool) -> None:
+    def __init__(
+        self,
+        versions: Versions,
+        emit: Callable[[Event], None],
+        *,
+        worker: str,
+        threads: int,
+        room: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._versions = versions
         self._emit = emit
         self._worker = worker
+        self._room = room
+        #: By trial, saves that its model waits for; bytes of copies.
         self._pending: dict[str, int] = {}
+        self._copies = 0
         self._changed = threading.Condition()
         self._closing = threading.Event()
         #: Without a thread: saves that the disk has not taken yet.
-        self._delayed: deque[Item] = deque()
-        self._queue: queue.SimpleQueue[Item | None] | None = None
-        if background:
-            self._queue = queue.SimpleQueue()
-            self._thread = threading.Thread(target=self._work, name="saver", daemon=True)
-            self._thread.start()
+        self._delayed: deque[Order] = deque()
+        self._queue: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, name="saver", daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
     def save(self, command: SaveVersion, session: Session | None) -> None:
         """Save what ``session`` holds now. It must not train again before ``wait`` returns.
 
         Without a session, save durably what somebody else has saved for others, and tell of a loss if nobody has.
         """
-        small = session is not None and not command.durable and session.size < SMALL
-        if self._queue is None:
-            if self._delayed or not self._done(command, session):
-                self._delayed.append((command, session))
-        elif not small or not self._done(command, session, quietly=True):
-            with self._changed:
-                self._pending[command.trial] = self._pending.get(command.trial, 0) + 1
-            self._queue.put((command, session))
+        order = Order(command, None) if session is None else Order(command, session.save, session.size)
+        small = session is not None and not command.durable and order.size < SMALL
+        if not self._threads:
+            if self._delayed or not self._done(order):
+                self._delayed.append(order)
+        elif not small or not self._done(order, quietly=True):
+            order = order if session is None else self._copied(order, session)
+            self._note(order, 1)
+            self._queue.put(order)
 
     def retry(self) -> None:
         """Without a thread: try again what the disk has not taken yet."""
-        while self._delayed and self._done(*self._delayed[0], quietly=True):
+        while self._delayed and self._done(self._delayed[0], quietly=True):
             self._delayed.popleft()
 
     def wait(self, trial: str) -> None:
-        """Return when nothing of this trial is being saved."""
+        """Return when nothing of this trial is being saved from its model itself."""
         pauses = back_off()
-        while any(command.trial == trial for command, _ in self._delayed):
+        while any(order.command.trial == trial for order in self._delayed):
             self._closing.wait(next(pauses))
             self.retry()
         with self._changed:
-            self._changed.wait_for(lambda: trial not in self._pending)
+            self._changed.wait_for(lambda: not self._pending.get(trial))
 
     def close(self) -> None:
         """Finish what was asked for; what the disk does not take now is lost with the process."""
         self._closing.set()
-        if self._queue is not None:
+        for _ in self._threads:
             self._queue.put(None)
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self.retry()
 
-    def _work(self) -> None:
-        assert self._queue is not None
-        while (item := self._queue.get()) is not None:
-            try:
-                self._persist(*item)
-            finally:
-                trial = item[0].trial
-                with self._changed:
-                    self._pending[trial] -= 1
-                    if not self._pending[trial]:
-                        del self._pending[trial]
-                    self._changed.notify_all()
-            del item
+    def _copied(self, order: Order, session: Session) -> Order:
+        """The order with a copy of what is to be saved, if that is possible."""
+        if self._copies + order.size > self._room():
+            return order
+        try:
+            still = session.still()
+        except Exception:
+            return order  # what is wrong shows when it is saved
+        return order if still is None else replace(order, write=still, copied=True)
 
-    def _persist(self, command: SaveVersion, session: Session | None) -> None:
-        if self._done(command, session):
+    def _note(self, order: Order, sign: int) -> None:
+        """Count an order that comes or goes."""
+        with self._changed:
+            if order.copied:
+                self._copies += sign * order.size
+            else:
+                trial = order.command.trial
+                self._pending[trial] = self._pending.get(trial, 0) + sign
+                self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (order := self._queue.get()) is not None:
+            try:
+                self._persist(order)
+            finally:
+                self._note(order, -1)
+            del order
+
+    def _persist(self, order: Order) -> None:
+        if self._done(order):
             return
         for seconds in back_off():
             closing = self._closing.wait(seconds)
-            if self._done(command, session, quietly=True) or closing:
+            if self._done(order, quietly=True) or closing:
                 return
 
-    def _done(self, command: SaveVersion, session: Session | None, *, quietly: bool = False) -> bool:
+    def _done(self, order: Order, *, quietly: bool = False) -> bool:
         """Whether a save has come to an end, good or bad. If the disk does not take it, tell so unless ``quietly``."""
+        command, write = order.command, order.write
         trial, version, durable, attempt = command.trial, command.version, command.durable, command.attempt
         event: Event
         try:
-            if session is None:
+            if write is None:
                 digest, size = self._versions.keep(trial, version, attempt, command.saved, command.digest)
                 durable = True
             else:
                 where = (trial, version, attempt)
-                digest, size = self._versions.write(*where, session.save, durable=durable, size=session.size)
+                digest, size = self._versions.write(*where, write, durable=durable, size=order.size)
         except OSError as error:
             if not quietly:
                 path = self._versions.path(trial, version, attempt, durable=True)
                 self._emit(SaveDelayed(self._worker, trial, version, attempt, trouble(path, error)))
             return False
         except Exception as error:
-            if session is None and isinstance(error, CheckpointError):
+            if write is None and isinstance(error, CheckpointError):
                 reason = f"{self._worker} does not hold it any more: {error}"
                 event = VersionLost(trial, version, reason, self._worker, attempt, command.saved)
             else:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
 import sys
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -47,6 +48,12 @@ from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work."""
 
+COPIES = 1 << 26
+"""Bytes of models that may wait to be saved while they train on; more if the device has them to spare."""
+
+SAVERS = max(1, min(4, (os.cpu_count() or 1) // 4))
+"""Threads that save models."""
+
 PROBE = "probe"
 """Where a version is written that only shows how long that takes."""
 
@@ -74,7 +81,7 @@ class Sailor:
 
 
 class Worker:
-    """One worker on one device. ``emit`` takes its events.
+    """One worker on one device. ``emit`` takes its events, those of one moment at once.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
     are those of the job's folder, unless others are given.
@@ -85,7 +92,7 @@ class Worker:
         name: str,
         job: Job,
         device: str,
-        emit: Callable[[Event], None],
+        emit: Callable[[Sequence[Event]], None],
         *,
         capture: Callable[..., contextlib.AbstractContextManager[Turn]],
         guest: bool,
@@ -94,11 +101,19 @@ class Worker:
         self.name = name
         self._job = job
         self._device = device
-        self._emit = emit
+        self._send = emit
+        #: What members of a flotilla have to tell, until all are home.
+        self._mail: list[Event] = []
         self._capture = capture
         self._guest = guest
         self._versions = versions or Versions(job.checkpoints)
-        self._saver = Saver(self._versions, emit, worker=name, background=not guest)
+        self._saver = Saver(
+            self._versions,
+            lambda event: emit([event]),
+            worker=name,
+            threads=0 if guest else SAVERS,
+            room=lambda: max(COPIES, job.task.spare_memory(device) // 4),
+        )
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: What is to run together with what comes next.
@@ -216,6 +231,8 @@ class Worker:
             for sailor, result, share in results:
                 self._come_home(sailor, result, share, started)
             self._sailing.clear()
+            mail, self._mail = self._mail, []
+            self._send(mail)
             left = [sailor for sailor, result, _ in results if self._cramps(result)]
             if left:
                 self._part(len(aboard), "there is no memory for all of them", most=len(aboard) // 2)
@@ -271,6 +288,13 @@ class Worker:
         else:
             self._hold(command.trial, Held(sailor.session, command.version))
             self._evaluated(command, started, result, share)
+
+    def _emit(self, event: Event) -> None:
+        """Tell at once, or with all of a flotilla: else its worker would seem to turn to other trials."""
+        if self._sailing:
+            self._mail.append(event)
+        else:
+            self._send([event])
 
     def _cramps(self, result: Result) -> bool:
         """Whether there was no memory for so many at once."""

@@ -242,8 +242,8 @@ class WorkerActor:
     def _say(self, kind: str, body: Any = None) -> None:
         self._outbox.put((kind, body))
 
-    def _emit(self, event: Event) -> None:
-        self._say("Event", event)
+    def _emit(self, events: Sequence[Event]) -> None:
+        self._say("Events", events)
 
     def _work(self) -> None:
         setup = self._setup

@@ -453,10 +453,11 @@ class Ray:
 
     def _hear(self, member: Member, kind: str, body: Any) -> None:
         match kind:
-            case "Event":
-                if isinstance(body, VersionSaved) and not body.durable:
-                    self._places.setdefault((body.trial, body.version, body.attempt), set()).add(member.node)
-                self._events.append(body)
+            case "Events":
+                for event in body:
+                    if isinstance(event, VersionSaved) and not event.durable:
+                        self._places.setdefault((event.trial, event.version, event.attempt), set()).add(member.node)
+                self._events.extend(body)
             case "Fetched":
                 self._places.setdefault(body, set()).add(member.node)
             case "Printed":
