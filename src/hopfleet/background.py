@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+class Chores:
+    """Jobs that are done one after another, in a thread. One that fails is left undone."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, job: Callable[[], object]) -> None:
+        self._queue.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="hopfleet-chores")
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until all are done."""
+        self._queue.join()
+
+    def _work(self) -> None:
+        while True:
+            job = self._queue.get()
+            with contextlib.suppress(Exception):
+                job()
+            self._queue.task_done()
 
 
 def in_background(job: Callable[[], T]) -> Callable[[], T | None]:

@@ -10,11 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, Self, TypeVar
 
 from hopfleet.backends.base import Backend
+from hopfleet.background import Chores
 from hopfleet.controller import Controller
 from hopfleet.domain.messages import (
     AddWorkers,
@@ -74,6 +76,7 @@ class Loop:
         self._versions = versions
         self._observer = observer
         self._wish = threading.Event()
+        self._chores = Chores()
         #: What happened while acting on messages, to be taken in next.
         self._own: list[Event] = []
         self._complete = False
@@ -131,11 +134,13 @@ class Loop:
                     self._patience.start(message.worker)
                 self._backend.send(message, progress.trial)
             case DropVersion():
-                self._versions.drop(message.trial, message.version, message.attempt)
+                # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.
+                where = (message.trial, message.version, message.attempt)
+                self._chores.add(partial(self._versions.drop, *where))
             case CopyVersion():
                 self._own.append(self._copied(message))
             case TrialDeleted(trial=trial):
-                self._versions.forget(trial)
+                self._chores.add(partial(self._versions.forget, trial))
             case StopUnit(worker=worker):
                 self._backend.stop(worker)
             case AddWorkers(count=count):
@@ -148,6 +153,7 @@ class Loop:
                 self._backend.place(worker, partition)
             case Finish():
                 self._complete, self.reason = message.complete, message.reason
+                self._chores.finish()
                 self._versions.release()
             case _:
                 pass
