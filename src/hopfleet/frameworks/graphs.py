@@ -14,6 +14,7 @@ A capture holds as long as nothing that it reads has moved: the same tensors, th
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ from hopfleet.frameworks.torch import TorchSession
 
 CHECKS = 3
 """How often the first step of a kind of member is replayed and compared."""
+
+LANES = int(__import__("os").environ.get("LANES", "16"))
+"""Streams on which members take their turns. A member alone cannot fill a device; so many can."""
 
 DEVICE = frozenset({"device"})
 
@@ -46,7 +50,6 @@ class Capture:
     """A step, ready to be replayed. Each replay leaves what came of it in the next place of each list of ``values``."""
 
     graph: Any
-    stream: Any
     #: The random stream that it draws from.
     generator: Any
     values: Mapping[str, Any]
@@ -55,8 +58,6 @@ class Capture:
     footing: Hashable = None
     #: The rows of each batch since the last ``take``.
     rows: list[int] = field(default_factory=list)
-    #: Comes when a replay is over.
-    done: Any = field(default_factory=torch.cuda.Event)
 
     def take(self) -> dict[str, Any]:
         """What came of all replays since the last call."""
@@ -81,9 +82,10 @@ class Graphs(Eager):
         return results
 
     def _go(self, members: Sequence[Member], batches: Batches) -> None:
-        self._room = len(batches)
+        self._room = max(len(batches), CHECKS)
         self._captures: dict[Member, Capture] = {}
         self._ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._lanes: list[tuple[Any, Any, list[Capture]]] = []
         self._boarded = False
         super()._go(members, batches)
         for member in list(self._captures):
@@ -106,20 +108,34 @@ class Graphs(Eager):
         rows = rows_of(batch)
         here = torch.cuda.current_stream()
         self._ready.record(here)
-        for capture in self._captures.values():
-            capture.stream.wait_event(self._ready)
-            torch.cuda.set_stream(capture.stream)
-            capture.graph.replay()
-            capture.done.record(capture.stream)
-            capture.rows.append(rows)
+        lanes = self._lanes or self._assigned()
+        for stream, done, captures in lanes:
+            stream.wait_event(self._ready)
+            torch.cuda.set_stream(stream)
+            for capture in captures:
+                capture.graph.replay()
+                capture.rows.append(rows)
+            done.record(stream)
         torch.cuda.set_stream(here)
         # Convolutions replayed on several streams that nobody joins have been seen to hang.
-        for member, capture in self._captures.items():
-            here.wait_event(capture.done)
-            if isinstance(member.work, Steps) and member.session.task.lr_step == "batch":
-                member.session.take_over()
-                member.work.step_schedule()
+        for _, done, _ in lanes:
+            here.wait_event(done)
+        if self.sessions[0].task.lr_step == "batch":
+            for member in self._captures:
+                if isinstance(member.work, Steps):
+                    member.session.take_over()
+                    member.work.step_schedule()
         return [member for member in members if member not in self._captures]
+
+    def _assigned(self) -> list[tuple[Any, Any, list[Capture]]]:
+        """The streams, the event that says when each is done, and what is replayed there."""
+        captures, device = list(self._captures.values()), self.sessions[0].device
+        streams = _streams(str(device))[: len(captures)]
+        self._lanes = [
+            (stream, torch.cuda.Event(), captures[number :: len(streams)])  # type: ignore[no-untyped-call]
+            for number, stream in enumerate(streams)
+        ]
+        return self._lanes
 
     def _board(self, members: list[Member], key: Hashable) -> None:
         """Take up the captures of earlier units that still hold."""
@@ -133,10 +149,12 @@ class Graphs(Eager):
         capture.take()
         member.draws = frozenset()
         self._captures[member] = capture
+        self._lanes = []
 
     def _land(self, member: Member) -> None:
         """Go on eagerly from where the captured steps have come to."""
         capture = self._captures.pop(member)
+        self._lanes = []
         rows = list(capture.rows)
         if rows:
             _work(member).note(capture.take(), *rows)
@@ -176,6 +194,11 @@ class Graphs(Eager):
             self._take_up(member, capture)
 
 
+@functools.cache
+def _streams(device: str) -> list[Any]:
+    return [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
+
+
 class Refused(Exception):
     """Why a step is not captured."""
 
@@ -201,7 +224,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
     # Not in the graph's own memory, where one replay would write over what another has left.
     values = {name: torch.zeros(room, dtype=torch.float64, device=device) for name in work.names}
     place = torch.zeros(1, dtype=torch.int64, device=device)
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    graph, stream = torch.cuda.CUDAGraph(), _streams(str(device))[0]
     session.take_over()
     stream.wait_stream(torch.cuda.current_stream())
     try:
@@ -218,7 +241,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
         torch.cuda.synchronize(device)
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
     torch.cuda.current_stream().wait_stream(stream)
-    return Capture(graph, stream, generator, values, place)
+    return Capture(graph, generator, values, place)
 
 
 @contextlib.contextmanager
@@ -264,10 +287,8 @@ def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any])
     """Raise Refused unless replays do what eager steps do. Leaves the session as it was before the capture."""
     session, work = member.session, _work(member)
     state = member.random["device"]
-    with torch.cuda.stream(capture.stream):
-        for _ in range(CHECKS):
-            capture.graph.replay()
-    torch.cuda.current_stream().wait_stream(capture.stream)
+    for _ in range(CHECKS):
+        capture.graph.replay()
     capture.rows = [0] * CHECKS
     replayed = [*_snapshot(session), *capture.take().values(), capture.generator.get_state()]
     _restore(session, before)

@@ -7,9 +7,10 @@ the rest. Reading is the library's business, which checks what it reads; small f
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from hopfleet.errors import CheckpointError
 
 SMALL = 1 << 18
 """Bytes up to which a file is read in one piece; larger ones are mapped."""
+
+PIECES = 512
+"""Tensors that are written with one call."""
 
 CODES: Mapping[Any, str] = {
     torch.bool: "BOOL",
@@ -43,9 +47,22 @@ CODES: Mapping[Any, str] = {
 
 
 def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write contiguous tensors; the same ones always give the same bytes. The widest come first, so all are aligned."""
+    """Write contiguous tensors; the same ones always give the same bytes."""
+    header, pieces = _laid_out(tensors, metadata)
+    _put(path, header, pieces)
+
+
+def copied(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Callable[[Path], None]:
+    """Copy contiguous tensors where they are, all of a device at once; what is returned writes the copies."""
+    header, pieces = _laid_out(tensors, metadata)
+    copies = [torch.cat(list(some)) for _, some in itertools.groupby(pieces, lambda piece: piece.device)]
+    return lambda path: _put(path, header, copies)
+
+
+def _laid_out(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[bytes, list[Any]]:
+    """How a file begins, and the bytes of all tensors in their order: the widest come first, so all are aligned."""
     header: dict[str, Any] = {"__metadata__": metadata}
-    pieces: list[memoryview] = []
+    pieces: list[Any] = []
     offset = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if tensor.dtype not in CODES:
@@ -54,15 +71,24 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
         header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
         if tensor.numel():
-            pieces.append(memoryview(tensor.cpu().reshape(-1).view(torch.uint8).numpy()))
+            pieces.append(tensor.reshape(-1).view(torch.uint8))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, pieces
+
+
+def _put(path: Path, header: bytes, pieces: Sequence[Any]) -> None:
+    left = [memoryview(header), *(memoryview(piece.cpu().numpy()) for piece in pieces)]
+    size = sum(piece.nbytes for piece in left)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        for piece in (memoryview(len(text).to_bytes(8, "little") + text), *pieces):
-            while piece:
-                piece = piece[os.write(descriptor, piece) :]
-        os.ftruncate(descriptor, 8 + len(text) + offset)
+        while left:
+            count = os.writev(descriptor, left[:PIECES])
+            while left and count >= left[0].nbytes:
+                count -= left.pop(0).nbytes
+            if count:
+                left[0] = left[0][count:]
+        os.ftruncate(descriptor, size)
     finally:
         os.close(descriptor)
 

@@ -183,9 +183,12 @@ class TorchSession(Session):
         return {name: self._tensor(value, dtypes.get(name, "")) for name, value in batch.items()}
 
     def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
-        places = torch.arange(rows) if order is None else torch.from_numpy(order[:rows])
-        for some in torch.split(places.to(self.device), batch_size):
-            yield {name: column.index_select(0, some) for name, column in whole.items()}
+        if order is not None:
+            places = torch.from_numpy(order[:rows]).to(self.device)
+            whole = {name: column.index_select(0, places) for name, column in whole.items()}
+        for some in zip(*(torch.split(column[:rows], batch_size) for column in whole.values()), strict=True):
+            # Whoever writes into a batch must not write into the partition that is kept.
+            yield dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()
@@ -243,10 +246,9 @@ class TorchSession(Session):
         safetensors.write(path, *self._state())
 
     def still(self) -> Callable[[Path], None]:
-        tensors, metadata = self._state()
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        written = safetensors.copied(*self._state())
         if self.device.type != "cuda":
-            return lambda path: safetensors.write(path, copies, metadata)
+            return written
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -255,7 +257,7 @@ class TorchSession(Session):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_event(made)
             with torch.cuda.stream(stream):
-                safetensors.write(path, copies, metadata)
+                written(path)
 
         return write
 

@@ -7,6 +7,7 @@ on. It knows nothing of schedules; it runs alike in a process of its own, in the
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import os
@@ -46,7 +47,7 @@ from hopfleet.worker.saver import Saver
 from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
 
 MEMORY = 1 << 30
-"""Bytes of models to keep beside the one at work."""
+"""Bytes of models to keep beside the one at work; more if the device has them to spare."""
 
 COPIES = 1 << 26
 """Bytes of models that may wait to be saved while they train on; more if the device has them to spare."""
@@ -68,6 +69,7 @@ class Held:
 
     session: Session
     version: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,9 @@ class Worker:
         started = clock.now()
         aboard: list[Sailor] = []
         for command, trial in crew:
-            with self._reporting(command, trial, started):
+            held = self._held.get(trial.id)
+            at_hand = held is not None and held.version == command.version
+            with contextlib.nullcontext() if at_hand else self._reporting(command, trial, started):
                 aboard.append(Sailor(command, trial, *self._session(command, trial)))
         while aboard:
             some, aboard = aboard[: self._most], aboard[self._most :]
@@ -397,11 +401,16 @@ class Worker:
         values = [self._secrets[reference] for reference in references(trial.config) if reference in self._secrets]
         return lambda text: hidden(text, values)
 
+    @functools.cached_property
+    def _memory(self) -> int:
+        return max(MEMORY, self._job.task.spare_memory(self._device) // 4)
+
     def _hold(self, trial: str, held: Held) -> None:
+        held.size = held.session.size
         self._held[trial] = held
-        room = MEMORY
+        room = self._memory
         for name in reversed(list(self._held)):
-            room -= self._held[name].session.size
+            room -= self._held[name].size
             if room < 0 and name != trial and name not in self._sailing:
                 del self._held[name]
 
