@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from typing import Any
 
@@ -178,3 +179,26 @@ def test_fast_is_nearly_as_alone_and_says_that_it_cannot_be_replayed(capsys):
         assert other.metrics["loss"] == pytest.approx(one.metrics["loss"], rel=1e-4)
     with pytest.raises(UsageError, match="fuse='fast', where the last bits depend"):
         replay("e-fast", task=Plain())
+
+
+class Breaking(Line):
+    """One of its configurations leaves the device in a state that is of no use to anybody."""
+
+    def loss(self, model, batch):
+        if os.environ.get("BROKEN_BY") == str(os.getpid()):
+            raise RuntimeError("CUDA error: as before")
+        if self.config["lr"] > 0.03:
+            os.environ["BROKEN_BY"] = str(os.getpid())
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return super().loss(model, batch)
+
+
+def test_who_breaks_the_device_is_found_and_the_others_go_on():
+    settings = {"search": hop.Random(trials=6, max_epochs=2), "backend": "local"}
+    alone, together = (fitted(Breaking(), fuse, **settings) for fuse in ("off", "exact"))
+    assert max(sizes(together)) > 1
+    assert outcome(alone) == outcome(together)
+    verdicts = [
+        (trial.config["lr"] > 0.03, trial.state.value, "device-side" in (trial.error or "")) for trial in alone.trials
+    ]
+    assert set(verdicts) == {(True, "failed", True), (False, "completed", False)}

@@ -156,6 +156,10 @@ class Task(ABC):
         """Whether an exception says that the device has no memory left."""
         return False
 
+    def broken(self, error: BaseException) -> bool:
+        """Whether an exception says that this process cannot use the device any more."""
+        return False
+
     def free_memory(self) -> None:
         """Give back the memory of the device that nothing uses any more."""
         return

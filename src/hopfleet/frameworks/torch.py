@@ -123,6 +123,10 @@ class TorchTask(Task):
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.cuda.OutOfMemoryError)
 
+    def broken(self, error: BaseException) -> bool:
+        # A kernel that has failed, say with an index that is out of range, leaves nothing of use to its process.
+        return isinstance(error, RuntimeError) and "CUDA error:" in str(error)
+
     def free_memory(self) -> None:
         torch.cuda.empty_cache()
 

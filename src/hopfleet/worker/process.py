@@ -21,7 +21,7 @@ from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
 from hopfleet.worker.job import Job
 from hopfleet.worker.logs import captured
-from hopfleet.worker.worker import Worker
+from hopfleet.worker.worker import Broken, Worker
 
 BEAT_SECONDS = 0.25
 
@@ -66,7 +66,10 @@ def serve(connection: Connection) -> None:
             finding = worker.probe(_trial(trial), body)
             say("Finding", list(dataclasses.astuple(finding)))
         else:
-            worker.obey(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
+            try:
+                worker.obey(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
+            except Broken:
+                os._exit(1)  # nothing that is left to do here could succeed
 
 
 def _trial(spec: dict[str, Any]) -> Trial:

@@ -42,7 +42,8 @@ class Saver:
     """Writes versions in order, in the background or, without a thread, at once.
 
     ``emit`` hears of each version that was saved, of a state that cannot be, and of a disk that makes it wait.
-    ``room`` tells how many bytes of copies may wait to be written.
+    ``room`` tells how many bytes of copies may wait to be written, ``hopeless`` which exceptions mean that the whole
+    process is lost: then nothing is told.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class Saver:
         worker: str,
         threads: int,
         room: Callable[[], int] = lambda: 0,
+        hopeless: Callable[[BaseException], bool] = lambda error: False,
     ) -> None:
         self._versions = versions
         self._emit = emit
         self._worker = worker
         self._room = room
+        self._hopeless = hopeless
         #: By trial, saves that its model waits for; bytes of copies.
         self._pending: dict[str, int] = {}
         self._copies = 0
@@ -162,6 +165,8 @@ class Saver:
                 self._emit(SaveDelayed(self._worker, trial, version, attempt, trouble(path, error)))
             return False
         except Exception as error:
+            if self._hopeless(error):
+                return True
             if write is None and isinstance(error, CheckpointError):
                 reason = f"{self._worker} does not hold it any more: {error}"
                 event = VersionLost(trial, version, reason, self._worker, attempt, command.saved)

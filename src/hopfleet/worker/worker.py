@@ -63,6 +63,10 @@ ADVICE = " (also on an emptied device; use a smaller batch_size, a smaller model
 Done = TypeVar("Done")
 
 
+class Broken(Exception):
+    """The device is of no use to this process any more, which must be replaced."""
+
+
 @dataclass(slots=True)
 class Held:
     """A model in memory, and the version that it is."""
@@ -114,6 +118,7 @@ class Worker:
             lambda event: emit([event]),
             worker=name,
             threads=0 if guest else SAVERS,
+            hopeless=job.task.broken,
             room=lambda: max(COPIES, job.task.spare_memory(device) // 4),
         )
         self._held: OrderedDict[str, Held] = OrderedDict()
@@ -130,7 +135,7 @@ class Worker:
         self._secrets: dict[str, str] = {}
 
     def obey(self, command: Command, trial: Trial) -> None:
-        """Do what is asked and emit what came of it. The user's exceptions become events."""
+        """Do what is asked and emit what came of it. The user's exceptions become events; Broken ends this worker."""
         match command:
             case RunUnit() | Evaluate():
                 self._crew.append((command, trial))
@@ -271,12 +276,14 @@ class Worker:
                     stream = self._valid_stream(first.session, first.command.partition)
                     results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
         except (Exception, SystemExit) as error:
+            self._check_device(error)
             if isinstance(error, Entangled):
                 self._part(len(aboard), str(error), most=1)
             else:
                 self._part(len(aboard), describe(error), most=len(aboard) // 2)
             return None
         for sailor, result in zip(aboard, results, strict=True):
+            self._check_device(result)
             if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
                 self._count(sailor.session, result, stream.rows)
         return list(zip(aboard, results, flotilla.shares, strict=True))
@@ -299,6 +306,12 @@ class Worker:
             self._mail.append(event)
         else:
             self._send([event])
+
+    def _check_device(self, result: object) -> None:
+        """Raise Broken if there is nothing more to be done here. Who did it shows when each goes on alone."""
+        if isinstance(result, Exception) and not self._guest and self._job.task.broken(result):
+            sys.stderr.write(f"hopfleet: this worker is replaced: {describe(result)}\n")
+            raise Broken
 
     def _cramps(self, result: Result) -> bool:
         """Whether there was no memory for so many at once."""
@@ -486,6 +499,8 @@ class Worker:
         try:
             with self._capture(self._job.logs / f"{command.trial}.log"), self._veiled(trial):
                 yield started
+        except Broken:
+            raise
         except CheckpointError as error:
             what = (command.trial, command.version, str(error))
             self._emit(VersionLost(*what, self.name, command.attempt, command.saved))
@@ -496,6 +511,7 @@ class Worker:
             veil = self._veil(trial)
             reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
             self._emit(UnitFailed(*where, started, clock.now(), reason, trace))
+            self._check_device(error)
 
 
 class _First:

@@ -38,7 +38,7 @@ from hopfleet.store.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
 from hopfleet.worker.job import Job
 from hopfleet.worker.logs import Turn, captured
-from hopfleet.worker.worker import Worker
+from hopfleet.worker.worker import Broken, Worker
 
 LOGS = "logs"
 LOG_BYTES = 1 << 20
@@ -282,7 +282,13 @@ class WorkerActor:
             else:
                 if parcel is not None:
                     self._unpack(versions, body, parcel)
-                worker.obey(body, trial)
+                try:
+                    worker.obey(body, trial)
+                except Broken:
+                    while not self._outbox.empty():
+                        time.sleep(PATIENCE_SECONDS)
+                    time.sleep(PATIENCE_SECONDS)
+                    os._exit(1)
 
     def _unpack(self, versions: ClusterVersions, command: Command, parcel: Sequence[Any]) -> None:
         """Fetch a version from another node. If that fails, the worker will not find it, and says so."""
