@@ -10,8 +10,11 @@ import torch
 
 import hopfleet as hop
 from hopfleet.frameworks import stacked
-from hopfleet.frameworks.stacked import Stacked
+from hopfleet.frameworks.stacked import Stack, Stacked
 from hopfleet.frameworks.torch import TorchSession
+
+#: Where there is a GPU, all of this is about captured steps.
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p, c: torch.optim.SGD(p, lr=c["lr"], weight_decay=c["decay"]),
@@ -36,7 +39,7 @@ class Batches:
         generator = torch.Generator().manual_seed(0)
         for rows in (16, 16, 16, 8):
             x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
-            yield {"x": x, "y": torch.randint(0, 3, (rows,), generator=generator)}
+            yield {"x": x.to(DEVICE), "y": torch.randint(0, 3, (rows,), generator=generator).to(DEVICE)}
 
 
 class Task(hop.TorchTask):
@@ -67,7 +70,7 @@ def configs(name: str, count: int = 4, **more: Any) -> list[dict[str, Any]]:
 
 
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
-    return [task.open(config, seed=number, device="cpu", threads=1) for number, config in enumerate(configs)]
+    return [task.open(config, seed=number, device=DEVICE, threads=1) for number, config in enumerate(configs)]
 
 
 def values(one: TorchSession) -> list[Any]:
@@ -92,6 +95,7 @@ def test_as_alone_but_for_rounding(name, norm, capsys):
     """Two units together, one alone, one together in other company; doubles, so that mistakes show."""
     task = Task()
     alone, together = (several(task, configs(name, norm=norm)) for _ in range(2))
+    stacks = []
     for unit, crew in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0], [1, 0, 3]]):
         flotilla = Stacked([together[n] for n in crew])
         found = flotilla.train(Batches(), last=[unit % 2 == 1] * len(crew))
@@ -99,6 +103,9 @@ def test_as_alone_but_for_rounding(name, norm, capsys):
             expected = alone[n].train(Batches(), last=unit % 2 == 1)
             assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
             close(together[n], alone[n])
+        stacks.append(together[0].aboard[Stack])
+        assert (stacks[-1].capture is not None) == (DEVICE != "cpu")
+    assert [stack is stacks[0] for stack in stacks] == [True, True, True, False]
     assert flotilla.evaluate(Batches(), seed=1)[0].keys() == {"loss"}
     assert together[0].unused() == alone[0].unused() == together[3].unused()
     assert "are stacked" in capsys.readouterr().err

@@ -94,7 +94,7 @@ class Graphs(Eager):
     # -------------------------------------------------------------------------------------------- each batch
 
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
-        key = _key(batch, self.sessions[0].device)
+        key = batch_key(batch, self.sessions[0].device)
         if not self._boarded:
             self._boarded = True
             self._board(members, key)
@@ -164,7 +164,7 @@ class Graphs(Eager):
     # ------------------------------------------------------------------------------------------ a new capture
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
-        key = _key(batch, self.sessions[0].device)
+        key = batch_key(batch, self.sessions[0].device)
         for member in members:
             session = member.session
             kind = (type(member.work), _kind(session), key)
@@ -228,7 +228,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
     session.take_over()
     stream.wait_stream(torch.cuda.current_stream())
     try:
-        with _own_generator(device, generator), _fused(session), torch.cuda.stream(stream), _capturing(graph):
+        with own_generator(device, generator), _fused(session), torch.cuda.stream(stream), capturing(graph):
             for name, value in work.take(dict(inputs)).items():
                 if not torch.is_tensor(value) or not value.is_cuda or value.numel() != 1:
                     raise Refused(f"{name!r} is not a single number on the device")
@@ -245,7 +245,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
 
 
 @contextlib.contextmanager
-def _own_generator(device: Any, generator: Any) -> Iterator[None]:
+def own_generator(device: Any, generator: Any) -> Iterator[None]:
     """Let what is captured draw from ``generator`` where it draws from the device's own."""
     default = torch.cuda.default_generators[device.index or 0]
     kept = default.graphsafe_get_state()
@@ -271,7 +271,7 @@ def _fused(session: TorchSession) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _capturing(graph: Any) -> Iterator[None]:
+def capturing(graph: Any) -> Iterator[None]:
     # Other threads load batches and write checkpoints meanwhile.
     graph.capture_begin(capture_error_mode="thread_local")
     try:
@@ -336,7 +336,7 @@ def _restore(session: TorchSession, values: Sequence[Any]) -> None:
             tensor.copy_(value)
 
 
-def _key(batch: Batch, device: Any) -> Hashable | None:
+def batch_key(batch: Batch, device: Any) -> Hashable | None:
     """What batches must have in common to be put in the same place."""
     if not all(torch.is_tensor(value) for value in batch.values()):
         return None

@@ -5,7 +5,10 @@ inside a batched product are taken in another order than alone, so the last bits
 and how far the first step is off is measured and told.
 
 Weights and what the optimizer gathers lie in one table, a row for each member. The members' own tensors are views of
-their rows: a member can be evaluated, saved or leave at any time without a copy.
+their rows: a member can be evaluated, saved or leave at any time without a copy, and those that stay together keep
+their table.
+
+On CUDA the step is captured and replayed, as in ``graphs``, and the optimizer is torch's own fused one, row by row.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
 from hopfleet.frameworks.torch import TorchSession
@@ -110,6 +114,9 @@ UPDATES: Mapping[type, Update] = {
     torch.optim.RMSprop: _rmsprop,
     torch.optim.Adagrad: _adagrad,
 }
+
+FUSED: Mapping[type, Any] = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}
+"""Kernels that do all of an update at once, on CUDA."""
 
 ALIKE = ("nesterov", "amsgrad", "centered", "maximize")
 """Settings that members of one kind share."""
@@ -241,6 +248,11 @@ class Stack:
         self._frozen = self._others()
         self._scalars = self._configs()
         self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
+        self._numbers: list[list[dict[str, float]]] = []
+        #: How many units each member had trained when this stack began its last one.
+        self._units = [-1] * len(sessions)
+        #: Its captured step, if there is one.
+        self.capture: StackCapture | None = None
 
     @property
     def _width(self) -> int:
@@ -314,18 +326,27 @@ class Stack:
 
     def read_settings(self) -> None:
         """Take over the settings of all optimizers, as they are now."""
+        groups_of = [session.optimizers[0].param_groups for session in self.sessions]
+        before, self._numbers = self._numbers, [[_settings(group) for group in groups] for groups in groups_of]
+        if self._numbers == before:
+            return
+        self.capture = None  # it has the old ones
         for index, (_, settings) in enumerate(self._groups):
-            groups = [session.optimizers[0].param_groups[index] for session in self.sessions]
-            numbers = [_settings(group) for group in groups]
+            numbers = [of_one[index] for of_one in self._numbers]
             for name in numbers[0]:
                 column = [[entry[name]] for entry in numbers]
                 settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; returns their losses."""
+        optimizer = self.sessions[0].optimizers[0]
+        if self.weights.is_cuda and type(optimizer) in FUSED:
+            grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
+            self.steps += 1
+            self._fused(grads)
+            return losses.detach()
         grads, losses = self.gradients(batch)
         self.steps += 1
-        optimizer = self.sessions[0].optimizers[0]
         update = UPDATES[type(optimizer)]
         with torch.no_grad():
             for group, (columns, settings) in zip(optimizer.param_groups, self._groups, strict=True):
@@ -334,6 +355,50 @@ class Stack:
                 downhill = -grads[:, columns] if group.get("maximize") else grads[:, columns]
                 update(self.weights[:, columns], downhill, state, settings, self.steps, flags)
         return losses
+
+    @torch.no_grad()
+    def _fused(self, grads: Mapping[str, Table]) -> None:
+        """The step of Adam, for one member after another."""
+        for row, session in enumerate(self.sessions):
+            optimizer = session.optimizers[0]
+            for group, numbers, (columns, _) in zip(
+                optimizer.param_groups, self._numbers[row], self._groups, strict=True
+            ):
+                mine = [i for i, place in enumerate(self._columns) if columns.start <= place.start < columns.stop]
+                names = [self._names[i] for i in mine]
+                largest = self.state["max_exp_avg_sq"] if group["amsgrad"] else None
+                FUSED[type(optimizer)](
+                    [self._parameters[f"model.{name}"][row] for name in names],
+                    [grads[f"model.{name}"][row] for name in names],
+                    *([self.state[part][row, self._columns[i]] for i in mine] for part in ("exp_avg", "exp_avg_sq")),
+                    [] if largest is None else [largest[row, self._columns[i]] for i in mine],
+                    [self.steps[row, 0]] * len(mine),
+                    lr=numbers["lr"],
+                    beta1=numbers["beta1"],
+                    beta2=numbers["beta2"],
+                    weight_decay=numbers["weight_decay"],
+                    eps=numbers["eps"],
+                    amsgrad=group["amsgrad"],
+                    maximize=group["maximize"],
+                )
+
+    def tables(self) -> list[Table]:
+        """All that a step changes."""
+        return [self.weights, self.steps, *self.state.values(), *self._frozen.values()]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all members still have their rows: none was loaded anew, or has trained without the others."""
+        for row, session in enumerate(self.sessions):
+            if session.counters["units"] != self._units[row] + 1:
+                return False
+            optimizer = session.optimizers[0]
+            for parameter, columns in zip(self._members(row), self._columns, strict=True):
+                state = optimizer.state.get(parameter, {})
+                pairs = [(parameter, self.weights), *((state.get(name), table) for name, table in self.state.items())]
+                if any(own is None or own.data_ptr() != table[row, columns].data_ptr() for own, table in pairs):
+                    return False
+        return True
 
     def gradients(self, batch: Batch) -> tuple[Table, Table]:
         grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
@@ -364,21 +429,22 @@ class Stack:
 
     def settle(self) -> None:
         """Let every optimizer know what it would have gathered by itself."""
-        seen = self.sessions[0].config
+        self._units = [session.counters["units"] for session in self.sessions]
+        seen, steps = self.sessions[0].config, self.steps.reshape(-1).tolist()
         for row, session in enumerate(self.sessions):
             optimizer = session.optimizers[0]
             session.config.share(seen)
+            places = {id(p): columns for p, columns in zip(self._members(row), self._columns, strict=True)}
             for group in optimizer.param_groups:
                 wanted = _gathers(optimizer, group)
                 there = group.get("capturable") or group.get("fused")
                 for parameter in group["params"]:
-                    columns = self._columns[[id(p) for p in self._members(row)].index(id(parameter))]
-                    state = optimizer.state[parameter]
+                    columns, state = places[id(parameter)], optimizer.state[parameter]
                     for name in wanted:
                         state[name] = self.state[name][row, columns].view(parameter.shape)
                     if type(optimizer) is not torch.optim.SGD:
                         where = parameter.device if there else "cpu"
-                        state["step"] = torch.tensor(float(self.steps[row]), device=where)
+                        state["step"] = torch.tensor(steps[row], device=where)
 
 
 class Stacked(Eager):
@@ -398,9 +464,11 @@ class Stacked(Eager):
                 steps.note({"loss": torch.stack(losses)[:, row]}, *self._counts)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
-        eager = Eager(self.sessions)
-        results = eager.evaluate(batches, seed=seed)
-        self.shares = eager.shares
+        on_cuda = self.sessions[0].device.type == "cuda"
+        others = Graphs(self.sessions) if on_cuda else Eager(self.sessions)
+        others.turn = self.turn
+        results = others.evaluate(batches, seed=seed)
+        self.shares = others.shares
         return results
 
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
@@ -418,7 +486,7 @@ class Stacked(Eager):
             session = captain.session
             randomness.put(captain.random, device, quick)
             began = time.perf_counter()
-            losses.append(stack.step(batch))
+            losses.append(self._step(stack, captain, batch))
             spent = (time.perf_counter() - began) / len(crew)
             captain.random |= randomness.current(device, quick)
             for member in crew:
@@ -431,6 +499,18 @@ class Stacked(Eager):
         randomness.put(still, device, quick)
         return [member for member in members if member not in stacked]
 
+    def _step(self, stack: Stack, captain: Member, batch: Batch) -> Table:
+        captured = stack.capture
+        if captured is not None and captured.fits(batch):
+            return captured.step(batch, captain)
+        losses = stack.step(batch)
+        if captured is None and stack.weights.is_cuda and stack.sessions[0].task.lr_step != "batch":
+            try:
+                stack.capture = StackCapture(stack, batch, captain)
+            except Exception as error:
+                _tell(f"steps of the stack are not captured: {describe(error)}")
+        return losses
+
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         kinds: dict[Hashable, list[Member]] = {}
         for member in members:
@@ -441,18 +521,68 @@ class Stacked(Eager):
         for crew in kinds.values():
             if len(crew) == 1:
                 continue
+            sessions = [member.session for member in crew]
+            stack = sessions[0].aboard.get(Stack)
             try:
-                stack = Stack([member.session for member in crew])
+                if stack is None or stack.sessions != sessions or not stack.whole:
+                    stack = Stack(sessions)
+                    off = stack.deviation(batch)
+                    _tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
                 stack.read_settings()
-                off = stack.deviation(batch)
             except Exception as error:
                 _tell(f"trials train in turn: {describe(error)}")
                 continue
-            _tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
+            for session in sessions:
+                session.aboard[Stack] = stack
             for member in crew:
                 member.draws = frozenset()
                 member.session.optimizers[0]._opt_called = True  # else schedules warn that it never steps
             yield stack, crew
+
+
+class StackCapture:
+    """The step of a stack, ready to be replayed. What it draws comes from a generator of its own."""
+
+    def __init__(self, stack: Stack, batch: Batch, captain: Member) -> None:
+        device = stack.weights.device
+        self._key = batch_key(batch, device)
+        if self._key is None:
+            raise ValueError("a batch has a column that is not a tensor")
+        self._inputs = {name: value.clone() for name, value in batch.items()}
+        self._generator = torch.Generator(device)
+        self._generator.set_state(captain.random["device"])
+        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        captain.session.take_over()
+        with own_generator(device, self._generator), torch.cuda.stream(stream), capturing(self._graph):
+            self._losses = stack.step(dict(self._inputs))
+        torch.cuda.current_stream().wait_stream(stream)
+        self._check(stack, captain)
+
+    def fits(self, batch: Batch) -> bool:
+        return batch_key(batch, next(iter(self._inputs.values())).device) == self._key
+
+    def step(self, batch: Batch, captain: Member) -> Table:
+        for name, value in self._inputs.items():
+            value.copy_(batch[name], non_blocking=True)
+        self._generator.set_state(torch.cuda.get_rng_state(self._losses.device))
+        self._graph.replay()
+        torch.cuda.set_rng_state(self._generator.get_state(), self._losses.device)
+        return self._losses.clone()
+
+    def _check(self, stack: Stack, captain: Member) -> None:
+        """Raise if a replay does not do what the step does. All is as before then."""
+        before = [table.clone() for table in stack.tables()]
+        random = torch.cuda.get_rng_state(self._losses.device)
+        replayed = [self.step(self._inputs, captain), *(table.clone() for table in stack.tables())]
+        for again in (True, False):
+            for table, value in zip(stack.tables(), before, strict=True):
+                table.copy_(value)
+            torch.cuda.set_rng_state(random, self._losses.device)
+            if again:
+                eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
+        if not all(map(torch.equal, replayed, eager)):
+            raise ValueError("a replayed step does not do what the step does")
 
 
 _told: set[str] = set()
