@@ -1,20 +1,26 @@
-"""On a GPU: 32 configurations, one at a time and together, end to end.
+"""On a GPU: 32 configurations one at a time, together, and in as many processes as the GPU bears, end to end.
 
-    python -m benchmarks.flotilla.device [mlp gpt resnet] [--epochs N] [--modes off exact fast]
+    python -m benchmarks.flotilla.device [mlp gpt resnet] [--modes off packed mps exact fast]
 
-Data, evaluation and checkpoints are included; start-up is told beside. Every mode runs the same trials on the same
-data. Models that are the same as in the first mode are counted; visit orders are fixed for that with --fixed.
+``off``, ``exact`` and ``fast`` are this project's own ways, through Experiment, with one worker. ``packed`` is a plain
+PyTorch loop in 14 processes that share the GPU, each with its part of the configurations and the data on the device;
+``mps`` is the same under NVIDIA's Multi-Process Service. Data, evaluation and checkpoints after each epoch are
+included everywhere; start-up, the import of PyTorch above all, is told beside. What trains one at a time is slow and
+steady, so only some of the configurations do that (--some); figures are samples per second.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -120,17 +126,38 @@ def data(name: str, rows: int, seed: int) -> dict[str, Any]:
     return {"x": x, "y": rng.integers(0, 10, rows)}
 
 
-#: Task, rows of training data, batch size.
-WORKLOADS: dict[str, tuple[type[hop.TorchTask], int, int]] = {
-    "mlp": (Perceptron, 65536, 256),
-    "gpt": (Letters, 4096, 16),
-    "resnet": (Pictures, 4096, 32),
+class Workload(NamedTuple):
+    task: type[hop.TorchTask]
+    rows: int
+    batch_size: int
+    epochs: int
+
+
+WORKLOADS = {
+    "mlp": Workload(Perceptron, 262144, 256, 3),
+    "gpt": Workload(Letters, 8192, 16, 2),
+    "resnet": Workload(Pictures, 8192, 32, 2),
 }
+VALID = 16
+"""The validation data is smaller by so much."""
+
+PROCESSES = 14
+SAVED = ("off", "exact", "fast")
 
 
-def run(name: str, fuse: str, epochs: int, trials: int, order: str, folder: Path) -> tuple[float, float, list[bytes]]:
-    """Seconds from the first unit to the last, seconds of fit() in all, and the models."""
-    task, _, batch_size = WORKLOADS[name]
+class Figure(NamedTuple):
+    samples: int
+    #: From the first step to the last checkpoint, and with start-up.
+    training: float
+    whole: float
+
+    @property
+    def rate(self) -> float:
+        return self.samples / self.training
+
+
+def ours(name: str, fuse: str, trials: int, folder: Path) -> Figure:
+    task, rows, batch_size, epochs = WORKLOADS[name]
     began = time.perf_counter()
     experiment = hop.Experiment(
         task(),
@@ -144,43 +171,118 @@ def run(name: str, fuse: str, epochs: int, trials: int, order: str, folder: Path
         name=f"{name}-{fuse}",
         fuse=fuse,
         workers=1,
-        order=order,
         policy="longest-remaining",
     )
     results = experiment.fit(quiet=True)
     took = time.perf_counter() - began
-    spans = results.history.spans
-    busy = max(span.ended for span in spans) - min(span.started for span in spans)
     failed = [trial for trial in results.trials if trial.state.value != "completed"]
     assert not failed, failed[0].error
-    return busy, took, [trial.last_checkpoint.read_bytes() for trial in results.trials]
+    if fuse != "off":
+        lines = [line for log in results.folder.logs.glob("*.log") for line in log.read_text().splitlines()]
+        for line in dict.fromkeys(line for line in lines if line.startswith("hopfleet:")):
+            print(f"  {line}", flush=True)
+    spans = results.history.spans
+    training = max(span.ended for span in spans) - min(span.started for span in spans)
+    shutil.rmtree(results.folder.path)
+    return Figure(rows * epochs * trials, training, took)
+
+
+def packed(name: str, trials: int, folder: Path, *, mps: bool) -> Figure:
+    """A plain loop in several processes."""
+    began = time.perf_counter()
+    control = subprocess.Popen(["nvidia-cuda-mps-control", "-f"]) if mps else None
+    try:
+        if mps:
+            time.sleep(2)
+        context = multiprocessing.get_context("spawn")
+        ready, barrier = context.Queue(), context.Barrier(PROCESSES + 1)
+        rates = np.exp(np.random.default_rng(0).uniform(np.log(1e-5), np.log(1e-3), trials)).tolist()
+        workers = [
+            context.Process(target=plain, args=(name, rates[one::PROCESSES], folder, one, barrier, ready))
+            for one in range(PROCESSES)
+        ]
+        for worker in workers:
+            worker.start()
+        barrier.wait(timeout=300)
+        started = time.perf_counter()
+        for worker in workers:
+            worker.join()
+            assert worker.exitcode == 0, f"a process ended with {worker.exitcode}"
+        ended = time.perf_counter()
+    finally:
+        if control is not None:
+            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=False, timeout=30)
+            control.wait(timeout=30)
+    _, rows, _, epochs = WORKLOADS[name]
+    return Figure(rows * epochs * trials, ended - started, ended - began)
+
+
+def plain(name: str, rates: list[float], folder: Path, number: int, barrier: Any, ready: Any) -> None:
+    task_of, rows, batch_size, epochs = WORKLOADS[name]
+    task = task_of()
+    train, valid = (
+        {column: torch.from_numpy(value).cuda() for column, value in data(name, count, seed).items()}
+        for count, seed in ((rows, 0), (rows // VALID, 1))
+    )
+    torch.cuda.synchronize()
+    barrier.wait(timeout=300)
+    for trial, rate in enumerate(rates):
+        torch.manual_seed(trial)
+        model, _ = task.build({"lr": rate})
+        model.cuda()
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
+        for epoch in range(epochs):
+            model.train()
+            for some in torch.split(torch.randperm(rows, device="cuda"), batch_size):
+                optimizer.zero_grad(set_to_none=True)
+                task.loss(model, {column: value[some] for column, value in train.items()}).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                parts = {column: torch.split(value, 256) for column, value in valid.items()}
+                losses = [
+                    task.loss(model, dict(zip(parts, some, strict=True))) for some in zip(*parts.values(), strict=True)
+                ]
+                torch.stack(losses).mean().item()
+            path = folder / f"plain-{number}-{trial}-{epoch}.pt"
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            (folder / f"plain-{number}-{trial}-{epoch - 1}.pt").unlink(missing_ok=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--trials", type=int, default=32)
-    parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
-    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--some", type=int, default=4, help="how many configurations train one at a time")
+    parser.add_argument("--modes", nargs="*", default=["off", "packed", "mps", "exact", "fast"])
     options = parser.parse_args()
-    order = "fixed" if options.fixed else "open"
     for name in options.names:
+        workload = WORKLOADS[name]
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
-            rows = WORKLOADS[name][1]
-            hop.partition(data(name, rows, 0), folder / "train", partitions=4)
-            hop.partition(data(name, rows // 16, 1), folder / "valid", partitions=1)
-            samples = rows * options.epochs * options.trials
-            first: tuple[float, list[bytes]] | None = None
-            for fuse in options.modes:
-                busy, took, models = run(name, fuse, options.epochs, options.trials, order, folder)
-                first = first or (busy, models)
-                same = sum(a == b for a, b in zip(models, first[1], strict=True))
+            hop.partition(data(name, workload.rows, 0), folder / "train", partitions=4)
+            hop.partition(data(name, workload.rows // VALID, 1), folder / "valid", partitions=1)
+            figures: dict[str, Figure] = {}
+            for mode in options.modes:
+                try:
+                    if mode in SAVED:
+                        trials = options.some if mode == "off" else options.trials
+                        figures[mode] = ours(name, mode, trials, folder)
+                    else:
+                        figures[mode] = packed(name, options.trials, folder, mps=mode == "mps")
+                except Exception as error:
+                    print(f"{name:7} {mode:7} failed: {error!r}", flush=True)
+                    continue
+                one = figures[mode]
+                ratios = ", ".join(
+                    f"{one.rate / figures[other].rate:.2f} x {other}"
+                    for other in ("off", "packed", "mps")
+                    if other in figures and other != mode
+                )
                 print(
-                    f"{name} {fuse:6} {busy:7.2f} s training ({took:.1f} s in all), {samples / busy:12,.0f} samples/s, "
-                    f"{first[0] / busy:5.1f} times; {same} of {len(models)} models the same",
+                    f"{name:7} {mode:7} {one.rate:12,.0f} samples/s ({one.training:.1f} s, {one.whole:.1f} s with "
+                    f"start-up) {ratios}",
                     flush=True,
                 )
 
