@@ -17,7 +17,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,24 +47,66 @@ _inputs: dict[Hashable, Batch] = {}
 
 @dataclass(slots=True)
 class Capture:
-    """A step, ready to be replayed. Each replay leaves what came of it in the next place of each list of ``values``."""
+    """A step, ready to be replayed. Each replay leaves what came of it in ``values``."""
 
     graph: Any
     #: The random stream that it draws from.
     generator: Any
     values: Mapping[str, Any]
-    place: Any
     #: What it was made for; see ``_footing``.
     footing: Hashable = None
-    #: The rows of each batch since the last ``take``.
-    rows: list[int] = field(default_factory=list)
 
-    def take(self) -> dict[str, Any]:
-        """What came of all replays since the last call."""
-        values = {name: value[: len(self.rows)].clone() for name, value in self.values.items()}
-        self.place.zero_()
-        self.rows = []
-        return values
+
+class Fleet:
+    """Captures that are replayed together, on a few streams, and what came of each batch."""
+
+    def __init__(self, crew: Mapping[Member, Capture], room: int, device: Any) -> None:
+        self._crew = crew
+        self._ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        captures = list(crew.values())
+        streams = _streams(str(device))[: len(captures)]
+        self._lanes: list[tuple[Any, Any, list[Any]]] = [
+            (stream, torch.cuda.Event(), [capture.graph for capture in captures[number :: len(streams)]])  # type: ignore[no-untyped-call]
+            for number, stream in enumerate(streams)
+        ]
+        #: Values of one type lie side by side, a row for each batch.
+        self._values: dict[Any, list[Any]] = {}
+        self._columns: list[dict[str, tuple[Any, int]]] = []
+        for capture in captures:
+            places: dict[str, tuple[Any, int]] = {}
+            self._columns.append(places)
+            for name, value in capture.values.items():
+                of_type = self._values.setdefault(value.dtype, [])
+                places[name] = (value.dtype, len(of_type))
+                of_type.append(value)
+        self._tables = {
+            dtype: torch.empty(room, len(values), dtype=dtype, device=device) for dtype, values in self._values.items()
+        }
+        self._rows: list[int] = []
+
+    def step(self, rows: int) -> None:
+        """One replay of each."""
+        here = torch.cuda.current_stream()
+        self._ready.record(here)
+        for stream, done, graphs in self._lanes:
+            stream.wait_event(self._ready)
+            torch.cuda.set_stream(stream)
+            for graph in graphs:
+                graph.replay()
+            done.record(stream)
+        torch.cuda.set_stream(here)
+        # Convolutions replayed on several streams that nobody joins have been seen to hang.
+        for _, done, _ in self._lanes:
+            here.wait_event(done)
+        for dtype, values in self._values.items():
+            torch.cat(values, out=self._tables[dtype][len(self._rows)])
+        self._rows.append(rows)
+
+    def end(self) -> None:
+        """Let every member note what came of its steps."""
+        tables = {dtype: table[: len(self._rows)].cpu() for dtype, table in self._tables.items()}
+        for member, columns in zip(self._crew, self._columns, strict=True):
+            _work(member).note({name: tables[dtype][:, at] for name, (dtype, at) in columns.items()}, *self._rows)
 
 
 class Graphs(Eager):
@@ -82,44 +124,30 @@ class Graphs(Eager):
         return results
 
     def _go(self, members: Sequence[Member], batches: Batches) -> None:
-        self._room = max(len(batches), CHECKS)
+        self._room = len(batches)
         self._captures: dict[Member, Capture] = {}
-        self._ready: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._lanes: list[tuple[Any, Any, list[Capture]]] = []
-        self._boarded = False
+        self._fleet: Fleet | None = None
+        #: What batches of captured steps look like.
+        self._key: Hashable | None = None
         super()._go(members, batches)
-        for member in list(self._captures):
-            self._land(member)
+        self._land()
 
     # -------------------------------------------------------------------------------------------- each batch
 
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
-        key = batch_key(batch, self.sessions[0].device)
-        if not self._boarded:
-            self._boarded = True
-            self._board(members, key)
-        if key is None or key not in _inputs or not self._captures:
-            for member in list(self._captures):
-                self._land(member)
+        device = self.sessions[0].device
+        key = batch_key(batch, device)
+        if self._key is None:
+            self._key = key
+            self._board(members)
+        if key != self._key or not self._captures:
+            self._land()
             return members
-        inputs = _inputs[key]
-        for name, value in inputs.items():
+        for name, value in _inputs[key].items():
             value.copy_(batch[name], non_blocking=True)
-        rows = rows_of(batch)
-        here = torch.cuda.current_stream()
-        self._ready.record(here)
-        lanes = self._lanes or self._assigned()
-        for stream, done, captures in lanes:
-            stream.wait_event(self._ready)
-            torch.cuda.set_stream(stream)
-            for capture in captures:
-                capture.graph.replay()
-                capture.rows.append(rows)
-            done.record(stream)
-        torch.cuda.set_stream(here)
-        # Convolutions replayed on several streams that nobody joins have been seen to hang.
-        for _, done, _ in lanes:
-            here.wait_event(done)
+        if self._fleet is None:
+            self._fleet = Fleet(dict(self._captures), self._room, device)
+        self._fleet.step(rows_of(batch))
         if self.sessions[0].task.lr_step == "batch":
             for member in self._captures:
                 if isinstance(member.work, Steps):
@@ -127,44 +155,36 @@ class Graphs(Eager):
                     member.work.step_schedule()
         return [member for member in members if member not in self._captures]
 
-    def _assigned(self) -> list[tuple[Any, Any, list[Capture]]]:
-        """The streams, the event that says when each is done, and what is replayed there."""
-        captures, device = list(self._captures.values()), self.sessions[0].device
-        streams = _streams(str(device))[: len(captures)]
-        self._lanes = [
-            (stream, torch.cuda.Event(), captures[number :: len(streams)])  # type: ignore[no-untyped-call]
-            for number, stream in enumerate(streams)
-        ]
-        return self._lanes
-
-    def _board(self, members: list[Member], key: Hashable) -> None:
+    def _board(self, members: list[Member]) -> None:
         """Take up the captures of earlier units that still hold."""
         for member in members:
             capture = member.session.aboard.get(type(member.work))
-            if isinstance(capture, Capture) and capture.footing == _footing(member.session, key, self._room):
+            if isinstance(capture, Capture) and capture.footing == _footing(member.session, self._key):
                 self._take_up(member, capture)
 
     def _take_up(self, member: Member, capture: Capture) -> None:
+        self._rest()
         capture.generator.set_state(member.random["device"])
-        capture.take()
         member.draws = frozenset()
         self._captures[member] = capture
-        self._lanes = []
 
-    def _land(self, member: Member) -> None:
+    def _rest(self) -> None:
+        if self._fleet is not None:
+            self._fleet.end()
+            self._fleet = None
+
+    def _land(self) -> None:
         """Go on eagerly from where the captured steps have come to."""
-        capture = self._captures.pop(member)
-        self._lanes = []
-        rows = list(capture.rows)
-        if rows:
-            _work(member).note(capture.take(), *rows)
-        member.random["device"] = capture.generator.get_state()
-        member.draws = DEVICE
+        self._rest()
+        for member, capture in self._captures.items():
+            member.random["device"] = capture.generator.get_state()
+            member.draws = DEVICE
+        self._captures = {}
 
     # ------------------------------------------------------------------------------------------ a new capture
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
-        key = batch_key(batch, self.sessions[0].device)
+        key = self._key
         for member in members:
             session = member.session
             kind = (type(member.work), _kind(session), key)
@@ -178,7 +198,7 @@ class Graphs(Eager):
                     _inputs[key] = {name: torch.empty_like(value) for name, value in batch.items()}
                 for name, value in _inputs[key].items():
                     value.copy_(batch[name])
-                capture = _captured(member, _inputs[key], self._room)
+                capture = _captured(member, _inputs[key])
                 if before is not None:
                     _compare(member, capture, _inputs[key], before)
             except Refused as reason:
@@ -189,7 +209,7 @@ class Graphs(Eager):
                     _restore(session, before)  # what was done on the host, to no avail
                 continue
             _verdicts[kind] = ""
-            capture.footing = _footing(session, key, self._room)
+            capture.footing = _footing(session, key)
             session.aboard[type(member.work)] = capture
             self._take_up(member, capture)
 
@@ -208,7 +228,7 @@ def _work(member: Member) -> Steps | Measures:
     return member.work
 
 
-def _captured(member: Member, inputs: Batch, room: int) -> Capture:
+def _captured(member: Member, inputs: Batch) -> Capture:
     """The member's step on ``inputs``. Nothing of it is done yet."""
     session = member.session
     if member.draws - DEVICE:
@@ -221,9 +241,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
     generator = torch.Generator(device)
     generator.set_state(member.random["device"])
     work = _work(member)
-    # Not in the graph's own memory, where one replay would write over what another has left.
-    values = {name: torch.zeros(room, dtype=torch.float64, device=device) for name in work.names}
-    place = torch.zeros(1, dtype=torch.int64, device=device)
+    values: dict[str, Any] = {}
     graph, stream = torch.cuda.CUDAGraph(), _streams(str(device))[0]
     session.take_over()
     stream.wait_stream(torch.cuda.current_stream())
@@ -232,8 +250,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
             for name, value in work.take(dict(inputs)).items():
                 if not torch.is_tensor(value) or not value.is_cuda or value.numel() != 1:
                     raise Refused(f"{name!r} is not a single number on the device")
-                values[name].index_copy_(0, place, value.double().reshape(1))
-            place.add_(1)
+                values[name] = value.reshape(1)
     except Refused:
         torch.cuda.synchronize(device)
         raise
@@ -241,7 +258,7 @@ def _captured(member: Member, inputs: Batch, room: int) -> Capture:
         torch.cuda.synchronize(device)
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
     torch.cuda.current_stream().wait_stream(stream)
-    return Capture(graph, generator, values, place)
+    return Capture(graph, generator, values)
 
 
 @contextlib.contextmanager
@@ -287,10 +304,11 @@ def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any])
     """Raise Refused unless replays do what eager steps do. Leaves the session as it was before the capture."""
     session, work = member.session, _work(member)
     state = member.random["device"]
+    values: list[Any] = []
     for _ in range(CHECKS):
         capture.graph.replay()
-    capture.rows = [0] * CHECKS
-    replayed = [*_snapshot(session), *capture.take().values(), capture.generator.get_state()]
+        values += [value.clone() for value in capture.values.values()]
+    replayed = [*_snapshot(session), *values, capture.generator.get_state()]
     _restore(session, before)
     found: list[Mapping[str, Any]] = []
     kept, member.random["device"] = member.draws, state
@@ -301,7 +319,7 @@ def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any])
     if isinstance(member.result, Exception):
         error, member.result = member.result, {}
         raise Refused(describe(error))
-    values = [torch.cat([one[name].double().reshape(1) for one in found]) for name in capture.values]
+    values = [one[name].reshape(1) for one in found for name in capture.values]
     eager = [*_snapshot(session), *values, member.random["device"]]
     member.random["device"] = state
     _restore(session, before)
@@ -349,10 +367,10 @@ def _kind(session: TorchSession) -> Hashable:
     return type(session.task), str(session.model), str(optimizers), str(session.device)
 
 
-def _footing(session: TorchSession, key: Hashable, room: int) -> Hashable:
+def _footing(session: TorchSession, key: Hashable) -> Hashable:
     """All that a captured step relies on."""
     places = tuple(tensor.data_ptr() for tensor in _tensors(session))
-    return key, room, places, str([_settings(optimizer) for optimizer in session.optimizers])
+    return key, places, str([_settings(optimizer) for optimizer in session.optimizers])
 
 
 def _settings(optimizer: Any, of: type = object) -> list[dict[str, Any]]:

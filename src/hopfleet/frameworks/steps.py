@@ -5,6 +5,7 @@ expect of a trainer.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,11 +70,6 @@ class Steps:
     def __call__(self, batch: Batch) -> None:
         self.note(self.take(batch), rows_of(batch))
         self.step_schedule()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What there is to note of each step."""
-        return ("loss",)
 
     def take(self, batch: Batch) -> Mapping[str, Any]:
         """Train on a batch; returns what there is to note."""
@@ -146,7 +142,9 @@ def _check_loss(loss: Any) -> None:
 def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
     if not losses:
         raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
-    values = torch.cat(list(losses)).tolist()
+    # All of a device are fetched at once.
+    runs = itertools.groupby(losses, lambda some: some.device)
+    values = [value for _, run in runs for value in torch.cat(list(run)).tolist()]
     for number, value in enumerate(values, 1):
         if not math.isfinite(value):
             raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")

@@ -89,11 +89,6 @@ class Measures:
     def __call__(self, batch: Batch) -> None:
         self._found.append(self._session.measure(batch))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The metrics of the last batch."""
-        return tuple(self._found[-1][0])
-
     def take(self, batch: Batch) -> Mapping[str, Any]:
         """The metrics of a batch."""
         return self._session.measure(batch)[0]
