@@ -31,7 +31,7 @@ from hopfleet.frameworks.torch import TorchSession
 CHECKS = 3
 """How often the first step of a kind of member is replayed and compared."""
 
-LANES = int(__import__("os").environ.get("LANES", "16"))
+LANES = 32
 """Streams on which members take their turns. A member alone cannot fill a device; so many can."""
 
 DEVICE = frozenset({"device"})
@@ -242,7 +242,8 @@ def _captured(member: Member, inputs: Batch) -> Capture:
     generator.set_state(member.random["device"])
     work = _work(member)
     values: dict[str, Any] = {}
-    graph, stream = torch.cuda.CUDAGraph(), _streams(str(device))[0]
+    # A stream on which a capture has failed is of no further use.
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     session.take_over()
     stream.wait_stream(torch.cuda.current_stream())
     try:

@@ -251,8 +251,9 @@ class Stack:
         self._numbers: list[list[dict[str, float]]] = []
         #: How many units each member had trained when this stack began its last one.
         self._units = [-1] * len(sessions)
-        #: Its captured step, if there is one.
+        #: Its captured step, if there is one; whether there can be one.
         self.capture: StackCapture | None = None
+        self.capturable = self.weights.is_cuda and first.task.lr_step != "batch"
 
     @property
     def _width(self) -> int:
@@ -296,13 +297,13 @@ class Stack:
         mine = set(self._parameters)
         found: dict[str, Table] = {}
         models = [dict(session.model.named_modules()) for session in self.sessions]
-        for name, value in [*self._loss.named_buffers(), *self._loss.named_parameters()]:
+        for name, _ in [*self._loss.named_buffers(), *self._loss.named_parameters()]:
             if name in mine:
                 continue
             path, _, last = name.removeprefix("model.").rpartition(".")
             if last == "rate" and isinstance(self._loss.get_submodule(f"model.{path}" if path else "model"), Dropout):
                 rates = [model[path].p for model in models]
-                found[name] = torch.tensor(rates, device=value.device)
+                found[name] = torch.tensor(rates, device=self.weights.device)
             else:
                 found[name] = torch.stack([getattr(model[path], last).detach() for model in models])
                 for row, model in enumerate(models):
@@ -359,20 +360,24 @@ class Stack:
     @torch.no_grad()
     def _fused(self, grads: Mapping[str, Table]) -> None:
         """The step of Adam, for one member after another."""
+        steps = self.steps.float()
         for row, session in enumerate(self.sessions):
             optimizer = session.optimizers[0]
             for group, numbers, (columns, _) in zip(
                 optimizer.param_groups, self._numbers[row], self._groups, strict=True
             ):
                 mine = [i for i, place in enumerate(self._columns) if columns.start <= place.start < columns.stop]
-                names = [self._names[i] for i in mine]
-                largest = self.state["max_exp_avg_sq"] if group["amsgrad"] else None
+                first, second, largest = (
+                    [self.state[part][row, self._columns[i]].view(self._shapes[i]) for i in mine]
+                    for part in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg")
+                )
                 FUSED[type(optimizer)](
-                    [self._parameters[f"model.{name}"][row] for name in names],
-                    [grads[f"model.{name}"][row] for name in names],
-                    *([self.state[part][row, self._columns[i]] for i in mine] for part in ("exp_avg", "exp_avg_sq")),
-                    [] if largest is None else [largest[row, self._columns[i]] for i in mine],
-                    [self.steps[row, 0]] * len(mine),
+                    [self._parameters[f"model.{self._names[i]}"][row] for i in mine],
+                    [grads[f"model.{self._names[i]}"][row].contiguous() for i in mine],
+                    first,
+                    second,
+                    largest if group["amsgrad"] else [],
+                    [steps[row, 0]] * len(mine),
                     lr=numbers["lr"],
                     beta1=numbers["beta1"],
                     beta2=numbers["beta2"],
@@ -504,10 +509,11 @@ class Stacked(Eager):
         if captured is not None and captured.fits(batch):
             return captured.step(batch, captain)
         losses = stack.step(batch)
-        if captured is None and stack.weights.is_cuda and stack.sessions[0].task.lr_step != "batch":
+        if captured is None and stack.capturable:
             try:
                 stack.capture = StackCapture(stack, batch, captain)
             except Exception as error:
+                stack.capturable = False
                 _tell(f"steps of the stack are not captured: {describe(error)}")
         return losses
 
