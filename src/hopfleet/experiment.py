@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import datetime
 import itertools
 import math
@@ -11,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,7 +50,7 @@ from hopfleet.errors import (
 )
 from hopfleet.frameworks.base import Task
 from hopfleet.loop import WAIT_SECONDS, Interrupts, Loop
-from hopfleet.machine import choose_workers, this_machine
+from hopfleet.machine import choose_workers, spare_cores, this_machine
 from hopfleet.monitor.history import History
 from hopfleet.monitor.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
@@ -118,6 +120,9 @@ DRAWN = 1_000
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
 
+SHARED = 8
+"""Transformed batches may take one such part of the free memory."""
+
 IN_TURN = ("inline",)
 """Backends whose workers take turns: the order of their units changes nothing."""
 
@@ -175,6 +180,7 @@ class Experiment:
         partitions: int | None = None,
         unit_timeout: float | str | None = "auto",
         fuse: str = "exact",
+        feeders: int | str = "auto",
     ) -> None:
         if not isinstance(task, Task):
             hint = "an instance, e.g. Digits()" if isinstance(task, type) else "derived from hop.TorchTask"
@@ -201,6 +207,7 @@ class Experiment:
         self.threads = at_least_one("threads", threads)
         self.batch_size = at_least_one("batch_size", batch_size)
         self.drop_last = drop_last
+        self.feeders = _feeders(feeders)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
         self.name = check_name(name or resumed or _new_name(task))
@@ -464,9 +471,10 @@ class Experiment:
         outline = self._outline(train, valid, workers)
         versions = backend.versions(self.folder.checkpoints)
         versions.sweep()
+        versions.clear_batches()
         complete = False
         try:
-            backend.start(self._job(train, valid, self.folder, device), workers)
+            backend.start(self._job(train, valid, self.folder, device, workers), workers)
             estimates = Estimates(outline.rows) if resumed else self._foresee(backend, outline, view)
             controller = self._controller(outline, estimates, view)
             controller.restore(_recalled(journal, view))
@@ -483,9 +491,13 @@ class Experiment:
         except BaseException:
             backend.close(kill=True)
             raise
+        finally:
+            versions.clear_batches()
         return complete
 
-    def _job(self, train: Dataset, valid: Dataset | None, place: RunFolder, device: str) -> Job:
+    def _job(self, train: Dataset, valid: Dataset | None, place: RunFolder, device: str, workers: int) -> Job:
+        machine = this_machine()
+        spare = spare_cores(machine, device=device, workers=workers, threads=self.threads)
         return Job(
             task=self.task,
             train=train,
@@ -499,6 +511,9 @@ class Experiment:
             drop_last=self.drop_last,
             fast=self.fuse == "fast",
             count_parameters=self.goal.counts_parameters,
+            run=uuid.uuid4().hex,
+            feeders=spare if isinstance(self.feeders, str) else self.feeders,
+            shared_bytes=machine.memory // SHARED,
         )
 
     def _outline(self, train: Dataset, valid: Dataset | None, workers: int) -> Outline:
@@ -585,7 +600,7 @@ class Experiment:
             folder.mkdir(parents=True, exist_ok=True)
         tell("starting a worker")
         try:
-            backend.start(self._job(train, valid, place, device), 1)
+            backend.start(dataclasses.replace(self._job(train, valid, place, device, workers), run=""), 1)
             _wait_for_a_worker(backend)
             started = time.perf_counter() - began
             known = self._probe(backend, BATCHES)
@@ -827,6 +842,16 @@ def _fuse(fuse: str, task: Task) -> str:
     if fuse == "fast" and task.alone:
         raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
     return fuse
+
+
+def _feeders(feeders: Any) -> int | str:
+    whole = isinstance(feeders, int) and not isinstance(feeders, bool) and feeders >= 0
+    if feeders != "auto" and not whole:
+        raise UsageError(
+            f"feeders={feeders!r}: must be 'auto' (as many processors as are left over), or a number of processes "
+            "from 0 on"
+        )
+    return feeders  # type: ignore[no-any-return]
 
 
 def _timeout(timeout: Any) -> Timeout:

@@ -30,6 +30,12 @@ class Job:
     fast: bool = False
     #: Whether the number of trainable parameters is to be reported as the metric ``params``.
     count_parameters: bool = False
+    #: Names the run, for what its workers share in memory; nothing if they share nothing.
+    run: str = ""
+    #: How many processes may transform batches for one worker.
+    feeders: int = 0
+    #: Bytes of transformed batches that all workers of a host may keep in memory.
+    shared_bytes: int = 0
 
 
 def pickled(job: Job) -> bytes:

@@ -39,6 +39,7 @@ from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Entangled, Result, Session
 from hopfleet.secrets import read
 from hopfleet.store.versions import Versions
+from hopfleet.worker.feed import Feed
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
@@ -77,7 +78,7 @@ class Worker:
     """One worker on one device. ``emit`` takes its events.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
-    are those of the job's folder, unless others are given.
+    are those of the job's folder, unless others are given, and ``feed`` makes the transformed batches.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Worker:
         capture: Callable[..., contextlib.AbstractContextManager[Turn]],
         guest: bool,
         versions: Versions | None = None,
+        feed: Feed | None = None,
     ) -> None:
         self.name = name
         self._job = job
@@ -100,6 +102,9 @@ class Worker:
         self._versions = versions or Versions(job.checkpoints)
         self._saver = Saver(self._versions, emit, worker=name, background=not guest)
         self._held: OrderedDict[str, Held] = OrderedDict()
+        self._feed = feed
+        if feed is None and job.task.transform is not None:
+            self._feed = Feed(job.task)
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: What is to run together with what comes next.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
@@ -243,11 +248,13 @@ class Worker:
                 flotilla.turn = turn
                 if isinstance(first.command, RunUnit):
                     partition, epoch = first.command.partition, first.command.epoch
-                    stream = self._train_stream(first.session, first.trial, partition=partition, epoch=epoch)
+                    stream = self._train_stream(
+                        first.session, first.trial, partition=partition, epoch=epoch, together=True
+                    )
                     last = [isinstance(sailor.command, RunUnit) and sailor.command.last for sailor in aboard]
                     results = flotilla.train(stream, last=last)
                 else:
-                    stream = self._valid_stream(first.session, first.command.partition)
+                    stream = self._valid_stream(first.session, first.command.partition, together=True)
                     results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
         except (Exception, SystemExit) as error:
             if isinstance(error, Entangled):
@@ -421,13 +428,16 @@ class Worker:
     def _batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self._job.batch_size))
 
-    def _train_stream(self, session: Session, trial: Trial, *, partition: int, epoch: int) -> Stream:
+    def _train_stream(
+        self, session: Session, trial: Trial, *, partition: int, epoch: int, together: bool = False
+    ) -> Stream:
         job = self._job
         return Stream(
             job.train,
             partition,
-            task=job.task,
             session=session,
+            feed=self._feed,
+            together=together,
             residence=self._residence,
             batch_size=self._batch_size(trial),
             seed=job.seed,
@@ -435,13 +445,14 @@ class Worker:
             drop_last=job.drop_last,
         )
 
-    def _valid_stream(self, session: Session, partition: int) -> Stream:
+    def _valid_stream(self, session: Session, partition: int, *, together: bool = False) -> Stream:
         assert self._job.valid is not None
         return Stream(
             self._job.valid,
             partition,
-            task=self._job.task,
             session=session,
+            feed=self._feed,
+            together=together,
             residence=self._residence,
             batch_size=VALID_BATCH,
         )
