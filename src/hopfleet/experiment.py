@@ -64,6 +64,7 @@ from hopfleet.preview import (
     previewed,
     slow,
     trial_for_probe,
+    unsteady,
     worth_a_pilot,
 )
 from hopfleet.results import Results, load
@@ -468,6 +469,8 @@ class Experiment:
         view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
         if self.policy_name == "exact" and (warning := too_large(min(self.search.trials, MAX_LIVE), len(train))):
             view.warn(warning)
+        for text in self._apart():
+            view.warn(text)
         outline = self._outline(train, valid, workers)
         versions = backend.versions(self.folder.checkpoints)
         versions.sweep()
@@ -556,11 +559,29 @@ class Experiment:
         if self.fuse == "off" or self.task.alone:
             return None
 
-        def kin(config: Config) -> Hashable:
-            words = {key: value for key, value in config.items() if not isinstance(value, float)}
-            return config.get("batch_size", self.batch_size), str(words) if self.fuse == "fast" else ""
+        return Fusion(self._kin, memory=this_machine().memory // (4 * workers))
 
-        return Fusion(kin, memory=this_machine().memory // (4 * workers))
+    def _kin(self, config: Config) -> Hashable:
+        words = {key: value for key, value in config.items() if not isinstance(value, float)}
+        return config.get("batch_size", self.batch_size), str(words) if self.fuse == "fast" else ""
+
+    def _apart(self) -> Iterator[str]:
+        """Why no two trials can train together although they may."""
+        if self.fuse == "off":
+            return
+        if self.task.alone:
+            yield f"trials of {type(self.task).__name__} train one by one: {self.task.alone}"
+        configs = [config for _, config in self._known_configs(DRAWN)]
+        if self.fuse == "fast" and len(configs) > 1 and len(set(map(self._kin, configs))) == len(configs):
+            differ = [
+                key
+                for key in dict.fromkeys(key for config in configs for key in config)
+                if len({str(config.get(key)) for config in configs if not isinstance(config.get(key), float)}) > 1
+            ]
+            yield (
+                f"fuse='fast': no two trials can train together, since they differ in {', '.join(differ)}; only those "
+                "do that have the same batch_size and differ in numbers with a decimal point alone"
+            )
 
     # ------------------------------------------------------------------------------------------- looking ahead
 
@@ -569,10 +590,14 @@ class Experiment:
         configs = dict(self._known_configs(DRAWN))
         sizes = (config.get("batch_size", self.batch_size) for config in configs.values())
         batch_size = max(sizes, default=self.batch_size)
-        if backend.name in IN_TURN or not worth_a_pilot(outline, batch_size):
-            self._probe(backend, 0)
+        cheap = backend.name in IN_TURN or not worth_a_pilot(outline, batch_size)
+        probed = self._probe(backend, 0 if cheap else BATCHES)
+        for finding in probed.values():
+            if finding.unsteady:
+                view.warn(unsteady(f"{type(self.task).__name__}.transform", finding.unsteady))
+        if cheap:
             return Estimates(outline.rows)
-        found, rehearsal = foresee(backend.probe, configs, outline, self._probe(backend, BATCHES))
+        found, rehearsal = foresee(backend.probe, configs, outline, probed)
         if rehearsal is not None:
             self.folder.keep_prediction(rehearsal.as_json())
         if found.seconds > SLOW:
@@ -677,7 +702,8 @@ class Experiment:
         return choose_workers(this_machine(), device=device, devices=devices, threads=self.threads, trials=trials)
 
     def _probe(self, backend: Backend, batches: int) -> dict[int, Finding]:
-        """Try configurations on one batch, so that a metric that does not exist is known before work starts.
+        """Try configurations on one batch: a metric that does not exist, or a transform that is not the same each time,
+        is known before work starts.
 
         Returns what was found, by trial number; ``batches`` of training are timed on the way.
         """
@@ -686,7 +712,8 @@ class Experiment:
             metric = next(name for name in named if name != PARAMS)
             raise UsageError(f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'")
         found: dict[int, Finding] = {}
-        for number, config in self._known_configs(PROBES) if named else ():
+        wanted = named or self.task.transform is not None
+        for number, config in self._known_configs(PROBES) if wanted else ():
             finding = found[number] = backend.probe(trial_for_probe(number, config), batches)
             if finding.metrics or not finding.error:
                 missing = next((name for name in named if name not in finding.metrics), None)

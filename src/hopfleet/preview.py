@@ -136,6 +136,15 @@ def pilot(
     return Pilot(found, failed, tried, clock() - began)
 
 
+def unsteady(transform: str, column: str) -> str:
+    """What is to be said of a transform that does not do the same each time."""
+    return (
+        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; let it "
+        "draw from its rng alone, and depend on nothing that it changes. Until then no result can be had again, and "
+        "what a trial sees depends on who trains beside it"
+    )
+
+
 def trial_for_probe(number: int, config: Config) -> Trial:
     return Trial(f"t{number + 1:04d}", number, config, 0, 1)
 
@@ -489,6 +498,8 @@ def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
     yield "every worker can read every partition, and is as fast as the one that was tried"
     if (timed := len(pilot.found)) < outline.trials:
         yield f"{timed} of {outline.trials} trials were timed; the others are taken to be like them on average"
+    for column in sorted({finding.unsteady for finding in pilot.found.values()} - {""}):
+        yield unsteady("transform()", column)
     if pilot.failed:
         number, finding = next(iter(pilot.failed.items()))
         yield f"{plural(len(pilot.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {finding.error}"

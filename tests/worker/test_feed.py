@@ -17,6 +17,8 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.messages import RunUnit
+from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Entangled
 from hopfleet.machine import Machine, spare_cores
@@ -25,6 +27,8 @@ from hopfleet.worker.feed import Feed, Mean, Pace, Portion, feeder, open_feed
 from hopfleet.worker.feeders import Feeders, Nursery
 from hopfleet.worker.job import Job
 from hopfleet.worker.larder import Larder
+from hopfleet.worker.logs import copied
+from hopfleet.worker.worker import Worker
 
 # A process of pytest has threads; the children of these tests use none of what those hold.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -293,6 +297,123 @@ def test_a_transform_sees_the_attributes_of_its_task(data):
     found = list(feed.batches(portions(data)[0], {"lr": 1, "b": 2}))
     assert np.array_equal(found[0]["x"], next(portions(data)[0].batches())["x"] * 3)
     assert task.calls == len(found)
+
+
+# ------------------------------------------------------------------------------------------- twice the same
+
+
+class Late(Noisy):
+    """Each of its transforms is another one than before."""
+
+    seconds = 0.0
+
+    def __init__(self, column: str) -> None:
+        self.column, self.calls = column, 0
+
+    def transform(self, batch, rng):
+        self.calls += 1
+        texts = [["a", np.arange(2)], ["b"]]
+        made = {**batch, "texts": texts, "objects": np.array(["a", None], object), "tensor": torch.zeros(2)}
+        now = {
+            "none": {},
+            "evaluation": {} if rng is not None else {"x": batch["x"] + self.calls},
+            "global": {"x": batch["x"] + np.random.random()},
+            "type": {"x": batch["x"].astype("float32" if self.calls % 2 else "float64")},
+            "list": {"texts": [["a", np.arange(2) + self.calls], ["b"]]},
+            "length": {"texts": texts * self.calls},
+            "object": {"objects": np.array(["a", self.calls], object)},
+            "torch": {"tensor": torch.full((2,), float(self.calls))},
+            "new": {f"new{self.calls}": batch["y"]},
+        }[self.column]
+        return {**made, **now}
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ("none", ("", "")),
+        ("evaluation", ("", "x")),
+        ("global", ("x", "x")),
+        ("type", ("x", "x")),
+        ("list", ("texts", "texts")),
+        ("length", ("texts", "texts")),
+        ("object", ("objects", "objects")),
+        ("torch", ("tensor", "tensor")),
+        ("new", ("new1", "new3")),
+    ],
+)
+def test_a_transform_that_is_not_the_same_each_time_is_found(data, column, found):
+    feed = Feed(Late(column))
+    assert tuple(feed.unsteady(portion, {}) for portion in (portions(data)[0], portions(data)[2])) == found
+
+
+def small(task: Any, **how: Any) -> hop.Experiment:
+    settings: dict[str, Any] = {"search": hop.Grid(max_epochs=1), "batch_size": 4, "partitions": 1, **how}
+    space = {"lr": hop.grid_search([0.01, 0.02])}
+    return hop.Experiment(task, train=arrays(16), backend="inline", **{"space": space, **settings})
+
+
+def said(capfd: Any) -> str:
+    captured = capfd.readouterr()
+    return " ".join((captured.out + captured.err).split())
+
+
+@pytest.mark.parametrize("valid", [None, arrays(8)])
+def test_it_is_said_once_and_the_run_goes_on(capfd, valid):
+    results = small(Late("global"), valid=valid).fit()
+    assert {trial.state.value for trial in results.trials} == {"completed"}
+    text = said(capfd)
+    assert text.count("Late.transform is not reproducible: column 'x' differs") == 1
+    assert "let it draw from its rng alone" in text
+    small(Late("none"), valid=valid).fit()
+    assert "not reproducible" not in said(capfd)
+
+
+def test_a_preview_says_it_too():
+    assumed = small(Late("global"), valid=arrays(8)).preview(quiet=True).assumed
+    assert [text for text in assumed if "transform() is not reproducible: column 'x'" in text]
+
+
+# ----------------------------------------------------------------------------------------------- who cannot sail
+
+
+class Owner(Noisy):
+    seconds = 0.0
+
+    def train(self, model, batches, config):
+        return {"loss": sum(float(self.loss(model, batch)) for batch in batches)}
+
+
+def test_a_task_that_owns_its_loop_is_told_so_once(capfd):
+    small(Owner()).fit()
+    assert said(capfd).count("trials of Owner train one by one: it owns its training loop") == 1
+    small(Owner(), fuse="off").fit()
+    assert "one by one" not in said(capfd)
+    with pytest.raises(UsageError, match="fuse='fast': trials of Owner cannot train together: it owns"):
+        small(Owner(), fuse="fast")
+
+
+def test_nobody_fits_anybody(capfd):
+    sizes = {"lr": 0.01, "batch_size": hop.grid_search([4, 8]), "width": 3}
+    small(Late("none"), space=sizes, fuse="fast").fit()
+    assert "fuse='fast': no two trials can train together, since they differ in batch_size; only" in said(capfd)
+    small(Late("none"), space=sizes, fuse="exact").fit()
+    small(Late("none"), fuse="fast").fit()
+    assert "no two trials" not in said(capfd)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_batches_of_different_sizes_by_force(job, capfd, fast):
+    """Somebody sends units out together that do not fit."""
+    events: list[Any] = []
+    job = replace(job, task=Late("none"), fast=fast, checkpoints=job.logs)
+    worker = Worker("w1", job, "cpu", events.append, capture=copied, guest=True)
+    for number, size in enumerate((4, 8)):
+        trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
+        worker.obey(RunUnit("w1", trial.id, 1, 0, number + 1, 0, False, flotilla=1, more=not number), trial)
+    worker.close()
+    assert [type(event).__name__ for event in events] == ["UnitFinished"] * 2
+    assert "2 trials that trained together go on one by one: they want batches of 4, 8 rows" in said(capfd)
 
 
 # -------------------------------------------------------------------------------------------------------- the feeders

@@ -163,6 +163,15 @@ class Feed:
     def make(self, portion: Portion, number: int, batch: Batch) -> Batch:
         return self._transform(batch, portion.random(number))
 
+    def unsteady(self, portion: Portion, config: Mapping[str, Any]) -> str:
+        """The first column that differs if the first batch is transformed twice; nothing if none does."""
+        self._glimpse.config = config
+        pick = portion.picker()
+        one, other = (self.make(portion, 0, pick(0)) for _ in range(2))
+        missing = object()
+        names = dict.fromkeys([*one, *other])
+        return next((name for name in names if not _same(one.get(name, missing), other.get(name, missing))), "")
+
     def _timed(self, portion: Portion, number: int, batch: Batch) -> Batch:
         began = time.perf_counter()
         batch = self.make(portion, number, batch)
@@ -275,6 +284,19 @@ class Glimpse(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._look())
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if type(one) is not type(other):
+        return False
+    if not hasattr(one, "__array__"):
+        return bool(one == other)
+    mine, theirs = np.asarray(one), np.asarray(other)
+    if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        return False
+    return _same(mine.tolist(), theirs.tolist()) if mine.dtype == object else mine.tobytes() == theirs.tobytes()
 
 
 def _watched(task: Task, glimpse: Glimpse) -> Callable[[Batch, np.random.Generator | None], Batch]:

@@ -65,3 +65,4 @@ class Finding:
     open_seconds: float = 0.0  #: to build the model
     save_seconds: float = 0.0  #: to write a durable version
     load_seconds: float = 0.0  #: to read it again
+    unsteady: str = ""  #: a column that differs if one batch is transformed twice, in the first finding of a worker

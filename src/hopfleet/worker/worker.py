@@ -39,7 +39,7 @@ from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Entangled, Result, Session
 from hopfleet.secrets import read
 from hopfleet.store.versions import Versions
-from hopfleet.worker.feed import Feed
+from hopfleet.worker.feed import Feed, Portion
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
@@ -105,6 +105,8 @@ class Worker:
         self._feed = feed
         if feed is None and job.task.transform is not None:
             self._feed = Feed(job.task)
+        #: Whether it was seen if that is the same each time.
+        self._looked = False
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: What is to run together with what comes next.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
@@ -247,6 +249,7 @@ class Worker:
                 flotilla = job.task.flotilla([sailor.session for sailor in aboard], fast=job.fast)
                 flotilla.turn = turn
                 if isinstance(first.command, RunUnit):
+                    self._check_sizes(aboard)
                     partition, epoch = first.command.partition, first.command.epoch
                     stream = self._train_stream(
                         first.session, first.trial, partition=partition, epoch=epoch, together=True
@@ -266,6 +269,12 @@ class Worker:
             if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
                 self._count(sailor.session, result, stream.rows)
         return list(zip(aboard, results, flotilla.shares, strict=True))
+
+    def _check_sizes(self, aboard: list[Sailor]) -> None:
+        """Whoever made it up, a flotilla has one stream of batches."""
+        sizes = sorted({self._batch_size(sailor.trial) for sailor in aboard})
+        if len(sizes) > 1:
+            raise Entangled(f"they want batches of {', '.join(map(str, sizes))} rows; only those of one size go along")
 
     def _come_home(self, sailor: Sailor, result: Result, share: float, started: float) -> None:
         command = sailor.command
@@ -294,11 +303,23 @@ class Worker:
                 if self._job.valid is not None:
                     metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
-                found = Finding(tuple(metrics), open_seconds=opened)
+                found = Finding(tuple(metrics), open_seconds=opened, unsteady=self._unsteady(trial))
                 return self._rehearsed(found, session, trial, batches) if batches else found
         except Exception as error:
             veil = self._veil(trial)
             return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
+
+    def _unsteady(self, trial: Trial) -> str:
+        """A column that is not the same if a batch is transformed twice, of training or of evaluation. Looks once."""
+        feed, job = self._feed, self._job
+        if feed is None or self._looked:
+            return ""
+        self._looked = True
+        config = revealed(trial.config, self._values(trial))
+        portions = [Portion(job.train, 0, self._batch_size(trial), job.seed, 1)]
+        if job.valid is not None:
+            portions.append(Portion(job.valid, 0, VALID_BATCH))
+        return next(filter(None, (feed.unsteady(portion, config) for portion in portions)), "")
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
