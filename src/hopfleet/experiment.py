@@ -9,6 +9,7 @@ import datetime
 import itertools
 import math
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -58,6 +59,7 @@ from hopfleet.preview import (
     BATCHES,
     SLOW,
     Outline,
+    Pilot,
     Preview,
     foresee,
     pilot,
@@ -478,8 +480,8 @@ class Experiment:
         complete = False
         try:
             backend.start(self._job(train, valid, self.folder, device, workers), workers)
-            estimates = Estimates(outline.rows) if resumed else self._foresee(backend, outline, view)
-            controller = self._controller(outline, estimates, view)
+            found = self._remembered(device) if resumed else self._foresee(backend, outline, view, device)
+            controller = self._controller(outline, found, view)
             controller.restore(_recalled(journal, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             versions.tidy(controller.schedule.files())
@@ -535,9 +537,12 @@ class Experiment:
             seed=self.seed,
             goal=self.goal,
             known=not self.search.adaptive,
+            configs={} if self.search.adaptive else dict(self._known_configs(DRAWN)),
+            fuse="off" if self.task.alone else self.fuse,
+            crowded=not spare_cores(this_machine(), device=self._device()[0], workers=workers, threads=self.threads),
         )
 
-    def _controller(self, outline: Outline, estimates: Estimates, view: LiveView) -> Controller:
+    def _controller(self, outline: Outline, found: Pilot, view: LiveView) -> Controller:
         # A search keeps what it heard; a run that goes on begins with one that has heard nothing.
         search = copy.deepcopy(self.search)
         self._learn(search, view)
@@ -547,23 +552,26 @@ class Experiment:
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=self.seed,
-            estimates=estimates,
+            estimates=Estimates(outline.rows, outline.prior(found) if _timed(found) else None),
             fixed_order=outline.fixed_order,
             points=self.points,
             unit_timeout=self.unit_timeout,
-            fusion=self._fusion(outline.workers),
+            fusion=self._fusions(outline.workers, found).get(self.fuse),
         )
 
-    def _fusion(self, workers: int) -> Fusion | None:
+    def _fusions(self, workers: int, found: Pilot) -> dict[str, Fusion]:
         """Which trials may train together: those that want the same batches; if weights are stacked, those alike."""
-        if self.fuse == "off" or self.task.alone:
-            return None
+        if self.task.alone:
+            return {}
+        # A device has memory of its own; half of it is left for what else is there.
+        spare = min((finding.spare for finding in found.found.values()), default=0) // 2
+        memory = spare or this_machine().memory // (4 * workers)
+        size = max((finding.memory for finding in found.found.values()), default=0)
+        return {fuse: Fusion(partial(self._kin, fuse), memory=memory, size=size) for fuse in FUSES if fuse != "off"}
 
-        return Fusion(self._kin, memory=this_machine().memory // (4 * workers))
-
-    def _kin(self, config: Config) -> Hashable:
+    def _kin(self, fuse: str, config: Config) -> Hashable:
         words = {key: value for key, value in config.items() if not isinstance(value, float)}
-        return config.get("batch_size", self.batch_size), str(words) if self.fuse == "fast" else ""
+        return config.get("batch_size", self.batch_size), str(words) if fuse == "fast" else ""
 
     def _apart(self) -> Iterator[str]:
         """Why no two trials can train together although they may."""
@@ -572,7 +580,11 @@ class Experiment:
         if self.task.alone:
             yield f"trials of {type(self.task).__name__} train one by one: {self.task.alone}"
         configs = [config for _, config in self._known_configs(DRAWN)]
-        if self.fuse == "fast" and len(configs) > 1 and len(set(map(self._kin, configs))) == len(configs):
+        if (
+            self.fuse == "fast"
+            and len(configs) > 1
+            and len({self._kin("fast", config) for config in configs}) == len(configs)
+        ):
             differ = [
                 key
                 for key in dict.fromkeys(key for config in configs for key in config)
@@ -585,7 +597,7 @@ class Experiment:
 
     # ------------------------------------------------------------------------------------------- looking ahead
 
-    def _foresee(self, backend: Backend, outline: Outline, view: LiveView) -> Estimates:
+    def _foresee(self, backend: Backend, outline: Outline, view: LiveView, device: str) -> Pilot:
         """Check the metric, time some configurations if that may pay, and keep what follows from it."""
         configs = dict(self._known_configs(DRAWN))
         sizes = (config.get("batch_size", self.batch_size) for config in configs.values())
@@ -596,13 +608,20 @@ class Experiment:
             if finding.unsteady:
                 view.warn(unsteady(f"{type(self.task).__name__}.transform", finding.unsteady))
         if cheap:
-            return Estimates(outline.rows)
+            return Pilot({number: finding for number, finding in probed.items() if not finding.error})
+        outline = dataclasses.replace(outline, fusions=self._fusions(outline.workers, Pilot(probed)))
         found, rehearsal = foresee(backend.probe, configs, outline, probed)
         if rehearsal is not None:
             self.folder.keep_prediction(rehearsal.as_json())
+        self.folder.keep_profile(_profile(device, found, configs))
         if found.seconds > SLOW:
             view.note(f"a pilot of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")
-        return Estimates(outline.rows, outline.prior(found) if found.found else None)
+        return found
+
+    def _remembered(self, device: str) -> Pilot:
+        """What a pilot has found in an earlier run, of the configurations of this one."""
+        known = _findings(self.folder.profile(), device)
+        return Pilot({n: known[repr(config)] for n, config in self._known_configs(DRAWN) if repr(config) in known})
 
     def _preview(self, place: RunFolder, tell: Callable[[str], None]) -> Preview:
         for role, source in (("train", self.train), ("valid", self.valid)):
@@ -625,10 +644,11 @@ class Experiment:
             folder.mkdir(parents=True, exist_ok=True)
         tell("starting a worker")
         try:
-            backend.start(dataclasses.replace(self._job(train, valid, place, device, workers), run=""), 1)
+            job = self._job(train, valid, place, device, workers)
+            backend.start(dataclasses.replace(job, run="", compare=not self.task.alone), 1)
             _wait_for_a_worker(backend)
             started = time.perf_counter() - began
-            known = self._probe(backend, BATCHES)
+            known = {**self._remembered(device).found, **self._probe(backend, BATCHES)}
 
             def probe(trial: Trial, batches: int) -> Finding:
                 tell(f"timing {trial.id}")
@@ -644,7 +664,7 @@ class Experiment:
             said = f"the first one says {failed.error}" if failed else f"backend={backend.name!r} trains nothing"
             raise TaskError(f"no configuration could be timed; {said}")
         return previewed(
-            outline,
+            dataclasses.replace(outline, fusions=self._fusions(workers, found)),
             found,
             why=why,
             device=device,
@@ -764,6 +784,29 @@ class _Watcher:
 
     def waiting(self, text: str) -> None:
         self._view.note(f"waiting: {text}; it goes on by itself then" if text else "it goes on")
+
+
+def _timed(found: Pilot) -> bool:
+    return any(finding.seconds_per_row for finding in found.found.values())
+
+
+def _profile(device: str, found: Pilot, configs: Mapping[int, Config]) -> dict[str, Any]:
+    """What a pilot has found, as JSON can hold it."""
+    by_config = {repr(configs[number]): dataclasses.asdict(finding) for number, finding in found.found.items()}
+    return {"hopfleet": __version__, "device": _device_class(device), "found": by_config}
+
+
+def _findings(profile: Mapping[str, Any], device: str) -> dict[str, Finding]:
+    """The findings of a profile, by configuration, if they were made on such a device."""
+    if (profile.get("hopfleet"), profile.get("device")) != (__version__, _device_class(device)):
+        return {}
+    return {
+        config: Finding(**{**found, "metrics": tuple(found["metrics"])}) for config, found in profile["found"].items()
+    }
+
+
+def _device_class(device: str) -> str:
+    return f"{device} of {platform.node()}"
 
 
 def _wait_for_a_worker(backend: Backend) -> None:

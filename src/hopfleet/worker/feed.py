@@ -143,6 +143,11 @@ class Feed:
         #: Of evaluation and of training.
         self._paces = (Pace(), Pace())
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether batches take so long to make that others should have them too."""
+        return any(pace.heavy for pace in self._paces)
+
     def pace(self, portion: Portion) -> Pace:
         return self._paces[portion.epoch is not None]
 

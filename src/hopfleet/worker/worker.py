@@ -15,7 +15,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hopfleet import clock
 from hopfleet.domain.messages import (
@@ -47,6 +47,10 @@ from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work."""
+
+COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
+"""To see what flotillas bring, so many trials are tried together, in about so many seconds for each way; of so many
+rounds the quickest counts."""
 
 PROBE = "probe"
 """Where a version is written that only shows how long that takes."""
@@ -107,6 +111,8 @@ class Worker:
             self._feed = Feed(job.task)
         #: Whether it was seen if that is the same each time.
         self._looked = False
+        #: Whether it was tried what flotillas bring.
+        self._compared = False
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: What is to run together with what comes next.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
@@ -303,7 +309,10 @@ class Worker:
                 if self._job.valid is not None:
                     metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
-                found = Finding(tuple(metrics), open_seconds=opened, unsteady=self._unsteady(trial))
+                # What a model takes when it has trained: weights, gradients, and what an optimizer keeps.
+                memory, spare = 4 * session.size, self._job.task.spare_memory(self._device)
+                found = Finding(tuple(metrics), open_seconds=opened, memory=memory, spare=spare)
+                found = replace(found, unsteady=self._unsteady(trial))
                 return self._rehearsed(found, session, trial, batches) if batches else found
         except Exception as error:
             veil = self._veil(trial)
@@ -330,12 +339,19 @@ class Worker:
 
     def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int) -> Finding:
         """The finding with times, each taken after one round to warm up."""
-        size = self._batch_size(trial)
-        for count in (1, batches):
-            stream = _First(count, self._train_stream(session, trial, partition=0, epoch=1), size)
-            began = time.perf_counter()
-            session.train(stream, last=False)
-        training = (time.perf_counter() - began) / stream.rows
+        size, task = self._batch_size(trial), self._job.task
+        # Batches that no other trial has asked for, so that it shows what it takes to make them.
+        stream = self._train_stream(session, trial, partition=0, epoch=-1 - trial.number)
+        task.peak_memory(self._device)
+        before = task.peak_memory(self._device)
+        session.train(_First(1, stream, size), last=False)
+        began = time.perf_counter()
+        some = _Some(_First(batches, stream, size))
+        feeding = (time.perf_counter() - began) / some.rows
+        training = _seconds(lambda: session.train(some, last=False)) / some.rows
+        peak = task.peak_memory(self._device) - before
+        exact, fast = self._shares(trial, some, training * some.rows) if self._job.compare else (0.0, 0.0)
+        passed_on = self._feed is not None and self._feed.passes_on
         evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session)[1]
         try:
             began = time.perf_counter()
@@ -348,11 +364,35 @@ class Worker:
         return replace(
             found,
             seconds_per_row=training,
+            feeding_seconds_per_row=feeding,
+            passed_on=passed_on,
             size=size,
+            memory=peak if peak > 0 else 2 * session.size,
+            exact_share=exact,
+            fast_share=fast,
             evaluation_seconds_per_row=evaluation,
             save_seconds=saved - began,
             load_seconds=loaded - saved,
         )
+
+    def _shares(self, trial: Trial, some: _Some, alone: float) -> tuple[float, float]:
+        """What one more trial takes in a flotilla, as a part of its time alone: exact and fast; 0 is unknown."""
+        task, found = self._job.task, [0.0, 0.0]
+        if task.alone or self._compared:
+            return 0.0, 0.0
+        self._compared = True
+        members = max(2, min(COMPARED, int(COMPARING / (2 * ROUNDS * alone))))
+        many = _Some(some, times=max(1, min(8, int(COMPARING / (ROUNDS * members * alone)))))
+        single = self._open(trial)
+        alone = min(_seconds(lambda: single.train(many, last=False)) for _ in range(ROUNDS))
+        for fast in (False, True):
+            with contextlib.suppress(Exception):
+                sessions = [self._open(replace(trial, seed=number)) for number in range(members)]
+                flotilla, last = task.flotilla(sessions, fast=fast), [False] * members
+                flotilla.train(some, last=last)
+                together = min(_seconds(lambda: flotilla.train(many, last=last)) for _ in range(ROUNDS))  # noqa: B023
+                found[fast] = max(1e-3, (together - alone) / ((members - 1) * alone))
+        return found[0], found[1]
 
     # ------------------------------------------------------------------------------------------------ models
 
@@ -512,3 +552,17 @@ class _First:
         batches = iter(self._stream)
         with contextlib.closing(batches):  # type: ignore[type-var]
             yield from itertools.islice(batches, self._count)
+
+
+class _Some(list[dict[str, Any]]):
+    """Batches that are there, as often as wanted."""
+
+    def __init__(self, batches: _First | _Some, times: int = 1) -> None:
+        super().__init__(list(batches) * times)
+        self.rows: int = batches.rows * times
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
