@@ -47,7 +47,7 @@ def _compare(arrays: dict[str, Any], data: Dataset, size: int, repeats: int) -> 
     by_hand = _hand_written(task, arrays, size)
 
     def stream(epoch: int) -> Stream:
-        return Stream(data, 0, task=task, session=session, batch_size=size, epoch=epoch)
+        return Stream(data, 0, session=session, batch_size=size, epoch=epoch)
 
     # They take turns; the first round warms up.
     rounds = [

@@ -18,7 +18,9 @@ from hopfleet import preview as previews
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
+from hopfleet.experiment import _findings
 from hopfleet.preview import BATCHES, MOST, UNIT_SECONDS, Outline, Pilot, Rehearsal, foresee, pilot, worth_a_pilot
+from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.testing.tasks import CountingTask
@@ -242,6 +244,62 @@ def test_the_lower_bound_knows_the_longest_trial() -> None:
     assert Rehearsal(outline(), long).run().makespan == pytest.approx(600 + 6 * UNIT_SECONDS)
 
 
+# Two trials a second each, three partitions, one worker; what one more trial takes of its time alone.
+TOGETHER = dataclasses.replace(SECOND, exact_share=0.25, fast_share=0.1)
+
+
+def pair(**changes: Any) -> Outline:
+    fusion = Fusion(lambda config: config.get("batch_size"), size=1)
+    plain = {"trials": 2, "epochs": 1, "workers": 1, "fuse": "exact", "fusions": {"exact": fusion, "fast": fusion}}
+    return outline(**{**plain, **changes})
+
+
+def test_trials_that_train_together_take_a_share_each() -> None:
+    for fuse, share in (("off", 1.0), ("exact", 0.25), ("fast", 0.1)):
+        rehearsal = Rehearsal(pair(fuse=fuse), Pilot({0: TOGETHER})).run()
+        assert rehearsal.makespan == pytest.approx(3 * (1 + share + 2 * UNIT_SECONDS))
+    # It was not tried: each takes what it takes alone.
+    assert Rehearsal(pair(), Pilot({0: SECOND})).run().makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))
+
+
+def test_only_kin_train_together() -> None:
+    configs: dict[int, Any] = {0: {"batch_size": 8}, 1: {"batch_size": 16}}
+    rehearsal = Rehearsal(pair(configs=configs), Pilot({0: TOGETHER})).run()
+    assert rehearsal.makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("fuse", "crowded", "passed_on", "seconds"),
+    [
+        ("off", False, False, 6 * 2),  # a second to train, two to have the batches meanwhile
+        ("off", True, False, 6 * 3),
+        ("off", True, True, 3 * 3 + 3),  # who comes second finds them
+        ("exact", False, False, 3 * 2),
+        ("exact", True, False, 3 * (1.25 + 2)),
+        ("exact", True, True, 3 * (1.25 + 2)),
+    ],
+)
+def test_batches_are_made_once_for_all(fuse: str, crowded: bool, passed_on: bool, seconds: float) -> None:
+    slow = dataclasses.replace(TOGETHER, feeding_seconds_per_row=0.02, passed_on=passed_on)
+    rehearsal = Rehearsal(pair(fuse=fuse, crowded=crowded), Pilot({0: slow})).run()
+    assert rehearsal.makespan == pytest.approx(seconds + 6 * UNIT_SECONDS)
+
+
+def test_evaluations_share_batches_too() -> None:
+    slow = dataclasses.replace(TOGETHER, feeding_seconds_per_row=0.02, evaluation_seconds_per_row=0.05)
+    mine = pair(rows=(100,), valid_rows=(10,), crowded=True, goal=Goal("loss", "min"))
+    rehearsal = Rehearsal(mine, Pilot({0: slow})).run()
+    spans = [span.ended - span.started for span in rehearsal.history.spans if span.work is Work.EVALUATE]
+    assert spans == pytest.approx([2 * 10 * 0.03 + 10 * 0.02 + 2 * UNIT_SECONDS] * 2)
+
+
+def test_the_lower_bound_knows_what_flotillas_bring() -> None:
+    many = pair(trials=8)
+    assert many.lower_bound(Pilot({0: TOGETHER})) == pytest.approx(8 * 3 * (0.25 + UNIT_SECONDS))
+    assert pair().lower_bound(Pilot({0: TOGETHER})) == pytest.approx(3 + 3 * UNIT_SECONDS)
+    assert pair(fuse="off").lower_bound(Pilot({0: TOGETHER})) == pytest.approx(2 * 3 * (1 + UNIT_SECONDS))
+
+
 def test_a_rehearsal_gives_up_in_time() -> None:
     ticks = iter(range(1000))
     rehearsal = Rehearsal(outline(), Pilot({0: SECOND})).run(until=5, clock=lambda: next(ticks))
@@ -298,6 +356,10 @@ def test_preview(own_home: Path, tmp_path: Path) -> None:
     assert found.utilisation.keys() == {"w1", "w2"}
     assert 0 < found.mean_utilisation <= 1
     assert found.checkpoint_bytes > 6 * 36 * 3 * 4
+    assert found.fuse == "exact" and found.makespans.keys() == {"off", "exact", "fast"}
+    assert found.makespans["exact"] == found.makespan
+    gain = found.makespans["off"] / found.makespan
+    assert f"fuse='exact'; it would take {gain:.2f} times as long with 'off' and " in str(found)
     assert found.data_bytes > 300 * 36 * 4
     assert not own_home.exists()
     found.gantt(tmp_path / "predicted.svg")
@@ -455,13 +517,35 @@ def test_the_policy_hears_what_the_pilot_found(monkeypatch: pytest.MonkeyPatch) 
     heard = []
     real = hop.Experiment._controller
 
-    def controller(self: hop.Experiment, outline: Outline, estimates: Any, view: Any) -> Any:
-        heard.append(estimates)
-        return real(self, outline, estimates, view)
+    def controller(self: hop.Experiment, outline: Outline, found: Pilot, view: Any) -> Any:
+        heard.append(found)
+        return real(self, outline, found, view)
 
     monkeypatch.setattr(hop.Experiment, "_controller", controller)
-    counting().fit(quiet=True)
-    assert [estimates._prior is not None for estimates in heard] == [True]
+    results = counting().fit(quiet=True)
+    assert [len(found.found) for found in heard] == [len(results.trials)]
+
+
+@pytest.mark.usefixtures("generous")
+def test_what_was_measured_is_kept_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = counting(name="kept").fit(quiet=True).folder
+    profile = folder.profile()
+    findings = _findings(profile, "cpu")
+    assert findings and all(finding.seconds_per_row > 0 and finding.memory > 0 for finding in findings.values())
+    mine = counting(name="kept")
+    assert mine._remembered("cpu").found.keys() == set(range(len(mine.search.examples(99))))
+    assert mine._remembered("cuda").found == {}
+    assert _findings({**profile, "hopfleet": "0.0"}, "cpu") == {}
+    # A preview tries none of them again.
+    probed: list[int] = []
+    monkeypatch.setattr(hop.backends.local.Local, "probe", lambda self, trial, batches=0: probed.append(trial.number))
+    monkeypatch.setattr(hop.Experiment, "_probe", lambda self, backend, batches: {})
+    assert mine.preview(quiet=True).piloted == len(findings)
+    assert probed == []
+    folder.profile_file.write_text("[1]")
+    assert folder.profile() == {}
+    folder.profile_file.write_text("{")
+    assert folder.profile() == {} and mine._remembered("cpu").found == {}
 
 
 @pytest.mark.usefixtures("generous")

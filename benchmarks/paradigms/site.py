@@ -104,7 +104,6 @@ class Site:
         return Stream(
             train,
             partition,
-            task=self.task,
             session=session,
             batch_size=self.workload.batch_size,
             seed=self.workload.seed,
@@ -117,7 +116,7 @@ class Site:
         """Metrics over some partitions of the validation data."""
         found = []
         for partition in partitions:
-            stream = Stream(valid, partition, task=self.task, session=session, batch_size=VALID_BATCH)
+            stream = Stream(valid, partition, session=session, batch_size=VALID_BATCH)
             seed = derive(self.workload.seed, "evaluate", epoch, partition)
             found.append(session.evaluate(stream, seed=seed))
         return add(found)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import datetime
 import itertools
 import math
 import os
+import platform
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,7 +51,7 @@ from hopfleet.errors import (
 )
 from hopfleet.frameworks.base import Task
 from hopfleet.loop import WAIT_SECONDS, Interrupts, Loop
-from hopfleet.machine import choose_workers, this_machine
+from hopfleet.machine import choose_workers, spare_cores, this_machine
 from hopfleet.monitor.history import History
 from hopfleet.monitor.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
@@ -56,12 +59,14 @@ from hopfleet.preview import (
     BATCHES,
     SLOW,
     Outline,
+    Pilot,
     Preview,
     foresee,
     pilot,
     previewed,
     slow,
     trial_for_probe,
+    unsteady,
     worth_a_pilot,
 )
 from hopfleet.results import Results, load
@@ -117,6 +122,9 @@ DRAWN = 1_000
 
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
+
+SHARED = 8
+"""Transformed batches may take one such part of the free memory."""
 
 IN_TURN = ("inline",)
 """Backends whose workers take turns: the order of their units changes nothing."""
@@ -175,6 +183,7 @@ class Experiment:
         partitions: int | None = None,
         unit_timeout: float | str | None = "auto",
         fuse: str = "exact",
+        feeders: int | str = "auto",
     ) -> None:
         if not isinstance(task, Task):
             hint = "an instance, e.g. Digits()" if isinstance(task, type) else "derived from hop.TorchTask"
@@ -201,6 +210,7 @@ class Experiment:
         self.threads = at_least_one("threads", threads)
         self.batch_size = at_least_one("batch_size", batch_size)
         self.drop_last = drop_last
+        self.feeders = _feeders(feeders)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
         self.name = check_name(name or resumed or _new_name(task))
@@ -461,14 +471,17 @@ class Experiment:
         view.note(f"{self.name}: {count} on {device} ({why}), run folder {self.folder.path}")
         if self.policy_name == "exact" and (warning := too_large(min(self.search.trials, MAX_LIVE), len(train))):
             view.warn(warning)
+        for text in self._apart():
+            view.warn(text)
         outline = self._outline(train, valid, workers)
         versions = backend.versions(self.folder.checkpoints)
         versions.sweep()
+        versions.clear_batches()
         complete = False
         try:
-            backend.start(self._job(train, valid, self.folder, device), workers)
-            estimates = Estimates(outline.rows) if resumed else self._foresee(backend, outline, view)
-            controller = self._controller(outline, estimates, view)
+            backend.start(self._job(train, valid, self.folder, device, workers), workers)
+            found = self._remembered(device) if resumed else self._foresee(backend, outline, view, device)
+            controller = self._controller(outline, found, view)
             controller.restore(_recalled(journal, view))
             loop = Loop(controller, backend, journal, versions, _Watcher(view))
             versions.tidy(controller.schedule.files())
@@ -483,9 +496,13 @@ class Experiment:
         except BaseException:
             backend.close(kill=True)
             raise
+        finally:
+            versions.clear_batches()
         return complete
 
-    def _job(self, train: Dataset, valid: Dataset | None, place: RunFolder, device: str) -> Job:
+    def _job(self, train: Dataset, valid: Dataset | None, place: RunFolder, device: str, workers: int) -> Job:
+        machine = this_machine()
+        spare = spare_cores(machine, device=device, workers=workers, threads=self.threads)
         return Job(
             task=self.task,
             train=train,
@@ -499,6 +516,9 @@ class Experiment:
             drop_last=self.drop_last,
             fast=self.fuse == "fast",
             count_parameters=self.goal.counts_parameters,
+            run=uuid.uuid4().hex,
+            feeders=spare if isinstance(self.feeders, str) else self.feeders,
+            shared_bytes=machine.memory // SHARED,
         )
 
     def _outline(self, train: Dataset, valid: Dataset | None, workers: int) -> Outline:
@@ -517,9 +537,12 @@ class Experiment:
             seed=self.seed,
             goal=self.goal,
             known=not self.search.adaptive,
+            configs={} if self.search.adaptive else dict(self._known_configs(DRAWN)),
+            fuse="off" if self.task.alone else self.fuse,
+            crowded=not spare_cores(this_machine(), device=self._device()[0], workers=workers, threads=self.threads),
         )
 
-    def _controller(self, outline: Outline, estimates: Estimates, view: LiveView) -> Controller:
+    def _controller(self, outline: Outline, found: Pilot, view: LiveView) -> Controller:
         # A search keeps what it heard; a run that goes on begins with one that has heard nothing.
         search = copy.deepcopy(self.search)
         self._learn(search, view)
@@ -529,40 +552,76 @@ class Experiment:
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=self.seed,
-            estimates=estimates,
+            estimates=Estimates(outline.rows, outline.prior(found) if _timed(found) else None),
             fixed_order=outline.fixed_order,
             points=self.points,
             unit_timeout=self.unit_timeout,
-            fusion=self._fusion(outline.workers),
+            fusion=self._fusions(outline.workers, found).get(self.fuse),
         )
 
-    def _fusion(self, workers: int) -> Fusion | None:
+    def _fusions(self, workers: int, found: Pilot) -> dict[str, Fusion]:
         """Which trials may train together: those that want the same batches; if weights are stacked, those alike."""
-        if self.fuse == "off" or self.task.alone:
-            return None
+        if self.task.alone:
+            return {}
+        # A device has memory of its own; half of it is left for what else is there.
+        spare = min((finding.spare for finding in found.found.values()), default=0) // 2
+        memory = spare or this_machine().memory // (4 * workers)
+        size = max((finding.memory for finding in found.found.values()), default=0)
+        return {fuse: Fusion(partial(self._kin, fuse), memory=memory, size=size) for fuse in FUSES if fuse != "off"}
 
-        def kin(config: Config) -> Hashable:
-            words = {key: value for key, value in config.items() if not isinstance(value, float)}
-            return config.get("batch_size", self.batch_size), str(words) if self.fuse == "fast" else ""
+    def _kin(self, fuse: str, config: Config) -> Hashable:
+        words = {key: value for key, value in config.items() if not isinstance(value, float)}
+        return config.get("batch_size", self.batch_size), str(words) if fuse == "fast" else ""
 
-        return Fusion(kin, memory=this_machine().memory // (4 * workers))
+    def _apart(self) -> Iterator[str]:
+        """Why no two trials can train together although they may."""
+        if self.fuse == "off":
+            return
+        if self.task.alone:
+            yield f"trials of {type(self.task).__name__} train one by one: {self.task.alone}"
+        configs = [config for _, config in self._known_configs(DRAWN)]
+        if (
+            self.fuse == "fast"
+            and len(configs) > 1
+            and len({self._kin("fast", config) for config in configs}) == len(configs)
+        ):
+            differ = [
+                key
+                for key in dict.fromkeys(key for config in configs for key in config)
+                if len({str(config.get(key)) for config in configs if not isinstance(config.get(key), float)}) > 1
+            ]
+            yield (
+                f"fuse='fast': no two trials can train together, since they differ in {', '.join(differ)}; only those "
+                "do that have the same batch_size and differ in numbers with a decimal point alone"
+            )
 
     # ------------------------------------------------------------------------------------------- looking ahead
 
-    def _foresee(self, backend: Backend, outline: Outline, view: LiveView) -> Estimates:
+    def _foresee(self, backend: Backend, outline: Outline, view: LiveView, device: str) -> Pilot:
         """Check the metric, time some configurations if that may pay, and keep what follows from it."""
         configs = dict(self._known_configs(DRAWN))
         sizes = (config.get("batch_size", self.batch_size) for config in configs.values())
         batch_size = max(sizes, default=self.batch_size)
-        if backend.name in IN_TURN or not worth_a_pilot(outline, batch_size):
-            self._probe(backend, 0)
-            return Estimates(outline.rows)
-        found, rehearsal = foresee(backend.probe, configs, outline, self._probe(backend, BATCHES))
+        cheap = backend.name in IN_TURN or not worth_a_pilot(outline, batch_size)
+        probed = self._probe(backend, 0 if cheap else BATCHES)
+        for finding in probed.values():
+            if finding.unsteady:
+                view.warn(unsteady(f"{type(self.task).__name__}.transform", finding.unsteady))
+        if cheap:
+            return Pilot({number: finding for number, finding in probed.items() if not finding.error})
+        outline = dataclasses.replace(outline, fusions=self._fusions(outline.workers, Pilot(probed)))
+        found, rehearsal = foresee(backend.probe, configs, outline, probed)
         if rehearsal is not None:
             self.folder.keep_prediction(rehearsal.as_json())
+        self.folder.keep_profile(_profile(device, found, configs))
         if found.seconds > SLOW:
             view.note(f"a pilot of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")
-        return Estimates(outline.rows, outline.prior(found) if found.found else None)
+        return found
+
+    def _remembered(self, device: str) -> Pilot:
+        """What a pilot has found in an earlier run, of the configurations of this one."""
+        known = _findings(self.folder.profile(), device)
+        return Pilot({n: known[repr(config)] for n, config in self._known_configs(DRAWN) if repr(config) in known})
 
     def _preview(self, place: RunFolder, tell: Callable[[str], None]) -> Preview:
         for role, source in (("train", self.train), ("valid", self.valid)):
@@ -585,10 +644,11 @@ class Experiment:
             folder.mkdir(parents=True, exist_ok=True)
         tell("starting a worker")
         try:
-            backend.start(self._job(train, valid, place, device), 1)
+            job = self._job(train, valid, place, device, workers)
+            backend.start(dataclasses.replace(job, run="", compare=not self.task.alone), 1)
             _wait_for_a_worker(backend)
             started = time.perf_counter() - began
-            known = self._probe(backend, BATCHES)
+            known = {**self._remembered(device).found, **self._probe(backend, BATCHES)}
 
             def probe(trial: Trial, batches: int) -> Finding:
                 tell(f"timing {trial.id}")
@@ -604,7 +664,7 @@ class Experiment:
             said = f"the first one says {failed.error}" if failed else f"backend={backend.name!r} trains nothing"
             raise TaskError(f"no configuration could be timed; {said}")
         return previewed(
-            outline,
+            dataclasses.replace(outline, fusions=self._fusions(workers, found)),
             found,
             why=why,
             device=device,
@@ -662,7 +722,8 @@ class Experiment:
         return choose_workers(this_machine(), device=device, devices=devices, threads=self.threads, trials=trials)
 
     def _probe(self, backend: Backend, batches: int) -> dict[int, Finding]:
-        """Try configurations on one batch, so that a metric that does not exist is known before work starts.
+        """Try configurations on one batch: a metric that does not exist, or a transform that is not the same each time,
+        is known before work starts.
 
         Returns what was found, by trial number; ``batches`` of training are timed on the way.
         """
@@ -671,7 +732,8 @@ class Experiment:
             metric = next(name for name in named if name != PARAMS)
             raise UsageError(f"metric={metric!r}: there is no valid=... data; give some, or use metric='train_loss'")
         found: dict[int, Finding] = {}
-        for number, config in self._known_configs(PROBES) if named else ():
+        wanted = named or self.task.transform is not None
+        for number, config in self._known_configs(PROBES) if wanted else ():
             finding = found[number] = backend.probe(trial_for_probe(number, config), batches)
             if finding.metrics or not finding.error:
                 missing = next((name for name in named if name not in finding.metrics), None)
@@ -722,6 +784,29 @@ class _Watcher:
 
     def waiting(self, text: str) -> None:
         self._view.note(f"waiting: {text}; it goes on by itself then" if text else "it goes on")
+
+
+def _timed(found: Pilot) -> bool:
+    return any(finding.seconds_per_row for finding in found.found.values())
+
+
+def _profile(device: str, found: Pilot, configs: Mapping[int, Config]) -> dict[str, Any]:
+    """What a pilot has found, as JSON can hold it."""
+    by_config = {repr(configs[number]): dataclasses.asdict(finding) for number, finding in found.found.items()}
+    return {"hopfleet": __version__, "device": _device_class(device), "found": by_config}
+
+
+def _findings(profile: Mapping[str, Any], device: str) -> dict[str, Finding]:
+    """The findings of a profile, by configuration, if they were made on such a device."""
+    if (profile.get("hopfleet"), profile.get("device")) != (__version__, _device_class(device)):
+        return {}
+    return {
+        config: Finding(**{**found, "metrics": tuple(found["metrics"])}) for config, found in profile["found"].items()
+    }
+
+
+def _device_class(device: str) -> str:
+    return f"{device} of {platform.node()}"
 
 
 def _wait_for_a_worker(backend: Backend) -> None:
@@ -827,6 +912,16 @@ def _fuse(fuse: str, task: Task) -> str:
     if fuse == "fast" and task.alone:
         raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
     return fuse
+
+
+def _feeders(feeders: Any) -> int | str:
+    whole = isinstance(feeders, int) and not isinstance(feeders, bool) and feeders >= 0
+    if feeders != "auto" and not whole:
+        raise UsageError(
+            f"feeders={feeders!r}: must be 'auto' (as many processors as are left over), or a number of processes "
+            "from 0 on"
+        )
+    return feeders  # type: ignore[no-any-return]
 
 
 def _timeout(timeout: Any) -> Timeout:

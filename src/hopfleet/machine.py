@@ -48,6 +48,11 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
     return offer, why
 
 
+def spare_cores(machine: Machine, *, device: str, workers: int, threads: int) -> int:
+    """How many cores each worker may use beside its own."""
+    return max(0, machine.cores // workers - (threads if device == "cpu" else 1))
+
+
 def starvations() -> int:
     """How many processes the kernel has killed so far because this container was out of memory, as far as it says."""
     groups = [line.split(":", 2) for line in _lines("/proc/self/cgroup")]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from hopfleet.backends.simulated import Simulated
@@ -43,6 +43,7 @@ from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import duration, makespan, plural, size
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
+from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.search.base import Goal, Search, Suggestion
 from hopfleet.version import __version__
 from hopfleet.worker.job import Finding
@@ -94,7 +95,19 @@ class Pilot:
     def mean(self) -> Finding:
         names = [each.name for each in dataclasses.fields(Finding) if each.type in ("float", "int")]
         means: dict[str, Any] = {name: fmean(getattr(each, name) for each in self.found.values()) for name in names}
-        return Finding(**{**means, "size": round(means["size"])})
+        whole = [each.name for each in dataclasses.fields(Finding) if each.type == "int"]
+        passed_on = any(each.passed_on for each in self.found.values())
+        return Finding(**{**means, **{name: round(means[name]) for name in whole}}, passed_on=passed_on)
+
+    @cached_property
+    def feeding(self) -> float:
+        """Seconds per row to have the batches, whoever trains on them."""
+        return median([finding.feeding_seconds_per_row for finding in self.found.values()])
+
+    def share(self, fuse: str) -> float:
+        """What one more member of a flotilla takes of its time alone; all of it if it was not tried."""
+        shares = [getattr(finding, f"{fuse}_share", 0.0) for finding in self.found.values()]
+        return next(filter(None, shares), 1.0)
 
 
 def pilot(
@@ -136,6 +149,15 @@ def pilot(
     return Pilot(found, failed, tried, clock() - began)
 
 
+def unsteady(transform: str, column: str) -> str:
+    """What is to be said of a transform that does not do the same each time."""
+    return (
+        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; let it "
+        "draw from its rng alone, and depend on nothing that it changes. Until then no result can be had again, and "
+        "what a trial sees depends on who trains beside it"
+    )
+
+
 def trial_for_probe(number: int, config: Config) -> Trial:
     return Trial(f"t{number + 1:04d}", number, config, 0, 1)
 
@@ -160,6 +182,10 @@ class Outline:
     goal: Goal
     known: bool = True  #: whether it is known beforehand which trial will have which configuration
     open_ended: bool = False  #: whether there will be as many trials as a budget allows
+    configs: Mapping[int, Config] = field(default_factory=dict)  #: those that are known, by trial number
+    fuse: str = "off"  #: how trials train together
+    fusions: Mapping[str, Fusion] = field(default_factory=dict)  #: who may, in each way that can be gone
+    crowded: bool = False  #: whether no processor is left for what makes the batches
 
     @property
     def per_trial(self) -> int:
@@ -172,13 +198,14 @@ class Outline:
         every = [*found, pilot.mean] if others else found
         # Only the evaluations of a trial can run side by side.
         alone = [self._seconds(finding, max(self.valid_rows, default=0)) for finding in every]
-        whole = [self._seconds(finding, sum(self.valid_rows)) for finding in every]
+        share = min(1.0, pilot.share(self.fuse)) if self.fuse in self.fusions else 1.0
+        whole = [self._seconds(finding, sum(self.valid_rows), share) for finding in every]
         total = sum(whole) + max(0, others - 1) * whole[-1]
         return max(total / self.workers, *alone)
 
-    def _seconds(self, finding: Finding, valid_rows: int) -> float:
-        """A trial's work, without saves and hops."""
-        training = finding.seconds_per_row * sum(self.rows)
+    def _seconds(self, finding: Finding, valid_rows: int, share: float = 1.0) -> float:
+        """A trial's work, without saves and hops, nor what it takes to have batches: others may have them already."""
+        training = share * finding.seconds_per_row * sum(self.rows)
         evaluation = finding.evaluation_seconds_per_row * valid_rows
         return finding.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
 
@@ -192,12 +219,16 @@ class Outline:
         trials = max(enough, min(self.trials, SIMULATED // (epochs * per_epoch)))
         return dataclasses.replace(self, trials=trials, epochs=epochs)
 
+    def with_batches(self, training: float, feeding: float) -> float:
+        """What it takes to train and to have the batches: both at once if somebody else has time for the second."""
+        return training + feeding if self.crowded else max(training, feeding)
+
     def prior(self, pilot: Pilot) -> Prior:
         """What a unit is expected to take, for ``Estimates``."""
 
         def seconds(number: int, worker: str, partition: int) -> float:
             finding = pilot.of(number) if self.known else pilot.mean
-            return UNIT_SECONDS + finding.seconds_per_row * self.rows[partition]
+            return UNIT_SECONDS + self.with_batches(finding.seconds_per_row, pilot.feeding) * self.rows[partition]
 
         return seconds
 
@@ -220,7 +251,9 @@ class Rehearsal:
         self._opened: set[tuple[str, str]] = set()  #: workers and the trials that they have built
         self._written: dict[str, float] = {}  #: when the durable save of a trial is done
         self._shared: dict[tuple[str, int], int] = {}
-        self._backend = Simulated(self._seconds, self._metrics)
+        self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions with batches for everybody
+        self._work: dict[int, tuple[float, float]] = {}  #: seconds of training, and to have batches, by attempt
+        self._backend = Simulated(self._seconds, self._metrics, together=self._together)
 
     @property
     def makespan(self) -> float:
@@ -238,13 +271,14 @@ class Rehearsal:
         """Live through it, as far as one gets before the clock shows ``until``."""
         outline, backend = self._outline, self._backend
         controller = Controller(
-            _Known(outline.trials, outline.epochs, outline.goal),
+            _Known(outline),
             outline.policy(),
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=outline.seed,
             estimates=Estimates(outline.rows, outline.prior(self._pilot)),
             fixed_order=outline.fixed_order,
+            fusion=outline.fusions.get(outline.fuse),
         )
         backend.start(None, outline.workers)
         events: list[Event] = [RunStarted(__version__)]
@@ -292,9 +326,28 @@ class Rehearsal:
             # Written to memory by one worker and read by the other.
             seconds += 2 * finding.load_seconds
             self.hop_bytes += finding.size if isinstance(command, RunUnit) else 0
-        if isinstance(command, RunUnit):
-            return seconds + finding.seconds_per_row * outline.rows[command.partition]
-        return seconds + finding.evaluation_seconds_per_row * outline.valid_rows[command.partition]
+        self._work[command.attempt] = work = self._training_and_feeding(command, finding)
+        return seconds + outline.with_batches(*work)
+
+    def _training_and_feeding(self, command: RunUnit | Evaluate, finding: Finding) -> tuple[float, float]:
+        """What a unit or an evaluation takes, and what it takes to have its batches if nobody has left them."""
+        training, feeding = isinstance(command, RunUnit), self._pilot.feeding
+        rows = (self._outline.rows if training else self._outline.valid_rows)[command.partition]
+        portion = (command.epoch if training else 0, command.partition)
+        # An evaluation was timed with its batches.
+        own = finding.seconds_per_row if training else max(0.0, finding.evaluation_seconds_per_row - feeding)
+        there = portion in self._made
+        if finding.passed_on:
+            self._made.add(portion)
+        return own * rows, 0.0 if there else feeding * rows
+
+    def _together(self, commands: Sequence[RunUnit | Evaluate], seconds: Sequence[float]) -> float:
+        """What a flotilla takes: the longest of its members, a share of each other one, and the batches once."""
+        works = [self._work[command.attempt] for command in commands]
+        share = self._pilot.share(self._outline.fuse) if isinstance(commands[0], RunUnit) else 1.0
+        training, feeding = [work[0] for work in works], max(work[1] for work in works)
+        beside = sum(seconds) - sum(self._outline.with_batches(*work) for work in works)
+        return beside + self._outline.with_batches((1 - share) * max(training) + share * sum(training), feeding)
 
     def _metrics(self, trial: Trial, epoch: int) -> dict[str, float]:
         # Never better than in the first epoch: then both the best and the last version are kept.
@@ -336,17 +389,20 @@ def foresee(
 
 
 class _Known(Search):
-    """So many trials, all of which train to the end."""
+    """The trials of an outline, all of which train to the end."""
 
-    def __init__(self, trials: int, epochs: int, goal: Goal) -> None:
-        self._trials, self.max_epochs, self.goal = trials, epochs, goal
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self.max_epochs, self.goal = outline.epochs, outline.goal
 
     @property
     def trials(self) -> int:
-        return self._trials
+        return self._outline.trials
 
     def suggest(self, number: int) -> Suggestion | None:
-        return Suggestion({}, self.max_epochs) if number < self._trials else None
+        if number >= self.trials:
+            return None
+        return Suggestion(dict(self._outline.configs.get(number, {})), self.max_epochs)
 
 
 # -------------------------------------------------------------------------------------------------------- the preview
@@ -376,6 +432,8 @@ class Preview:
     data_bytes: int  #: on disk, for data that was not partitioned before
     shared_bytes: int  #: of models in shared memory, at most
     piloted: int  #: configurations that were tried
+    fuse: str  #: how trials train together
+    makespans: Mapping[str, float]  #: what the makespan would be with each way to do so
     assumed: tuple[str, ...]  #: what the figures rest on
     history: History = field(repr=False, compare=False)
 
@@ -394,6 +452,7 @@ class Preview:
         return {
             **figures,
             "utilisation": dict(self.utilisation),
+            "makespans": dict(self.makespans),
             "finish": self.finish.isoformat(timespec="seconds"),
             "assumed": list(self.assumed),
         }
@@ -415,6 +474,7 @@ class Preview:
             ("work", f"{plural(self.units, 'unit')}{evaluations}"),
             ("workers", f"{self.workers} on {self.device} ({self.why}), policy {self.policy}"),
             ("takes", f"{duration(whole)}: {makespan(self.start_up)} to start up, then {makespan(self.makespan)}"),
+            *([("together", self._gains())] if len(self.makespans) > 1 else []),
             ("done by", f"{self.finish:%Y-%m-%d %H:%M:%S} if started now"),
             ("at best", f"{makespan(self.lower_bound)}; this is {self.ratio:.3f} of it"),
             ("workers busy", f"{self.mean_utilisation:.0%}, from {busy[0]:.0%} to {busy[-1]:.0%}"),
@@ -423,6 +483,14 @@ class Preview:
             ("shared memory", size(self.shared_bytes)),
             *(("assumed" if number == 0 else "", text) for number, text in enumerate(self.assumed)),
         ]
+
+    def _gains(self) -> str:
+        others = [
+            f"{seconds / self.makespan:.2f} times as long with {fuse!r}"
+            for fuse, seconds in self.makespans.items()
+            if fuse != self.fuse
+        ]
+        return f"fuse={self.fuse!r}; it would take {' and '.join(others)}"
 
     def __str__(self) -> str:
         facts = self.facts()
@@ -451,7 +519,13 @@ def previewed(
     tell(f"simulating {part.trials * part.per_trial} units and evaluations")
     rehearsal = Rehearsal(part, pilot).run()
     bound = outline.lower_bound(pilot)
-    seconds = rehearsal.makespan * bound / part.lower_bound(pilot)
+    scale = bound / part.lower_bound(pilot)
+    seconds = rehearsal.makespan * scale
+    makespans = {outline.fuse: seconds}
+    for fuse in ("off", *outline.fusions):
+        if fuse not in makespans and (fuse == "off" or any(getattr(x, f"{fuse}_share") for x in pilot.found.values())):
+            tell(f"simulating fuse={fuse!r}")
+            makespans[fuse] = Rehearsal(dataclasses.replace(part, fuse=fuse), pilot).run().makespan * scale
     share = outline.trials * outline.per_trial / (part.trials * part.per_trial)
     busy = rehearsal.history.workers
     sizes = [finding.size for finding in pilot.found.values()]
@@ -477,6 +551,8 @@ def previewed(
         data_bytes=data_bytes,
         shared_bytes=rehearsal.shared_bytes,
         piloted=pilot.tried,
+        fuse=outline.fuse,
+        makespans=makespans,
         assumed=tuple(_assumed(outline, part, pilot)),
         history=rehearsal.history,
     )
@@ -489,6 +565,8 @@ def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
     yield "every worker can read every partition, and is as fast as the one that was tried"
     if (timed := len(pilot.found)) < outline.trials:
         yield f"{timed} of {outline.trials} trials were timed; the others are taken to be like them on average"
+    for column in sorted({finding.unsteady for finding in pilot.found.values()} - {""}):
+        yield unsteady("transform()", column)
     if pilot.failed:
         number, finding = next(iter(pilot.failed.items()))
         yield f"{plural(len(pilot.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {finding.error}"

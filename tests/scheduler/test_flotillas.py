@@ -27,8 +27,10 @@ def test_as_many_as_fit():
     assert along(desk, "w1", Unit("t3", 1, 0)) == ["t1", "t2", "t4"]
     many = Fusion(lambda config: None, most=99, memory=1000)
     assert len(along(desk, "w1", Unit("t3", 1, 0), many)) == UNKNOWN - 1
+    profiled = Fusion(lambda config: None, most=99, memory=1000, size=100)
+    assert len(along(desk, "w1", Unit("t3", 1, 0), profiled)) == 9
     desk.schedule.model_bytes = 400
-    assert along(desk, "w1", Unit("t3", 1, 0), many) == ["t1"]
+    assert along(desk, "w1", Unit("t3", 1, 0), many) == along(desk, "w1", Unit("t3", 1, 0), profiled) == ["t1"]
     desk.schedule.model_bytes = 4000
     assert along(desk, "w1", Unit("t3", 1, 0), many) == []
 

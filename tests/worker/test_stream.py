@@ -26,7 +26,7 @@ def data(tmp_path):
 def stream(data, free, residence=None, **how):
     session = Task().open({}, seed=0, device="cpu", threads=1)
     residence = residence or Residence(lambda: free)
-    return Stream(data, 1, task=session.task, session=session, residence=residence, batch_size=8, **how)
+    return Stream(data, 1, session=session, residence=residence, batch_size=8, **how)
 
 
 @pytest.mark.parametrize("how", [{}, {"epoch": 2, "seed": 5}, {"epoch": 1, "drop_last": True}])

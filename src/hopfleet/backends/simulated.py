@@ -36,6 +36,7 @@ from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
 
 Seconds = Callable[[RunUnit | Evaluate, Trial], float]
+Together = Callable[[Sequence[RunUnit | Evaluate], Sequence[float]], float]
 Fails = Callable[[RunUnit | Evaluate, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 Fetch = Callable[[str, int], float | None]
@@ -59,6 +60,7 @@ class Simulated:
 
     ``partitions`` gives, for each worker, the partitions that it can read (None: all); those that are added later can
     read none at first, or all if all can. ``failures`` tell when a worker is lost and when, if ever, it comes back;
+    ``together`` tells what a flotilla takes, of which each member alone would take so long: by default all of that;
     ``fails`` tells whether the user's code would raise; ``fetch`` how long a worker takes to get hold of another
     partition, or None if it cannot.
     """
@@ -72,6 +74,7 @@ class Simulated:
         *,
         partitions: Sequence[Sequence[int] | None] | None = None,
         failures: Sequence[Failure] = (),
+        together: Together = lambda commands, seconds: sum(seconds),
         fails: Fails = lambda command, trial: False,
         fetch: Fetch = lambda worker, partition: 0.0,
         clock: float = 0.0,
@@ -80,7 +83,10 @@ class Simulated:
         self._metrics = metrics
         self._partitions = partitions
         self._failures = failures
+        self._together = together
         self._fails = fails
+        #: Commands of flotillas of which more members are to come, with their trials.
+        self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
         self._fetch = fetch
         self._clock = clock
         self._order = itertools.count()
@@ -105,18 +111,10 @@ class Simulated:
     def send(self, command: Command, trial: Trial) -> None:
         match command:
             case RunUnit() | Evaluate():
-                ended = self._clock + self._seconds(command, trial)
-                where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
-                values = self._metrics(trial, command.epoch)
-                if self._fails(command, trial):
-                    work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
-                    self._later(ended, UnitFailed(*where, work, self._clock, ended, "simulated failure"))
-                elif isinstance(command, RunUnit):
-                    sums = {f"train_{name}": RowSum.of(value, 1) for name, value in values.items()}
-                    self._later(ended, UnitFinished(*where, command.version + 1, self._clock, ended, sums=sums))
-                else:
-                    sums = {name: RowSum.of(value, 1) for name, value in values.items()}
-                    self._later(ended, Evaluated(*where, self._clock, ended, sums))
+                self._crew.append((command, trial))
+                if not command.more:
+                    crew, self._crew = self._crew, []
+                    self._work(crew)
             case SaveVersion(worker=worker):
                 if worker in self._alive:
                     what = (command.trial, command.version, command.durable)
@@ -125,6 +123,24 @@ class Simulated:
                 self._later(self._clock, VersionSaved(command.trial, command.version, True, "", 0, command.attempt))
             case _:
                 raise AssertionError(f"not for a worker: {command}")
+
+    def _work(self, crew: Sequence[tuple[RunUnit | Evaluate, Trial]]) -> None:
+        alone = [self._seconds(command, trial) for command, trial in crew]
+        ended = self._clock + (alone[0] if len(crew) == 1 else self._together([each for each, _ in crew], alone))
+        for (command, trial), seconds in zip(crew, alone, strict=True):
+            share = seconds / (sum(alone) or 1.0)
+            where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
+            values = self._metrics(trial, command.epoch)
+            if self._fails(command, trial):
+                work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
+                self._later(ended, UnitFailed(*where, work, self._clock, ended, "simulated failure"))
+            elif isinstance(command, RunUnit):
+                sums = {f"train_{name}": RowSum.of(value, 1) for name, value in values.items()}
+                version = command.version + 1
+                self._later(ended, UnitFinished(*where, version, self._clock, ended, sums=sums, share=share))
+            else:
+                sums = {name: RowSum.of(value, 1) for name, value in values.items()}
+                self._later(ended, Evaluated(*where, self._clock, ended, sums, share))
 
     def add(self, count: int) -> None:
         for _ in range(count):

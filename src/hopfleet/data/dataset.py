@@ -128,7 +128,21 @@ class Dataset:
         plain = self._batches(partition, batch_size, seed, epoch, drop_last)
         if transform is None:
             return plain
-        return _transformed(plain, transform, (seed, "transform", epoch or 0, partition))
+        return (transform(batch, transform_random(seed, epoch, partition, index)) for index, batch in enumerate(plain))
+
+    def picker(
+        self, partition: int, *, batch_size: int, seed: int = 0, epoch: int | None = None
+    ) -> Callable[[int], Batch]:
+        """What gives a batch by its number, as ``batches`` has it without a transform."""
+        rows = self.partition_rows[partition := self._index(partition)]
+        order = np.arange(rows) if epoch is None else self.order(partition, seed=seed, epoch=epoch)
+        cells = self._map(partition)
+
+        def pick(index: int) -> Batch:
+            some = order[index * batch_size : (index + 1) * batch_size]
+            return {name: column.take(some).values() for name, column in cells.items()}
+
+        return pick
 
     def partition_bytes(self, partition: int) -> int | None:
         """The memory that a partition takes as arrays; None if a column has rows of different shapes, or texts."""
@@ -204,7 +218,6 @@ def _joined(parts: list[Values]) -> Values:
     return [value for part in parts for value in part]
 
 
-def _transformed(batches: Iterator[Batch], transform: Transform, names: tuple[Any, ...]) -> Iterator[Batch]:
-    seed, *rest = names
-    for index, batch in enumerate(batches):
-        yield transform(batch, np.random.default_rng(derive(seed, *rest, index)))
+def transform_random(seed: int, epoch: int | None, partition: int, index: int) -> np.random.Generator:
+    """The random stream of a transform, for one batch."""
+    return np.random.default_rng(derive(seed, "transform", epoch or 0, partition, index))

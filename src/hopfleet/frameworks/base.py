@@ -152,6 +152,10 @@ class Task(ABC):
         """The free memory of a device, in bytes, if data should be kept there."""
         return 0
 
+    def peak_memory(self, device: str) -> int:
+        """The most bytes of a device that were in use since this was last asked; 0 if nobody counts them."""
+        return 0
+
     def out_of_memory(self, error: BaseException) -> bool:
         """Whether an exception says that the device has no memory left."""
         return False

@@ -120,6 +120,13 @@ class TorchTask(Task):
     def spare_memory(self, device: str) -> int:
         return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else 0
 
+    def peak_memory(self, device: str) -> int:
+        if not device.startswith("cuda"):
+            return 0
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return int(peak)
+
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.cuda.OutOfMemoryError)
 

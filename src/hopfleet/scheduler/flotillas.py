@@ -30,9 +30,12 @@ class Fusion:
     most: int = 32
     #: Bytes of models that a worker may have at work.
     memory: int = 1 << 30
+    #: Bytes that a model takes at work, by a profile; 0 while there is none.
+    size: int = 0
 
-    def limit(self, size: int) -> int:
-        """The most members if a model takes ``size`` bytes; 0 says that nobody knows."""
+    def limit(self, saved: int) -> int:
+        """The most members if the largest model that was ``saved`` has so many bytes; 0 says that nobody knows."""
+        size = max(saved, self.size)
         return min(self.most, max(1, self.memory // size) if size else UNKNOWN)
 
 

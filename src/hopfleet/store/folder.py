@@ -8,11 +8,13 @@ NAME/
   data/             data sets that were given as plain arrays
   plots/            pictures
   prediction.json   what was expected before the first unit, if a pilot was made
+  profile.json      what a pilot measured of configurations: seconds and bytes
   lock              held by the process that runs the experiment
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -50,6 +52,7 @@ class RunFolder:
         self.definition_file = path / "experiment.json"
         self.journal_file = path / "journal.sqlite"
         self.prediction_file = path / "prediction.json"
+        self.profile_file = path / "profile.json"
         self.checkpoints = path / "checkpoints"
         self.logs = path / "logs"
         self.data = path / "data"
@@ -103,6 +106,17 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise JournalError(f"{self.prediction_file}: cannot be read ({error}); remove it") from error
         return prediction
+
+    def keep_profile(self, profile: dict[str, Any]) -> None:
+        text = json.dumps(profile) + "\n"
+        write_atomically(self.profile_file, lambda path: _write_text(path, text), durable=False)
+
+    def profile(self) -> dict[str, Any]:
+        """What was measured of configurations, if that is known. It can be had again, so nothing depends on it."""
+        with contextlib.suppress(OSError, ValueError):
+            profile = json.loads(self.profile_file.read_text())
+            return profile if isinstance(profile, dict) else {}
+        return {}
 
     def clear(self) -> None:
         """Remove everything of an earlier run. Only for the holder of the lock, which stays."""

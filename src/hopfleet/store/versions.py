@@ -35,6 +35,9 @@ SPARE_BYTES = 1 << 20
 OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
 """Names of version files, in their folders; those included that they have while they are written."""
 
+BATCHES = "batches-"
+"""What the names of folders with transformed batches begin with."""
+
 OWNER = "owner"
 """A file in a folder of shared memory that names the checkpoints folder it belongs to."""
 
@@ -169,6 +172,15 @@ class Versions:
         shutil.rmtree(self.shared_folder, ignore_errors=True)
         for path in self.durable_folder.glob("*/hop-*.safetensors"):
             path.unlink(missing_ok=True)
+
+    def batches(self, run: str) -> Path | None:
+        """A folder in shared memory for what the workers of one run share beside versions; None where there is none."""
+        return self.shared_folder / f"{BATCHES}{run}" if self._in_memory and self._has_room(0) else None
+
+    def clear_batches(self) -> None:
+        """Give back the shared memory of such folders, also those of earlier runs."""
+        for folder in self.shared_folder.glob(f"{BATCHES}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
         """Give back the shared memory of experiments whose folders are gone: nobody will resume them."""

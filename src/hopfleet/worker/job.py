@@ -30,6 +30,14 @@ class Job:
     fast: bool = False
     #: Whether the number of trainable parameters is to be reported as the metric ``params``.
     count_parameters: bool = False
+    #: Names the run, for what its workers share in memory; nothing if they share nothing.
+    run: str = ""
+    #: How many processes may transform batches for one worker.
+    feeders: int = 0
+    #: Bytes of transformed batches that all workers of a host may keep in memory.
+    shared_bytes: int = 0
+    #: Whether a rehearsal shall also tell what it brings to train together.
+    compare: bool = False
 
 
 def pickled(job: Job) -> bytes:
@@ -53,9 +61,16 @@ class Finding:
     metrics: tuple[str, ...] = ()
     error: str = ""
     traceback: str = ""
-    seconds_per_row: float = 0.0  #: of training
+    seconds_per_row: float = 0.0  #: of training, when the batches are there
     size: int = 0  #: bytes of a saved version
     evaluation_seconds_per_row: float = 0.0
     open_seconds: float = 0.0  #: to build the model
     save_seconds: float = 0.0  #: to write a durable version
     load_seconds: float = 0.0  #: to read it again
+    feeding_seconds_per_row: float = 0.0  #: to have the batches
+    memory: int = 0  #: bytes that a trial takes while it trains, about
+    spare: int = 0  #: free bytes of the device, if it has memory of its own
+    passed_on: bool = False  #: whether batches take so long that workers share them
+    exact_share: float = 0.0  #: what one more trial of a flotilla takes, as a part of its time alone; 0: not tried
+    fast_share: float = 0.0
+    unsteady: str = ""  #: a column that differs if one batch is transformed twice, in the first finding of a worker

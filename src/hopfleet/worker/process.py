@@ -19,6 +19,8 @@ import cloudpickle
 from hopfleet.domain.messages import Event, decode, encode
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
+from hopfleet.store.versions import Versions
+from hopfleet.worker.feed import open_feed
 from hopfleet.worker.job import Job
 from hopfleet.worker.logs import captured
 from hopfleet.worker.worker import Broken, Worker
@@ -40,6 +42,9 @@ def serve(connection: Connection) -> None:
     setup = json.loads(connection.recv_bytes())
     try:
         job: Job = cloudpickle.loads(connection.recv_bytes())
+        versions = Versions(job.checkpoints)
+        folder = versions.batches(job.run) if job.run and job.task.transform is not None else None
+        feed = open_feed(job, folder, [connection.fileno()])
         worker = Worker(
             setup["worker"],
             job,
@@ -47,6 +52,8 @@ def serve(connection: Connection) -> None:
             emit,
             capture=captured,
             guest=False,
+            versions=versions,
+            feed=feed,
         )
     except Exception as error:
         say("Unable", describe(error))

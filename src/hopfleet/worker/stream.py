@@ -5,13 +5,13 @@ A partition that fits is kept on the device and its batches are picked there: th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-
-import numpy as np
+import contextlib
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 from hopfleet.data import Dataset, prefetch
-from hopfleet.frameworks.base import Batch, Session, Task
+from hopfleet.frameworks.base import Batch, Session
+from hopfleet.worker.feed import Feed, Pace, Portion
 
 Prepare = Callable[[Batch, Mapping[str, str]], Batch]
 
@@ -49,55 +49,65 @@ class Residence:
 
 
 class Stream:
-    """One partition in the order of one epoch, or as stored for evaluation (``epoch=None``)."""
+    """One partition in the order of one epoch, or as stored for evaluation (``epoch=None``).
+
+    ``feed`` transforms the batches, if that is to be done, for one trial or for several that train ``together``.
+    """
 
     def __init__(
         self,
         dataset: Dataset,
         partition: int,
         *,
-        task: Task,
         session: Session,
         batch_size: int,
+        feed: Feed | None = None,
+        together: bool = False,
         residence: Residence | None = None,
         seed: int = 0,
         epoch: int | None = None,
         drop_last: bool = False,
     ) -> None:
-        rows = dataset.partition_rows[partition]
-        self._length = rows // batch_size if drop_last else math.ceil(rows / batch_size)
-        self.rows = min(rows, self._length * batch_size)
-        self._batch_size = batch_size
+        self._portion = Portion(dataset, partition, batch_size, seed, epoch, drop_last)
+        self._length = len(self._portion)
+        self.rows = min(dataset.partition_rows[partition], self._length * batch_size)
         self._session = session
         self._dtypes = _dtypes(dataset)
+        self._feed = feed
+        self._together = together
         self._resident = None
-        if residence is not None and task.transform is None:
+        if residence is not None and feed is None:
             self._resident = residence.find(dataset, partition, session.prepare)
-        self._order = None if epoch is None else dataset.order(partition, seed=seed, epoch=epoch)
-        self._batches = dataset.batches(
-            partition,
-            batch_size=batch_size,
-            seed=seed,
-            epoch=epoch,
-            drop_last=drop_last,
-            transform=_transform(task, training=epoch is not None),
-        )
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Batch]:
+        portion, feed, session = self._portion, self._feed, self._session
         if self._resident is not None:
-            return self._session.pick(self._resident, self._order, self._batch_size, self.rows)
-        return prefetch(self._session.prepare(batch, self._dtypes) for batch in self._batches)
+            order = None
+            if portion.epoch is not None:
+                order = portion.dataset.order(portion.partition, seed=portion.seed, epoch=portion.epoch)
+            return session.pick(self._resident, order, portion.batch_size, self.rows)
+        if feed is None:
+            return prefetch(session.prepare(batch, self._dtypes) for batch in portion.batches())
+        config = None if self._together else getattr(session, "config", {})
+        batches = feed.batches(portion, config)
+        return _timed(prefetch(session.prepare(batch, self._dtypes) for batch in batches), feed.pace(portion))
+
+
+def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
+    """The same batches; how long it took to use each one and to get the next is noted."""
+    began = 0.0
+    with contextlib.closing(batches):
+        for batch in batches:
+            given = time.perf_counter()
+            if began:
+                pace.waiting.add(given - began)
+            yield batch
+            began = time.perf_counter()
+            pace.using.add(began - given)
 
 
 def _dtypes(dataset: Dataset) -> dict[str, str]:
     return {name: column.dtype for name, column in dataset.columns.items()}
-
-
-def _transform(task: Task, *, training: bool) -> Callable[[Batch, np.random.Generator], Batch] | None:
-    transform = task.transform
-    if transform is None or training:
-        return transform
-    return lambda batch, rng: transform(batch, None)

@@ -17,7 +17,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hopfleet import clock
 from hopfleet.domain.messages import (
@@ -41,6 +41,7 @@ from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Entangled, Result, Session
 from hopfleet.secrets import read
 from hopfleet.store.versions import Versions
+from hopfleet.worker.feed import Feed, Portion
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
@@ -54,6 +55,10 @@ COPIES = 1 << 26
 
 SAVERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 """Threads that save models."""
+
+COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
+"""To see what flotillas bring, so many trials are tried together, in about so many seconds for each way; of so many
+rounds the quickest counts."""
 
 PROBE = "probe"
 """Where a version is written that only shows how long that takes."""
@@ -90,7 +95,7 @@ class Worker:
     """One worker on one device. ``emit`` takes its events, those of one moment at once.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
-    are those of the job's folder, unless others are given.
+    are those of the job's folder, unless others are given, and ``feed`` makes the transformed batches.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Worker:
         capture: Callable[..., contextlib.AbstractContextManager[Turn]],
         guest: bool,
         versions: Versions | None = None,
+        feed: Feed | None = None,
     ) -> None:
         self.name = name
         self._job = job
@@ -122,6 +128,13 @@ class Worker:
             room=lambda: max(COPIES, job.task.spare_memory(device) // 4),
         )
         self._held: OrderedDict[str, Held] = OrderedDict()
+        self._feed = feed
+        if feed is None and job.task.transform is not None:
+            self._feed = Feed(job.task)
+        #: Whether it was seen if that is the same each time.
+        self._looked = False
+        #: Whether it was tried what flotillas bring.
+        self._compared = False
         self._residence = Residence(lambda: job.task.spare_memory(device))
         #: What is to run together with what comes next.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
@@ -268,12 +281,15 @@ class Worker:
                 flotilla = job.task.flotilla([sailor.session for sailor in aboard], fast=job.fast)
                 flotilla.turn = turn
                 if isinstance(first.command, RunUnit):
+                    self._check_sizes(aboard)
                     partition, epoch = first.command.partition, first.command.epoch
-                    stream = self._train_stream(first.session, first.trial, partition=partition, epoch=epoch)
+                    stream = self._train_stream(
+                        first.session, first.trial, partition=partition, epoch=epoch, together=True
+                    )
                     last = [isinstance(sailor.command, RunUnit) and sailor.command.last for sailor in aboard]
                     results = flotilla.train(stream, last=last)
                 else:
-                    stream = self._valid_stream(first.session, first.command.partition)
+                    stream = self._valid_stream(first.session, first.command.partition, together=True)
                     results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
         except (Exception, SystemExit) as error:
             self._check_device(error)
@@ -287,6 +303,12 @@ class Worker:
             if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
                 self._count(sailor.session, result, stream.rows)
         return list(zip(aboard, results, flotilla.shares, strict=True))
+
+    def _check_sizes(self, aboard: list[Sailor]) -> None:
+        """Whoever made it up, a flotilla has one stream of batches."""
+        sizes = sorted({self._batch_size(sailor.trial) for sailor in aboard})
+        if len(sizes) > 1:
+            raise Entangled(f"they want batches of {', '.join(map(str, sizes))} rows; only those of one size go along")
 
     def _come_home(self, sailor: Sailor, result: Result, share: float, started: float) -> None:
         command = sailor.command
@@ -328,11 +350,26 @@ class Worker:
                 if self._job.valid is not None:
                     metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
-                found = Finding(tuple(metrics), open_seconds=opened)
+                # What a model takes when it has trained: weights, gradients, and what an optimizer keeps.
+                memory, spare = 4 * session.size, self._job.task.spare_memory(self._device)
+                found = Finding(tuple(metrics), open_seconds=opened, memory=memory, spare=spare)
+                found = replace(found, unsteady=self._unsteady(trial))
                 return self._rehearsed(found, session, trial, batches) if batches else found
         except Exception as error:
             veil = self._veil(trial)
             return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
+
+    def _unsteady(self, trial: Trial) -> str:
+        """A column that is not the same if a batch is transformed twice, of training or of evaluation. Looks once."""
+        feed, job = self._feed, self._job
+        if feed is None or self._looked:
+            return ""
+        self._looked = True
+        config = revealed(trial.config, self._values(trial))
+        portions = [Portion(job.train, 0, self._batch_size(trial), job.seed, 1)]
+        if job.valid is not None:
+            portions.append(Portion(job.valid, 0, VALID_BATCH))
+        return next(filter(None, (feed.unsteady(portion, config) for portion in portions)), "")
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
@@ -343,12 +380,19 @@ class Worker:
 
     def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int) -> Finding:
         """The finding with times, each taken after one round to warm up."""
-        size = self._batch_size(trial)
-        for count in (1, batches):
-            stream = _First(count, self._train_stream(session, trial, partition=0, epoch=1), size)
-            began = time.perf_counter()
-            session.train(stream, last=False)
-        training = (time.perf_counter() - began) / stream.rows
+        size, task = self._batch_size(trial), self._job.task
+        # Batches that no other trial has asked for, so that it shows what it takes to make them.
+        stream = self._train_stream(session, trial, partition=0, epoch=-1 - trial.number)
+        task.peak_memory(self._device)
+        before = task.peak_memory(self._device)
+        session.train(_First(1, stream, size), last=False)
+        began = time.perf_counter()
+        some = _Some(_First(batches, stream, size))
+        feeding = (time.perf_counter() - began) / some.rows
+        training = _seconds(lambda: session.train(some, last=False)) / some.rows
+        peak = task.peak_memory(self._device) - before
+        exact, fast = self._shares(trial, some, training * some.rows) if self._job.compare else (0.0, 0.0)
+        passed_on = self._feed is not None and self._feed.passes_on
         evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session)[1]
         try:
             began = time.perf_counter()
@@ -361,11 +405,35 @@ class Worker:
         return replace(
             found,
             seconds_per_row=training,
+            feeding_seconds_per_row=feeding,
+            passed_on=passed_on,
             size=size,
+            memory=peak if peak > 0 else 2 * session.size,
+            exact_share=exact,
+            fast_share=fast,
             evaluation_seconds_per_row=evaluation,
             save_seconds=saved - began,
             load_seconds=loaded - saved,
         )
+
+    def _shares(self, trial: Trial, some: _Some, alone: float) -> tuple[float, float]:
+        """What one more trial takes in a flotilla, as a part of its time alone: exact and fast; 0 is unknown."""
+        task, found = self._job.task, [0.0, 0.0]
+        if task.alone or self._compared:
+            return 0.0, 0.0
+        self._compared = True
+        members = max(2, min(COMPARED, int(COMPARING / (2 * ROUNDS * alone))))
+        many = _Some(some, times=max(1, min(8, int(COMPARING / (ROUNDS * members * alone)))))
+        single = self._open(trial)
+        alone = min(_seconds(lambda: single.train(many, last=False)) for _ in range(ROUNDS))
+        for fast in (False, True):
+            with contextlib.suppress(Exception):
+                sessions = [self._open(replace(trial, seed=number)) for number in range(members)]
+                flotilla, last = task.flotilla(sessions, fast=fast), [False] * members
+                flotilla.train(some, last=last)
+                together = min(_seconds(lambda: flotilla.train(many, last=last)) for _ in range(ROUNDS))  # noqa: B023
+                found[fast] = max(1e-3, (together - alone) / ((members - 1) * alone))
+        return found[0], found[1]
 
     # ------------------------------------------------------------------------------------------------ models
 
@@ -467,13 +535,16 @@ class Worker:
     def _batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self._job.batch_size))
 
-    def _train_stream(self, session: Session, trial: Trial, *, partition: int, epoch: int) -> Stream:
+    def _train_stream(
+        self, session: Session, trial: Trial, *, partition: int, epoch: int, together: bool = False
+    ) -> Stream:
         job = self._job
         return Stream(
             job.train,
             partition,
-            task=job.task,
             session=session,
+            feed=self._feed,
+            together=together,
             residence=self._residence,
             batch_size=self._batch_size(trial),
             seed=job.seed,
@@ -481,13 +552,14 @@ class Worker:
             drop_last=job.drop_last,
         )
 
-    def _valid_stream(self, session: Session, partition: int) -> Stream:
+    def _valid_stream(self, session: Session, partition: int, *, together: bool = False) -> Stream:
         assert self._job.valid is not None
         return Stream(
             self._job.valid,
             partition,
-            task=self._job.task,
             session=session,
+            feed=self._feed,
+            together=together,
             residence=self._residence,
             batch_size=VALID_BATCH,
         )
@@ -529,3 +601,17 @@ class _First:
         batches = iter(self._stream)
         with contextlib.closing(batches):  # type: ignore[type-var]
             yield from itertools.islice(batches, self._count)
+
+
+class _Some(list[dict[str, Any]]):
+    """Batches that are there, as often as wanted."""
+
+    def __init__(self, batches: _First | _Some, times: int = 1) -> None:
+        super().__init__(list(batches) * times)
+        self.rows: int = batches.rows * times
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

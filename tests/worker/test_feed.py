@@ -1,0 +1,611 @@
+"""Transformed batches are the same wherever they are made, whoever dies meanwhile, and nobody stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.domain.messages import RunUnit
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import UsageError
+from hopfleet.frameworks.base import Entangled
+from hopfleet.machine import Machine, spare_cores
+from hopfleet.store.versions import Versions
+from hopfleet.worker.feed import Feed, Mean, Pace, Portion, feeder, open_feed
+from hopfleet.worker.feeders import Feeders, Nursery
+from hopfleet.worker.job import Job
+from hopfleet.worker.larder import Larder
+from hopfleet.worker.logs import copied
+from hopfleet.worker.worker import Worker
+
+# A process of pytest has threads; the children of these tests use none of what those hold.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+class Noisy(hop.TorchTask):
+    """Takes so long that everybody wants to have its batches from somebody else."""
+
+    seconds = 0.004
+
+    def build(self, config):
+        model = torch.nn.Linear(3, 1)
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+    def loss(self, model, batch):
+        return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).mean()
+
+    def transform(self, batch, rng):
+        time.sleep(self.seconds)
+        if rng is None:
+            return {**batch, "x": batch["x"] * 2}
+        return {**batch, "x": batch["x"] + rng.normal(size=batch["x"].shape).astype("float32")}
+
+
+class Private(Noisy):
+    def transform(self, batch, rng):
+        time.sleep(self.seconds)
+        return {**batch, "x": batch["x"] * self.config["lr"]}
+
+
+def arrays(rows: int = 203) -> dict[str, Any]:
+    x = np.random.default_rng(0).normal(size=(rows, 3)).astype("float32")
+    return {"x": x, "y": x.sum(1)}
+
+
+@pytest.fixture
+def data(tmp_path):
+    return hop.partition(arrays(), tmp_path / "data", partitions=2)
+
+
+@pytest.fixture
+def job(tmp_path, data):
+    checkpoints, logs = tmp_path / "checkpoints", tmp_path / "logs"
+    logs.mkdir()
+    return Job(Noisy(), data, data, checkpoints, logs, 7, "cpu", 1, 4, False, run="r", feeders=2, shared_bytes=10**8)
+
+
+def expected(portion: Portion, task: hop.TorchTask) -> list[dict[str, Any]]:
+    def transform(batch: Any, rng: Any) -> Any:
+        return task.transform(batch, None if portion.epoch is None else rng)
+
+    how = {"batch_size": portion.batch_size, "seed": portion.seed, "epoch": portion.epoch}
+    return list(portion.dataset.batches(portion.partition, transform=transform, drop_last=portion.drop_last, **how))
+
+
+def same(ones: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
+    return len(ones) == len(others) and all(
+        one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+        for one, other in zip(ones, others, strict=True)
+    )
+
+
+def portions(data: Any) -> list[Portion]:
+    return [Portion(data, 1, 4, 7, 2), Portion(data, 1, 4, 7, 1, drop_last=True), Portion(data, 0, 4)]
+
+
+class Closely(Larder):
+    """Counts what is put into it."""
+
+    puts = 0
+
+    def put(self, unit: str, number: int, batch: Any) -> int:
+        self.puts += 1
+        return super().put(unit, number, batch)
+
+
+# -------------------------------------------------------------------------------------------------------- the larder
+
+
+def test_what_is_put_in_comes_out(tmp_path):
+    larder = Larder(tmp_path, 10**6)
+    grid = np.arange(12.0).reshape(3, 4)
+    batch = {
+        "plain": grid,
+        "turned": grid.T,
+        "backwards": grid[::-1],
+        "empty": np.empty((0, 3), "uint8"),
+        "texts": ["a", "üb", ""],
+        "rows": [np.arange(2), np.arange(5, dtype="int8")],
+        "tensor": torch.arange(3),
+    }
+    assert larder.get("u", 3) is None and not larder.has("u", 3)
+    assert larder.put("u", 3, batch) > 12 * 8 * 3
+    assert larder.has("u", 3)
+    for _ in range(2):
+        found = larder.get("u", 3)
+        assert found is not None and list(found) == list(batch)
+        for name in ("plain", "turned", "backwards", "empty"):
+            assert np.array_equal(found[name], batch[name]) and found[name].dtype == batch[name].dtype
+        assert found["texts"] == batch["texts"]
+        assert all(np.array_equal(*pair) for pair in zip(found["rows"], batch["rows"], strict=True))
+        assert torch.equal(found["tensor"], batch["tensor"])
+        assert found["plain"].ctypes.data % 64 == 0
+        found["plain"][:] = 0  # one's own: the next one must not see it
+    larder.drop("u", 3)
+    larder.drop("u", 3)
+    assert larder.get("u", 3) is None
+    assert np.array_equal(found["turned"], grid.T)  # what was mapped stays
+
+
+def test_what_cannot_travel_is_not_kept(tmp_path):
+    larder = Larder(tmp_path, 10**6)
+    assert larder.put("u", 0, {"x": lambda: None}) == 0
+    assert [path.name for path in tmp_path.iterdir()] == []
+    (tmp_path / "file").write_text("")
+    nowhere = Larder(tmp_path / "file", 10)
+    assert nowhere.put("u", 0, {}) == 0 and not nowhere.reserve("u", 1)
+
+
+def test_the_oldest_makes_room(tmp_path):
+    larder = Larder(tmp_path, 1000)
+    for number, unit in enumerate(("old", "new")):
+        assert larder.reserve(unit, 400)
+        assert larder.put(unit, 0, {"x": np.zeros(250, "uint8")})
+        os.utime(tmp_path / unit, (number + 1, number + 1))
+    assert not larder.reserve("huge", 1001)
+    assert {path.name for path in tmp_path.iterdir()} == {"huge"}
+    assert larder.put("huge", 0, {"x": np.zeros(250, "uint8")})
+    os.utime(tmp_path / "huge", (1, 1))
+    assert larder.reserve("new", 500)
+    assert {path.name for path in tmp_path.iterdir()} == {"huge", "new"}
+    assert larder.reserve("other", 900)
+    assert {path.name for path in tmp_path.iterdir()} == {"other", "new"}
+
+
+def test_what_the_dead_left_goes(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (f"{ended.pid}-1", f"{os.getpid()}-1"):
+        (tmp_path / name).write_text("half")
+    assert Larder(tmp_path, 1000).reserve("u", 10)
+    assert {path.name for path in tmp_path.iterdir()} == {"u", f"{os.getpid()}-1"}
+
+
+def test_shared_memory_is_given_back(tmp_path):
+    versions = Versions(tmp_path / "checkpoints", tmp_path)
+    folder = versions.batches("run")
+    assert folder is not None
+    Larder(folder, 10**6).put("u", 0, {"x": np.zeros(3)})
+    assert folder.exists()
+    versions.clear_batches()
+    assert not folder.exists()
+    assert Versions(tmp_path / "checkpoints", tmp_path / "nowhere").batches("run") is None
+
+
+# ----------------------------------------------------------------------------------------------------------- the pace
+
+
+def test_a_mean_forgets():
+    mean = Mean()
+    assert mean.value == 0.0
+    for _ in range(100):
+        mean.add(1.0)
+    assert mean.value == pytest.approx(1.0) and mean.count == 16
+    for _ in range(100):
+        mean.add(3.0)
+    assert mean.value == pytest.approx(3.0, abs=0.01)
+
+
+def paced(making: float, using: float, waiting: float) -> Pace:
+    pace = Pace()
+    for _ in range(3):
+        pace.made(making, {"x": np.zeros(125_000)})
+        pace.using.add(using)
+        pace.waiting.add(waiting)
+    return pace
+
+
+def test_only_what_takes_long_is_passed_on():
+    assert paced(0.012, 0.01, 0.0).heavy  # a megabyte: 1.1 ms
+    assert not paced(0.010, 0.01, 0.0).heavy
+    assert not Pace().heavy
+
+
+@pytest.mark.parametrize(
+    ("making", "using", "waiting", "present", "most", "wanted"),
+    [
+        (0.04, 0.01, 0.03, 0, 8, 4),  # it waits: four of them bring one every 10 ms
+        (0.04, 0.01, 0.03, 0, 2, 2),
+        (0.04, 0.01, 0.03, 0, 0, 0),  # no processor is free
+        (0.012, 0.01, 0.002, 0, 8, 2),
+        (0.009, 0.01, 0.0005, 0, 8, 0),  # it hardly waits
+        (0.04, 0.01, 0.0, 4, 8, 4),  # it does not wait because of them
+        (0.02, 0.01, 0.0, 4, 8, 2),  # there are too many
+        (0.04, 0.0, 0.0, 0, 8, 0),  # nothing is known
+    ],
+)
+def test_as_many_helpers_as_are_needed(making, using, waiting, present, most, wanted):
+    assert paced(making, using, waiting).helpers(present, most) == wanted
+
+
+def test_cores_to_spare():
+    assert spare_cores(Machine(16, 1), device="cuda", workers=1, threads=1) == 15
+    assert spare_cores(Machine(16, 1), device="cpu", workers=3, threads=2) == 3
+    assert spare_cores(Machine(2, 1), device="cpu", workers=2, threads=1) == 0
+    assert spare_cores(Machine(2, 1), device="cuda", workers=4, threads=1) == 0
+
+
+@pytest.mark.parametrize("feeders", [-1, "many", 1.5, True, None])
+def test_a_number_of_feeders_that_makes_no_sense(feeders, data):
+    with pytest.raises(UsageError, match=r"feeders=.*must be 'auto'"):
+        hop.Experiment(Noisy(), train=data, space={"lr": 0.1}, feeders=feeders)
+
+
+# ----------------------------------------------------------------------------------------------------------- the feed
+
+
+def test_the_same_batches_alone_and_with_a_larder(data, tmp_path):
+    task = Noisy()
+    larder = Closely(tmp_path / "larder", 10**8)
+    plain, sharing = Feed(task), Feed(task, larder=larder)
+    for portion in portions(data):
+        wanted = expected(portion, task)
+        assert same(list(plain.batches(portion, None)), wanted)
+        for _ in range(2):
+            assert same(list(sharing.batches(portion, None)), wanted)
+    made = larder.puts
+    assert made > 60
+    others = Feed(task, larder=larder)  # another worker: it has to find out that this takes long
+    assert same(list(others.batches(portions(data)[0], None)), expected(portions(data)[0], task))
+    assert larder.puts == made
+
+
+def test_what_does_not_stay_is_made_again(data, tmp_path):
+    larder = Closely(tmp_path / "larder", 100)
+    feed, portion = Feed(Noisy(), larder=larder), portions(data)[0]
+    for _ in range(2):
+        assert same(list(feed.batches(portion, None)), expected(portion, Noisy()))
+    assert larder.puts == 0
+
+
+def test_a_batch_that_needs_the_configuration_is_its_trials_own(data, tmp_path):
+    larder = Closely(tmp_path / "larder", 10**8)
+    task, portion = Private(), portions(data)[0]
+    feed = Feed(task, larder=larder)
+    for rate in (0.5, 0.25):
+        found = list(feed.batches(portion, {"lr": rate}))
+        assert np.array_equal(found[5]["x"], list(portion.batches())[5]["x"] * rate)
+    assert larder.puts == 0
+    with pytest.raises(Entangled, match=r"transform\(\) reads self.config"):
+        list(feed.batches(portion, None))
+
+
+def test_a_transform_sees_the_attributes_of_its_task(data):
+    class Late(Noisy):
+        seconds = 0.0
+
+        def transform(self, batch, rng):
+            assert isinstance(self, Late) and len(self.config) == 2 and set(self.config) == {"lr", "b"}
+            self.calls = getattr(self, "calls", 0) + 1
+            return {"x": batch["x"] * self.factor}
+
+    task = Late()
+    feed = Feed(task)
+    task.factor = 3  # as build() may do
+    found = list(feed.batches(portions(data)[0], {"lr": 1, "b": 2}))
+    assert np.array_equal(found[0]["x"], next(portions(data)[0].batches())["x"] * 3)
+    assert task.calls == len(found)
+
+
+# ------------------------------------------------------------------------------------------- twice the same
+
+
+class Late(Noisy):
+    """Each of its transforms is another one than before."""
+
+    seconds = 0.0
+
+    def __init__(self, column: str) -> None:
+        self.column, self.calls = column, 0
+
+    def transform(self, batch, rng):
+        self.calls += 1
+        texts = [["a", np.arange(2)], ["b"]]
+        made = {**batch, "texts": texts, "objects": np.array(["a", None], object), "tensor": torch.zeros(2)}
+        now = {
+            "none": {},
+            "evaluation": {} if rng is not None else {"x": batch["x"] + self.calls},
+            "global": {"x": batch["x"] + np.random.random()},
+            "type": {"x": batch["x"].astype("float32" if self.calls % 2 else "float64")},
+            "list": {"texts": [["a", np.arange(2) + self.calls], ["b"]]},
+            "length": {"texts": texts * self.calls},
+            "object": {"objects": np.array(["a", self.calls], object)},
+            "torch": {"tensor": torch.full((2,), float(self.calls))},
+            "new": {f"new{self.calls}": batch["y"]},
+        }[self.column]
+        return {**made, **now}
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ("none", ("", "")),
+        ("evaluation", ("", "x")),
+        ("global", ("x", "x")),
+        ("type", ("x", "x")),
+        ("list", ("texts", "texts")),
+        ("length", ("texts", "texts")),
+        ("object", ("objects", "objects")),
+        ("torch", ("tensor", "tensor")),
+        ("new", ("new1", "new3")),
+    ],
+)
+def test_a_transform_that_is_not_the_same_each_time_is_found(data, column, found):
+    feed = Feed(Late(column))
+    assert tuple(feed.unsteady(portion, {}) for portion in (portions(data)[0], portions(data)[2])) == found
+
+
+def small(task: Any, **how: Any) -> hop.Experiment:
+    settings: dict[str, Any] = {"search": hop.Grid(max_epochs=1), "batch_size": 4, "partitions": 1, **how}
+    space = {"lr": hop.grid_search([0.01, 0.02])}
+    return hop.Experiment(task, train=arrays(16), backend="inline", **{"space": space, **settings})
+
+
+def said(capfd: Any) -> str:
+    captured = capfd.readouterr()
+    return " ".join((captured.out + captured.err).split())
+
+
+@pytest.mark.parametrize("valid", [None, arrays(8)])
+def test_it_is_said_once_and_the_run_goes_on(capfd, valid):
+    results = small(Late("global"), valid=valid).fit()
+    assert {trial.state.value for trial in results.trials} == {"completed"}
+    text = said(capfd)
+    assert text.count("Late.transform is not reproducible: column 'x' differs") == 1
+    assert "let it draw from its rng alone" in text
+    small(Late("none"), valid=valid).fit()
+    assert "not reproducible" not in said(capfd)
+
+
+def test_a_preview_says_it_too():
+    assumed = small(Late("global"), valid=arrays(8)).preview(quiet=True).assumed
+    assert [text for text in assumed if "transform() is not reproducible: column 'x'" in text]
+
+
+# ----------------------------------------------------------------------------------------------- who cannot sail
+
+
+class Owner(Noisy):
+    seconds = 0.0
+
+    def train(self, model, batches, config):
+        return {"loss": sum(float(self.loss(model, batch)) for batch in batches)}
+
+
+def test_a_task_that_owns_its_loop_is_told_so_once(capfd):
+    small(Owner()).fit()
+    assert said(capfd).count("trials of Owner train one by one: it owns its training loop") == 1
+    small(Owner(), fuse="off").fit()
+    assert "one by one" not in said(capfd)
+    with pytest.raises(UsageError, match="fuse='fast': trials of Owner cannot train together: it owns"):
+        small(Owner(), fuse="fast")
+
+
+def test_nobody_fits_anybody(capfd):
+    sizes = {"lr": 0.01, "batch_size": hop.grid_search([4, 8]), "width": 3}
+    small(Late("none"), space=sizes, fuse="fast").fit()
+    assert "fuse='fast': no two trials can train together, since they differ in batch_size; only" in said(capfd)
+    small(Late("none"), space=sizes, fuse="exact").fit()
+    small(Late("none"), fuse="fast").fit()
+    assert "no two trials" not in said(capfd)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_batches_of_different_sizes_by_force(job, capfd, fast):
+    """Somebody sends units out together that do not fit."""
+    events: list[Any] = []
+    job = replace(job, task=Late("none"), fast=fast, checkpoints=job.logs)
+    worker = Worker("w1", job, "cpu", events.append, capture=copied, guest=True)
+    for number, size in enumerate((4, 8)):
+        trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
+        worker.obey(RunUnit("w1", trial.id, 1, 0, number + 1, 0, False, flotilla=1, more=not number), trial)
+    worker.close()
+    assert [type(event).__name__ for event in events] == ["UnitFinished"] * 2
+    assert "2 trials that trained together go on one by one: they want batches of 4, 8 rows" in said(capfd)
+
+
+# -------------------------------------------------------------------------------------------------------- the feeders
+
+
+@contextlib.contextmanager
+def nursery(make: Any, log: Path) -> Any:
+    one = Nursery(make, log=str(log))
+    try:
+        yield one
+    finally:
+        one.close()
+        os.waitpid(one.pid, 0)
+
+
+def fed(job: Job, larder: Larder, one: Nursery) -> tuple[Feed, Feeders]:
+    feeders = Feeders(one.feeder)
+    feed = Feed(job.task, larder=larder, feeders=feeders, most=2)
+    for portion in portions(job.train)[1:]:
+        pace = feed.pace(portion)
+        for _ in range(3):
+            pace.made(0.004, {"x": np.zeros(12)})
+            pace.using.add(0.001)
+            pace.waiting.add(0.003)
+    return feed, feeders
+
+
+@pytest.mark.parametrize("room", [10**8, 100])
+def test_the_same_batches_from_feeders(job, tmp_path, room):
+    larder = Closely(tmp_path / "larder", room)
+    with nursery(feeder(job, larder), tmp_path / "log") as one:
+        feed, feeders = fed(job, larder, one)
+        for portion in portions(job.train):
+            for _ in range(2):
+                assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+        assert len(feeders) == 2
+        feeders.staff(0)
+    assert larder.puts == 0  # all of them by others
+    assert feeders.refused == 0
+    left = list((tmp_path / "larder").glob("*/*"))
+    assert bool(left) == (room > 100)
+
+
+def pids_of_feeders(one: Nursery) -> list[int]:
+    text = subprocess.run(["ps", "-o", "pid=", "--ppid", str(one.pid)], capture_output=True, text=True).stdout
+    return [int(word) for word in text.split()]
+
+
+def test_a_feeder_that_dies_is_missed_by_nobody(job, tmp_path):
+    larder = Larder(tmp_path / "larder", 10**8)
+    with nursery(feeder(job, larder), tmp_path / "log") as one:
+        feed, feeders = fed(job, larder, one)
+        portion = portions(job.train)[0]
+        batches = feed.batches(portion, None)
+        found = [next(batches)]
+        for pid in pids_of_feeders(one):
+            os.kill(pid, signal.SIGKILL)
+        found += batches
+        assert same(found, expected(portion, job.task))
+        assert len(feeders) == 0
+        # For the next unit there are others.
+        portion = portions(job.train)[1]
+        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+        assert len(feeders) == 2
+
+
+def test_no_nursery_no_feeders(job, tmp_path):
+    larder = Larder(tmp_path / "larder", 10**8)
+    with nursery(feeder(job, larder), tmp_path / "log") as one:
+        os.kill(one.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+        feed, feeders = fed(job, larder, one)
+        portion = portions(job.train)[0]
+        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+        assert len(feeders) == 0
+
+
+def test_who_stops_in_the_middle_begins_with_others(job, tmp_path):
+    larder = Larder(tmp_path / "larder", 10**8)
+    with nursery(feeder(job, larder), tmp_path / "log") as one:
+        feed, feeders = fed(job, larder, one)
+        portion = portions(job.train)[0]
+        batches: Any = feed.batches(portion, None)
+        next(batches)
+        batches.close()
+        assert len(feeders) == 0
+        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+
+
+def test_what_feeders_cannot_make_the_worker_makes(job, tmp_path):
+    class Built(Noisy):
+        def transform(self, batch, rng):
+            time.sleep(self.seconds)
+            return {"x": batch["x"] * self.made_in_build}
+
+    job = replace(job, task=Built())
+    larder = Larder(tmp_path / "larder", 10**8)
+    with nursery(feeder(job, larder), tmp_path / "log") as one:
+        job.task.made_in_build = 2
+        feed, feeders = fed(job, larder, one)
+        for epoch in (1, 2):
+            portion = Portion(job.train, 0, 4, 7, epoch)
+            assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+        assert feeders.refused >= 3 and len(feeders) == 0
+
+
+def test_what_a_transform_raises_is_raised_here(job, tmp_path):
+    class Broken(Noisy):
+        def transform(self, batch, rng):
+            time.sleep(self.seconds)
+            raise ValueError("no such image")
+
+    job = replace(job, task=Broken())
+    larder = Larder(tmp_path / "larder", 10**8)
+    with nursery(feeder(job, larder), tmp_path / "log") as one:
+        feed, _ = fed(job, larder, one)
+        with pytest.raises(ValueError, match="no such image"):
+            list(feed.batches(portions(job.train)[0], None))
+
+
+def test_a_feed_only_for_what_there_is_to_do(job, tmp_path):
+    class Simple(hop.TorchTask):
+        pass
+
+    assert open_feed(replace(job, task=Simple()), tmp_path, []) is None
+    portion = portions(job.train)[0]
+    for feed in (open_feed(job, None, []), open_feed(replace(job, feeders=0), tmp_path, [])):
+        assert feed is not None and feed._feeders is None
+        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+
+
+ORPHANS = """
+import os, sys, time
+from hopfleet.worker.feeders import Feeders, Nursery
+
+nursery = Nursery(lambda unit, number: time.sleep(60))
+feeders = Feeders(nursery.feeder)
+feeders.staff(2)
+made = feeders.make(0, range(5))
+while len(os.popen(f"ps -o pid= --ppid {nursery.pid}").read().split()) < 2:
+    time.sleep(0.01)
+print(os.getpid(), nursery.pid, *os.popen(f"ps -o pid= --ppid {nursery.pid}").read().split(), flush=True)
+next(made)
+"""
+
+
+def test_nobody_outlives_the_worker():
+    worker = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    pids = [int(word) for word in worker.stdout.readline().split()]
+    assert len(pids) == 4 and pids[0] == worker.pid
+    worker.kill()
+    worker.wait()
+    worker.stdout.close()
+    deadline = time.monotonic() + 20
+    while any(_works(pid) for pid in pids[1:]):
+        assert time.monotonic() < deadline, "somebody is left"
+        time.sleep(0.01)
+
+
+def _works(pid: int) -> bool:
+    """Whether there is such a process, and not only what is left of one that ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# ----------------------------------------------------------------------------------------------- whole experiments
+
+
+def fitted(name: str, **how: Any) -> list[bytes]:
+    settings: dict[str, Any] = {"workers": 1, "backend": "local", **how}
+    experiment = hop.Experiment(
+        Noisy(),
+        train=arrays(400),
+        valid=arrays(600),
+        space={"lr": hop.grid_search([0.01, 0.02, 0.03])},
+        search=hop.Grid(max_epochs=2),
+        order="fixed",
+        partitions=2,
+        batch_size=8,
+        name=name,
+        **settings,
+    )
+    results = experiment.fit(quiet=True)
+    assert results.verify().ok
+    shared = Versions(experiment.folder.checkpoints).shared_folder
+    assert not list(shared.glob("batches-*"))
+    return [trial.checkpoint.read_bytes() for trial in results.trials]
+
+
+def test_whole_experiments_have_the_same_bits():
+    wanted = fitted("alone", backend="inline", fuse="off")
+    assert fitted("shared", feeders=1, workers=2) == wanted
