@@ -50,10 +50,10 @@ def machine() -> str:
     return f"{cores} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, {packages}."
 
 
-def write(results: str) -> None:
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{results}\n\n{END}{after}")
+def write(results: str, begin: str = BEGIN, end: str = END) -> None:
+    before, rest = DOCUMENT.read_text().split(begin)
+    after = rest.split(end)[1]
+    DOCUMENT.write_text(f"{before}{begin}\n\n{results}\n\n{end}{after}")
 
 
 if __name__ == "__main__":

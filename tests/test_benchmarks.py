@@ -31,3 +31,12 @@ def test_runs(name: str) -> None:
 def test_no_benchmark_is_left_out() -> None:
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def measure(" in path.read_text()}
     assert files == set(NAMES)
+
+
+def test_contenders_on_two_cores() -> None:
+    """Without Ray Tune, which is not there and would take long."""
+    options = ["short", "--quick", "--others", "--modes", "exact"]
+    command = [sys.executable, "-m", "benchmarks.flotilla.machine", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "best accuracy" in done.stdout and "failed" not in done.stdout

@@ -10,6 +10,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.frameworks import stacked
+from hopfleet.frameworks.base import Entangled
 from hopfleet.frameworks.stacked import Stack, Stacked
 from hopfleet.frameworks.torch import TorchSession
 
@@ -87,6 +88,8 @@ def close(one: TorchSession, other: TorchSession) -> None:
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     monkeypatch.setattr(stacked, "_told", set())
+    for name in ("_tried", "_programs", "_waiting"):
+        monkeypatch.setattr(stacked, name, {})
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -166,3 +169,58 @@ def test_a_member_with_nan_leaves_the_others_alone():
     for n in (0, 2, 3):
         alone[n].train(Batches(), last=True)
         close(alone[n], together[n])
+
+
+@pytest.mark.parametrize("name", ["adam", "momentum"])
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
+    """With dropout and buffers: the very same bits as without a program."""
+    some = [{**config, "dropout": 0.3, "norm": norm} for config in configs(name)]
+    plain, written = (several(Task(), some) for _ in range(2))
+    for crew, pays in ((plain, 10**9), (written, 2)):
+        monkeypatch.setattr(stacked, "PAYS", pays)
+        for last in (False, True):
+            Stacked(crew).train(Batches(), last=[last] * 4)
+    assert sum(program is not None for program in stacked._programs.values()) == 2  # of 16 and of 8 rows
+    for one, other in zip(plain, written, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
+
+
+class Counting(Task):
+    """Weighs the loss by something that no program knows, from some call on."""
+
+    calls = 0
+    start = 0
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.calls += 1
+        return super().loss(model, batch) * (self.calls if self.calls > self.start else 1)
+
+
+def test_a_loss_that_changes_is_noticed(monkeypatch):
+    monkeypatch.setattr(stacked, "PAYS", 1)
+    task = Counting()
+    Stacked(several(task, configs("sgd"))).train(Batches(), last=[True] * 4)
+    assert list(stacked._programs.values()) == [None, None]
+    monkeypatch.setattr(stacked, "COMPARED", 2)
+    task = Counting()
+    task.start = 10**9
+    crew = several(task, configs("sgd"))
+    Stacked(crew).train(Batches(), last=[True] * 4)
+    assert None not in [*stacked._programs.values()][2:]
+    task.start = task.calls + 1  # after the comparison in the first batch
+    with pytest.raises(Entangled, match="not always the same function"):
+        Stacked(crew).train(Batches(), last=[True] * 4)
+
+
+def test_the_quicker_library_is_chosen():
+    seen: list[bool] = []
+
+    def work() -> None:
+        seen.append(torch._C._get_mkldnn_enabled())
+        if seen[-1]:
+            sum(range(200_000))
+
+    before = torch._C._get_mkldnn_enabled()
+    assert stacked.quicker(work) is not before
+    assert torch._C._get_mkldnn_enabled() is before

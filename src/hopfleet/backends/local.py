@@ -224,7 +224,7 @@ class Local:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+                env=_environment(self._job.threads),
             )
         theirs.close()
         self._awake = False
@@ -428,6 +428,12 @@ class Local:
             )
         pause = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** (failures - 1))
         self._due.append((time.monotonic() + pause, member.device, failures))
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """The variables of workers. Libraries that a framework calls may ask these, and not it, how many threads to use."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path}
 
 
 def _lives_on(member: Member) -> bool:

@@ -8,23 +8,31 @@ Weights and what the optimizer gathers lie in one table, a row for each member. 
 their rows: a member can be evaluated, saved or leave at any time without a copy, and those that stay together keep
 their table.
 
-On CUDA the step is captured and replayed, as in ``graphs``, and the optimizer is torch's own fused one, row by row.
+On the CPU most of the time of a small step would go into finding out, again and again, which operations it is made of.
+So they are written down once, as a program, and from then on the program runs. A task whose loss looks at more than its
+model, batch and configuration, say at a counter of its own, would not notice that time goes by; so every now and then a
+batch goes both ways, and if the outcomes differ the program is thrown away. On CUDA the step is captured and replayed,
+as in ``graphs``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
-from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
 from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
@@ -32,6 +40,11 @@ from hopfleet.frameworks.torch import TorchSession
 
 Table = Any
 """A tensor with a row for each member."""
+
+CHANGING = "the loss of the task is not always the same function of model, batch and configuration"
+
+COMPARED = 64
+"""A program is compared with what it stands for in the first batch of a unit, the 64th, the 4096th and so on."""
 
 
 class Unstackable(Exception):
@@ -115,8 +128,11 @@ UPDATES: Mapping[type, Update] = {
     torch.optim.Adagrad: _adagrad,
 }
 
-FUSED: Mapping[type, Any] = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}
-"""Kernels that do all of an update at once, on CUDA."""
+FUSED: Mapping[type, Callable[..., None]] = {
+    torch.optim.Adam: torch._fused_adam_,
+    torch.optim.AdamW: torch._fused_adamw_,
+}
+"""Updates that are made in one go. They take one member at a time."""
 
 ALIKE = ("nesterov", "amsgrad", "centered", "maximize")
 """Settings that members of one kind share."""
@@ -198,6 +214,11 @@ def kind(session: TorchSession) -> Hashable:
         raise Unstackable("a gradient scaler looks at values")
     if not session.habits.plain or session.habits.compile:
         raise Unstackable("the task clips, averages, gathers or compiles, or has another precision")
+    return form(session), session.counters["units"] == 0
+
+
+def form(session: TorchSession) -> str:
+    """What members that are computed alike have in common."""
     optimizer = session.optimizers[0]
     layers = [
         (name, type(module), "" if isinstance(module, torch.nn.Dropout) else module.extra_repr())
@@ -213,10 +234,45 @@ def kind(session: TorchSession) -> Hashable:
         for group in optimizer.param_groups
     ]
     words = {key: value for key, value in dict.items(session.config) if not isinstance(value, float)}
-    return str((layers, shapes, type(optimizer), groups, words, session.device, session.counters["units"] == 0))
+    return str((layers, shapes, type(optimizer), groups, words, session.device))
+
+
+# ------------------------------------------------------------------------------------------------ the library
+
+
+@contextlib.contextmanager
+def library(onednn: bool) -> Iterator[None]:
+    """Let products on the CPU be taken by oneDNN, or by the plain BLAS, which may be much quicker for small ones."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and onednn)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def quicker(work: Callable[[], object], times: int = 3) -> bool:
+    """Whether some work is done sooner with oneDNN than without it."""
+    if not torch._C._get_mkldnn_enabled():
+        return True
+    best = {True: float("inf"), False: float("inf")}
+    for _ in range(times):
+        for onednn in best:
+            with library(onednn):
+                began = time.thread_time()
+                work()
+                best[onednn] = min(best[onednn], time.thread_time() - began)
+    return best[True] <= best[False]
 
 
 # -------------------------------------------------------------------------------------------------- the stack
+
+
+class Tried(NamedTuple):
+    """What was found out about members of one kind."""
+
+    onednn: bool  #: whether it is quicker
+    config: TrackedConfig  #: that of a member, by which it is known what the loss reads
 
 
 class Stack:
@@ -247,13 +303,17 @@ class Stack:
         self._loss.train()
         self._frozen = self._others()
         self._scalars = self._configs()
-        self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
+        self.onednn = True
+        self._kind = ""
+        self._runs: Counter[Hashable] = Counter()
+        #: The settings of all groups of each member, as they were read.
         self._numbers: list[list[dict[str, float]]] = []
         #: How many units each member had trained when this stack began its last one.
         self._units = [-1] * len(sessions)
         #: Its captured step, if there is one; whether there can be one.
         self.capture: StackCapture | None = None
         self.capturable = self.weights.is_cuda and first.task.lr_step != "batch"
+        self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
 
     @property
     def _width(self) -> int:
@@ -340,52 +400,41 @@ class Stack:
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; returns their losses."""
-        optimizer = self.sessions[0].optimizers[0]
-        if self.weights.is_cuda and type(optimizer) in FUSED:
-            grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
-            self.steps += 1
-            self._fused(grads)
-            return losses.detach()
-        grads, losses = self.gradients(batch)
+        with library(self.onednn), torch.no_grad():
+            grads, losses = self._run(batch)
         self.steps += 1
+        optimizer = self.sessions[0].optimizers[0]
         update = UPDATES[type(optimizer)]
         with torch.no_grad():
-            for group, (columns, settings) in zip(optimizer.param_groups, self._groups, strict=True):
+            for index, (group, (columns, settings)) in enumerate(
+                zip(optimizer.param_groups, self._groups, strict=True)
+            ):
                 state = {name: self.state[name][:, columns] for name in _gathers(optimizer, group)}
+                if type(optimizer) in FUSED and not group["maximize"]:
+                    self._fused(FUSED[type(optimizer)], index, grads[:, columns], state)
+                    continue
                 flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
                 downhill = -grads[:, columns] if group.get("maximize") else grads[:, columns]
                 update(self.weights[:, columns], downhill, state, settings, self.steps, flags)
         return losses
 
-    @torch.no_grad()
-    def _fused(self, grads: Mapping[str, Table]) -> None:
-        """The step of Adam, for one member after another."""
-        steps = self.steps.float()
-        for row, session in enumerate(self.sessions):
-            optimizer = session.optimizers[0]
-            for group, numbers, (columns, _) in zip(
-                optimizer.param_groups, self._numbers[row], self._groups, strict=True
-            ):
-                mine = [i for i, place in enumerate(self._columns) if columns.start <= place.start < columns.stop]
-                first, second, largest = (
-                    [self.state[part][row, self._columns[i]].view(self._shapes[i]) for i in mine]
-                    for part in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else "exp_avg")
-                )
-                FUSED[type(optimizer)](
-                    [self._parameters[f"model.{self._names[i]}"][row] for i in mine],
-                    [grads[f"model.{self._names[i]}"][row].contiguous() for i in mine],
-                    first,
-                    second,
-                    largest if group["amsgrad"] else [],
-                    [steps[row, 0]] * len(mine),
-                    lr=numbers["lr"],
-                    beta1=numbers["beta1"],
-                    beta2=numbers["beta2"],
-                    weight_decay=numbers["weight_decay"],
-                    eps=numbers["eps"],
-                    amsgrad=group["amsgrad"],
-                    maximize=group["maximize"],
-                )
+    def _fused(self, update: Callable[..., None], index: int, grads: Table, state: Mapping[str, Any]) -> None:
+        """Update a group of one member after the other, each in one go."""
+        columns, largest = self._groups[index][0], state.get("max_exp_avg_sq")
+        # On CUDA, counts must be of this type.
+        steps = self.steps.float() if self.weights.is_cuda else self.steps
+        for row, numbers in enumerate(self._numbers):
+            update(
+                [self.weights[row, columns]],
+                [grads[row]],
+                [state["exp_avg"][row]],
+                [state["exp_avg_sq"][row]],
+                [] if largest is None else [largest[row]],
+                [steps[row]],
+                **{name: numbers[index][name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
+                amsgrad=largest is not None,
+                maximize=False,
+            )
 
     def tables(self) -> list[Table]:
         """All that a step changes."""
@@ -406,12 +455,100 @@ class Stack:
         return True
 
     def gradients(self, batch: Batch) -> tuple[Table, Table]:
+        """The gradients and losses of all members."""
         grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
         rows = len(self.sessions)
         return torch.cat([grads[f"model.{name}"].reshape(rows, -1) for name in self._names], dim=1), losses.detach()
 
-    def deviation(self, batch: Batch) -> float:
-        """How far the first member's gradients are off, compared with the largest of them. Changes nothing."""
+    def _run(self, batch: Batch) -> tuple[Table, Table]:
+        """The same, by a program if there can be one."""
+        if self.weights.device.type != "cpu" or not all(map(torch.is_tensor, batch.values())):
+            return self.gradients(batch)
+        program = self._program(batch)
+        if program is None:
+            return self.gradients(batch)
+        key = self._key(batch)
+        self._runs[key] += 1
+        if self._runs[key] != COMPARED ** round(math.log(self._runs[key], COMPARED)):
+            return program(*self._inputs(batch))
+        return self._compared(program, batch, key)
+
+    def _compared(self, program: Program, batch: Batch, key: Hashable) -> tuple[Table, Table]:
+        """Both ways; if they differ, the program is not used again."""
+        device = self.weights.device
+        streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
+        found = program(*self._inputs(batch))
+        randomness.put(streams, device)
+        for name, value in buffers.items():
+            self._frozen[name].copy_(value)
+        expected = self.gradients(batch)
+        if not all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(found, expected, strict=True)):
+            _programs[key] = None
+            if self._runs[key] > 1:
+                raise Entangled(CHANGING)
+        return expected
+
+    def _inputs(self, batch: Batch) -> list[Table]:
+        return [*self._parameters.values(), *self._frozen.values(), *self._scalars.values(), *batch.values()]
+
+    def _key(self, batch: Batch) -> Hashable:
+        """What a program depends on."""
+        if not self._kind:
+            alike = {k: v for k, v in dict.items(self.sessions[0].config) if k not in self._scalars}
+            task = self.sessions[0].task
+            self._kind = f"{id(task)} {form(self.sessions[0])} {len(self.sessions)} {alike} {list(self._scalars)}"
+        return self._kind, *(
+            (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
+        )
+
+    def _program(self, batch: Batch) -> Program | None:
+        """The operations of a step; None if they cannot be written down, or not yet: few batches do not pay."""
+        key = self._key(batch)
+        if key not in _programs:
+            _waiting[key] = _waiting.get(key, 0) + 1
+            if _waiting[key] < PAYS:
+                return None
+            try:
+                _programs[key] = self._written(batch)
+            except Exception as error:
+                _programs[key] = None
+                _tell(f"trials are stacked without a program: {describe(error)}")
+        return _programs[key]
+
+    def _written(self, batch: Batch) -> Program:
+        names = [list(part) for part in (self._parameters, self._frozen, self._scalars, batch)]
+
+        def work(*values: Table) -> tuple[Table, Table]:
+            rest = iter(values)
+            mine, others, scalars, some = ({name: next(rest) for name in part} for part in names)
+            grads, losses = self._grads(mine, others, scalars, some)
+            rows = len(self.sessions)
+            return torch.cat([grads[f"model.{name}"].reshape(rows, -1) for name in self._names], dim=1), losses.detach()
+
+        device = self.weights.device
+        streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
+        try:
+            written = make_fx(work)(*self._inputs(batch))
+        finally:
+            randomness.put(streams, device)
+            for name, value in buffers.items():
+                self._frozen[name].copy_(value)
+        written.graph.eliminate_dead_code()
+        written.recompile()
+        return written
+
+    def try_out(self, batch: Batch) -> None:
+        """Find out how far members of this kind are off, and how they are quickest, if that is not known."""
+        key = self._key(batch)
+        if key not in _tried:
+            off = self._deviation(batch)
+            _tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
+            _tried[key] = Tried(self.onednn, self.sessions[0].config)
+        self.onednn = _tried[key].onednn
+        self.sessions[0].config.share(_tried[key].config)
+
+    def _deviation(self, batch: Batch) -> float:
+        """How far the first member's gradients are off, compared with the largest of them. Changes no weight."""
         session = self.sessions[0]
         kept = [buffer.clone() for buffer in session.model.buffers()]
         session.take_over()
@@ -425,7 +562,10 @@ class Stack:
         for buffer, value in zip(session.model.buffers(), kept, strict=True):
             buffer.copy_(value)
         others = {name: value.clone() for name, value in self._frozen.items()}
-        stacked = self.gradients(batch)[0][0]
+        if self.weights.device.type == "cpu":
+            self.onednn = quicker(lambda: self.gradients(batch))
+        with library(self.onednn):
+            stacked = self.gradients(batch)[0][0]
         for name, value in others.items():
             self._frozen[name].copy_(value)
         for module in chance:
@@ -463,16 +603,18 @@ class Stacked(Eager):
         stacks: list[tuple[Stack, list[Member]]] = self._stacks or []
         for (stack, crew), losses in zip(stacks, self._losses, strict=True):
             stack.settle()
+            table = torch.stack(losses).cpu()
             for row, member in enumerate(crew):
                 steps = member.work
                 assert isinstance(steps, Steps)
-                steps.note({"loss": torch.stack(losses)[:, row]}, *self._counts)
+                steps.note({"loss": table[:, row]}, *self._counts)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         on_cuda = self.sessions[0].device.type == "cuda"
         others = Graphs(self.sessions) if on_cuda else Eager(self.sessions)
         others.turn = self.turn
-        results = others.evaluate(batches, seed=seed)
+        with library(all(known.onednn for known in _tried.values())):
+            results = others.evaluate(batches, seed=seed)
         self.shares = others.shares
         return results
 
@@ -491,7 +633,7 @@ class Stacked(Eager):
             session = captain.session
             randomness.put(captain.random, device, quick)
             began = time.perf_counter()
-            losses.append(self._step(stack, captain, batch))
+            losses.append(_stepped(stack, captain, batch))
             spent = (time.perf_counter() - began) / len(crew)
             captain.random |= randomness.current(device, quick)
             for member in crew:
@@ -503,19 +645,6 @@ class Stacked(Eager):
                 stack.read_settings()
         randomness.put(still, device, quick)
         return [member for member in members if member not in stacked]
-
-    def _step(self, stack: Stack, captain: Member, batch: Batch) -> Table:
-        captured = stack.capture
-        if captured is not None and captured.fits(batch):
-            return captured.step(batch, captain)
-        losses = stack.step(batch)
-        if captured is None and stack.capturable:
-            try:
-                stack.capture = StackCapture(stack, batch, captain)
-            except Exception as error:
-                stack.capturable = False
-                _tell(f"steps of the stack are not captured: {describe(error)}")
-        return losses
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         kinds: dict[Hashable, list[Member]] = {}
@@ -532,18 +661,31 @@ class Stacked(Eager):
             try:
                 if stack is None or stack.sessions != sessions or not stack.whole:
                     stack = Stack(sessions)
-                    off = stack.deviation(batch)
-                    _tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
                 stack.read_settings()
+                stack.try_out(batch)
             except Exception as error:
                 _tell(f"trials train in turn: {describe(error)}")
                 continue
-            for session in sessions:
-                session.aboard[Stack] = stack
             for member in crew:
                 member.draws = frozenset()
+                member.session.aboard[Stack] = stack
                 member.session.optimizers[0]._opt_called = True  # else schedules warn that it never steps
             yield stack, crew
+
+
+def _stepped(stack: Stack, captain: Member, batch: Batch) -> Table:
+    """A step of a stack, replayed if it was captured."""
+    captured = stack.capture
+    if captured is not None and captured.fits(batch):
+        return captured.step(batch, captain)
+    losses = stack.step(batch)
+    if captured is None and stack.capturable:
+        try:
+            stack.capture = StackCapture(stack, batch, captain)
+        except Exception as error:
+            stack.capturable = False
+            _tell(f"steps of the stack are not captured: {describe(error)}")
+    return losses
 
 
 class StackCapture:
@@ -590,6 +732,16 @@ class StackCapture:
         if not all(map(torch.equal, replayed, eager)):
             raise ValueError("a replayed step does not do what the step does")
 
+
+PAYS = 16
+"""Batches of a kind after which it is worth while to write a program."""
+
+Program = Callable[..., tuple[Table, Table]]
+
+_programs: dict[Hashable, Program | None] = {}
+_waiting: dict[Hashable, int] = {}
+
+_tried: dict[Hashable, Tried] = {}
 
 _told: set[str] = set()
 

@@ -77,6 +77,19 @@ class Steps:
 
     def step(self, batch: Batch) -> Any:
         """Train on a batch; returns its loss."""
+        loss = self._backward(batch)
+        if self._waiting == self._session.habits.accumulate:
+            self._update()
+        return loss
+
+    def all_but_update(self, batch: Batch) -> None:
+        """Train on a batch, but leave the update to somebody else."""
+        self._losses.append(self._backward(batch).reshape(-1))
+        self._rows.append(rows_of(batch))
+        self._waiting = 0
+
+    def _backward(self, batch: Batch) -> Any:
+        """Add to the gradients; returns the loss."""
         session, habits = self._session, self._session.habits
         with habits.autocast(session.device):
             loss = session.task.loss(session.callable, batch)
@@ -86,8 +99,6 @@ class Steps:
         share = loss if habits.accumulate == 1 else loss / habits.accumulate
         (share if session.scaler is None else session.scaler.scale(share)).backward()
         self._waiting += 1
-        if self._waiting == habits.accumulate:
-            self._update()
         return loss.detach()
 
     def _update(self) -> None:

@@ -24,6 +24,7 @@ import torch
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Result
+from hopfleet.frameworks.jointly import Joint, admits
 from hopfleet.frameworks.steps import Steps
 from hopfleet.frameworks.torch import TorchSession, process_settings, summed
 
@@ -149,29 +150,57 @@ class Eager(Flotilla):
         device = self.sessions[0].device
         everything, quick = randomness.names(device), randomness.names(device) & randomness.QUICK
         still = randomness.current(device, everything)
-        drawn = everything
-        for batch in batches:
+        self._joint: Joint | None = None
+        for number, batch in enumerate(batches):
             marks = _marks(batch)
-            first = drawn is everything
             rest = self._launch([member for member in members if member.aboard], batch)
-            for member in rest:
-                before = dict(member.random) if first else {}
-                member.do(partial(member.work, dict(batch)))
-                if first:
-                    member.draws = randomness.changed(before, member.random)
-                if _marks(batch) != marks:
-                    raise Entangled(WRITTEN)
-            if first:
+            if number == 0:
+                for member in rest:
+                    self._try(member, batch)
                 self._watch([member for member in rest if member.aboard], batch)
+                touched = everything
             else:
-                drawn = frozenset().union(*(member.draws for member in rest))
-            randomness.put(still, device, drawn)
-            if first:
-                drawn = frozenset()
-            elif randomness.changed(still, randomness.current(device, quick - drawn)):
+                self._step(rest, batch)
+                touched = frozenset().union(*(member.draws for member in rest))
+            if _marks(batch) != marks:
+                raise Entangled(WRITTEN)
+            randomness.put(still, device, touched)
+            if randomness.changed(still, randomness.current(device, quick - touched)):
                 raise Entangled(LATE)
         if randomness.changed(still, randomness.current(device, everything)):
             raise Entangled(LATE)
+        if self._joint is not None:
+            self._joint.settle()
+
+    def _try(self, member: Member, batch: Batch) -> None:
+        """A member's first batch, which shows from which random streams it draws."""
+        before = dict(member.random)
+        member.do(partial(member.work, dict(batch)))
+        member.draws = randomness.changed(before, member.random)
+
+    def _step(self, members: Sequence[Member], batch: Batch) -> None:
+        """Members' work on a batch, with one update for all who can have it."""
+        joint = self._joint
+        crew = {id(session) for session in joint.sessions} if joint is not None else set()
+        for member in members:
+            work: Any = member.work
+            member.do(partial(work.all_but_update if id(member.session) in crew else work, dict(batch)))
+        if joint is not None:
+            self._joint = self._updated(joint, [m for m in members if m.aboard and id(m.session) in crew])
+
+    def _updated(self, joint: Joint, crew: Sequence[Member]) -> Joint | None:
+        """Make the update that these members share; returns who makes the next one."""
+        if len(crew) < len(joint.sessions):
+            joint.settle()
+            joint = Joint([member.session for member in crew])
+        began = time.perf_counter()
+        goes_on = bool(crew) and joint.step()
+        spent = time.perf_counter() - began
+        for member in crew:
+            member.seconds += spent / len(crew)
+            if member.session.task.lr_step == "batch":
+                member.do(member.work.step_schedule)  # type: ignore[attr-defined]
+        return joint if goes_on else None
 
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
         """Let some members step in a quicker way; returns the others."""
@@ -179,6 +208,8 @@ class Eager(Flotilla):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Called when members have taken their first step, so that a quicker way may be found for them."""
+        able = [member.session for member in members if isinstance(member.work, Steps) and admits(member.session)]
+        self._joint = Joint(able) if len(able) > 1 else None
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         total = sum(member.seconds for member in members) or 1.0

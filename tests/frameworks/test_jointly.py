@@ -1,0 +1,122 @@
+"""One update for many trials: the bits that each has alone, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_torch import Batches
+
+import hopfleet as hop
+from hopfleet.frameworks import together
+from hopfleet.frameworks.jointly import Joint, admits
+from hopfleet.frameworks.torch import TorchSession
+
+
+class Task(hop.TorchTask):
+    """Two groups of weights, of which one may get no gradient from the third batch on."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3))
+        groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 0.02, "betas": (0.7, 0.9)}]
+        kind = torch.optim.AdamW if config.get("decoupled") else torch.optim.Adam
+        optimizer = kind(groups, lr=config["lr"], weight_decay=config.get("decay", 0.0), **config.get("more", {}))
+        return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        count = self.counts[self.config["lr"]] = self.counts.get(self.config["lr"], 0) + 1
+        if self.config.get("fails") == count:
+            raise ValueError("no more")
+        last = model[1] if self.config.get("short") != count else torch.nn.Identity()
+        return ((last(model[0](batch["x"])).sum(1) - batch["y"]) ** 2).mean()
+
+    def __init__(self) -> None:
+        self.counts: dict[float, int] = {}
+
+
+class Quick(Task):
+    lr_step = "batch"
+
+
+def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
+    return [task.open(config, seed=number, device="cpu", threads=1) for number, config in enumerate(configs)]
+
+
+def bits(one: TorchSession, folder: Path) -> bytes:
+    path = folder / "bits"
+    one.save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How often an update was made for how many."""
+    made: list[int] = []
+
+    class Counted(Joint):
+        def _update(self, grads: list[Any]) -> None:
+            super()._update(grads)
+            made.append(len(self.sessions))
+
+    monkeypatch.setattr(together, "Joint", Counted)
+    return made
+
+
+@pytest.mark.parametrize("kind", [Task, Quick])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_the_bits_that_they_have_alone(kind, decoupled, tmp_path, made):
+    configs = [{"lr": 0.01 * n, "decay": 0.1 * (n - 1), "decoupled": decoupled} for n in (1, 2, 3)]
+    alone, together = (several(kind(), configs) for _ in range(2))
+    for last in (False, True):
+        found = together[0].task.flotilla(together).train(Batches(), last=[last] * 3)
+        assert found == [one.train(Batches(), last=last) for one in alone]
+        assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made == [3] * 2 * (len(Batches()) - 1)
+
+
+def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
+    for odd in ({"fails": 2}, {"short": 3}, {"short": 2}):
+        configs: list[dict[str, Any]] = [{"lr": 0.01}, {"lr": 0.02, **odd}, {"lr": 0.03}]
+        alone, together = (several(Task(), configs) for _ in range(2))
+        found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+        for n, one in enumerate(alone):
+            if "fails" in odd and n == 1:
+                assert repr(found[n]) == "ValueError('no more')"
+            else:
+                assert found[n] == one.train(Batches(), last=True)
+                assert bits(together[n], tmp_path) == bits(one, tmp_path)
+    assert 2 in made and 3 in made
+
+
+def test_an_update_with_other_bits_is_not_made(tmp_path, monkeypatch, made):
+    real = torch._foreach_sqrt
+    monkeypatch.setattr(torch, "_foreach_sqrt", lambda some: [one * (1 + 1e-6) for one in real(some)])
+    alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
+    together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
+    for one in alone:
+        one.train(Batches(), last=True)
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made == [2]
+
+
+def test_who_may_come_along():
+    def trained(more: Mapping[str, Any]) -> TorchSession:
+        (one,) = several(Task(), [{"lr": 0.01, "more": more}])
+        one.train(Batches(), last=False)
+        for weight in one.model.parameters():
+            weight.grad = torch.zeros_like(weight)
+        return one
+
+    assert admits(trained({}))
+    assert not admits(trained({"amsgrad": True}))
+    assert not admits(trained({"foreach": True}))
+    hooked = trained({})
+    hooked.optimizers[0].register_step_post_hook(lambda *args: None)
+    assert not admits(hooked)
+    patched = trained({})
+    patched.optimizers[0].step = lambda: None
+    assert not admits(patched)
+    assert not admits(several(Task(), [{"lr": 0.01}])[0])
