@@ -29,7 +29,7 @@ from benchmarks.paradigms.workload import Images, Workload
 from hopfleet.errors import TaskError
 from hopfleet.frameworks import safetensors
 from hopfleet.scheduler.orders import fixed_order
-from tests.plain_loop import derived_seed
+from plain_loop import derived_seed
 
 ROOT = Path(__file__).parent.parent
 TINY = Workload(rows=512, valid_rows=64, partitions=2, trials=2, epochs=2, width=16)
