@@ -41,6 +41,8 @@ def measure(quick: bool) -> list[Row]:
 @contextlib.contextmanager
 def cluster() -> Iterator[Any]:
     """Two nodes on this machine, which this process has joined."""
+    # Ray's workers would give way to everything else on this machine, which plays driver and both nodes.
+    os.environ["RAY_worker_niceness"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 

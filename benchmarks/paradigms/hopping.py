@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,9 @@ STORE_BYTES = 200_000_000
 """Of Ray's object store on each host."""
 
 START_SECONDS = 120.0
+
+TOKEN = secrets.token_hex(16)
+"""Who does not know it cannot join the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,8 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
         "HOPFLEET_HOME": str(lab.disk(host)),
         # Its workers would give way to everything else on this machine, which plays all hosts at once.
         "RAY_worker_niceness": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
         "AWS_ENDPOINT_URL": store,
         "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any",

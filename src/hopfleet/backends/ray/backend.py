@@ -1,6 +1,7 @@
 """The Ray backend: workers are actors on the nodes of a cluster, driven from here.
 
 Each worker is asked, all the time, what it has to tell; the answer comes when there is something, or as a sign of life.
+The next question takes along what it is told, so a unit costs one call, and so does what its node is to drop.
 A model hops within a node through shared memory and between nodes through Ray's object store: the worker that needs it
 is given a reference, and fetches it from the host of the node that has it. Nothing of it comes here.
 
@@ -14,18 +15,21 @@ import contextlib
 import hashlib
 import itertools
 import math
+import queue
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopfleet import clock
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import Place, Setup, WorkerActor, home
+from hopfleet.backends.ray.actors import Place, Save, Setup, Told, WorkerActor, home
 from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions, share, spread
 from hopfleet.backends.ray.stations import (
@@ -101,6 +105,7 @@ class Member:
     name: str
     node: str
     actor: Any
+    exchange: Any
     heard: float
     failures: int = 0
     pid: int = 0
@@ -116,6 +121,11 @@ class Member:
     #: Its host is asked about it.
     asked: bool = False
     stopped: bool = False
+    #: It is asked what it has to tell, and has not answered yet.
+    listened: bool = False
+    #: What it is to be told at the next opportunity, and how often it was told something before.
+    outbox: list[Told] = field(default_factory=list)
+    told: int = 0
 
 
 class Ray:
@@ -155,10 +165,12 @@ class Ray:
         self._events: deque[Event] = deque()
         self._findings: deque[Finding] = deque()
         self._numbers = itertools.count(1)
-        #: What is awaited from the cluster, and who hears of it.
-        self._awaited: dict[Any, Callable[[Any], None]] = {}
+        #: What has come from the cluster: a result, and who is to hear of it.
+        self._arrivals: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], None]]] = queue.SimpleQueue()
         #: The nodes whose shared memory holds what a save made: of a trial, a version, under a number.
-        self._places: dict[tuple[str, int, int], set[str]] = {}
+        self._places: dict[Save, set[str]] = {}
+        #: What nodes are to drop; it goes along with what their workers are told or asked next.
+        self._drops: dict[str, list[Save]] = {}
         #: Workers to be started: when, where (or anywhere), after how many failures.
         self._due: list[tuple[float, str | None, int]] = []
         #: Nodes that were there at the start or have been met since.
@@ -183,7 +195,7 @@ class Ray:
         place = self._place(checkpoints)
         if not place.url:
             link_storage(checkpoints, place.checkpoints)
-        return _Told(checkpoints, place.url, self._tell_hosts)
+        return _Told(checkpoints, place.url, self)
 
     def start(self, job: Job, workers: int) -> None:
         self._reset()
@@ -238,8 +250,7 @@ class Ray:
             station.partitions = tuple(sorted({*station.partitions, partition}))
             self._events.append(PartitionPlaced(worker, partition))
 
-        call = self._stations[member.node].call("fetch", self._job.train, (partition,), home())
-        self._awaited[call] = fetched
+        self._await(self._stations[member.node].call("fetch", self._job.train, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         deadline = time.monotonic() + START_SECONDS
@@ -289,12 +300,12 @@ class Ray:
                 self._tell(member, "Stop")
             while any(member.ready for member in self._members.values()):
                 self._pump(AWAY_SECONDS / 4)
-        self._tell_hosts("release")
+        self._release()
         for member in list(self._members.values()):
             end(member.actor)
         self._members.clear()
         self._stations.clear()
-        self._awaited.clear()
+        self._arrivals = queue.SimpleQueue()  # whatever comes now, nobody hears
         if self._ours:
             cluster.require_ray().shutdown()
             self._ours = False
@@ -357,7 +368,7 @@ class Ray:
                     self._admit(member)
 
         for dataset, wanted in calls:
-            self._awaited[station.call("fetch", dataset, wanted, home())] = fetched
+            self._await(station.call("fetch", dataset, wanted, home()), fetched)
 
     def _spawn(self, node: str, failures: int = 0) -> None:
         """Start a worker on a node, with its share of it."""
@@ -372,9 +383,9 @@ class Ray:
         name = f"w{next(self._numbers)}"
         path = tuple(entry for entry in sys.path if entry)
         setup = Setup(name, node, job.device, self._where, path, home())
-        member = Member(name, node, actor.remote(setup, self._payload), time.monotonic(), failures)
-        self._members[name] = member
-        self._listen(member)
+        started = actor.remote(setup, self._payload)
+        exchange = started.exchange.options(concurrency_group="talk")
+        self._members[name] = Member(name, node, started, exchange, time.monotonic(), failures)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -398,19 +409,47 @@ class Ray:
     def _tell(
         self, member: Member, kind: str, body: Any = None, trial: Trial | None = None, parcel: Any = None
     ) -> None:
-        member.actor.tell.remote(kind, body, trial, parcel)
+        member.outbox.append((kind, body, trial, parcel))
 
-    def _tell_hosts(self, what: str, *arguments: Any) -> None:
-        """Have a version dropped, a trial forgotten, or everything given back, where it is."""
-        key = (arguments[0], arguments[1], arguments[2]) if len(arguments) == 3 else None
-        nodes: Iterable[str] = self._stations if key is None else self._places.pop(key, ())
-        if what == "forget":
-            self._places = {place: nodes for place, nodes in self._places.items() if place[0] != arguments[0]}
-        stations = [self._stations[node] for node in nodes if node in self._stations]
-        told = [station.call(what, self._where, *arguments) for station in stations]
-        if what == "release" and told:
-            ray = cluster.require_ray()
-            ray.wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
+    def _flush(self) -> None:
+        """Tell workers what they are to be told, and ask those that have answered what else there is."""
+        for member in list(self._members.values()):
+            if member.listened and not member.outbox:
+                continue
+            told, member.outbox = member.outbox, []
+            letter = (member.told, told, self._drops.pop(member.node, ()))
+            member.told += 1
+            if member.listened:
+                member.actor.tell.remote(*letter)
+            else:
+                member.listened = True
+                self._await(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
+        for node in [node for node in self._drops if node not in {member.node for member in self._members.values()}]:
+            saves = self._drops.pop(node)
+            if station := self._stations.get(node):
+                station.call("drop", self._where, saves)
+
+    def _await(self, ref: Any, heard: Callable[[Any], None]) -> None:
+        """Let somebody hear what comes of a call, in the thread that drives this."""
+        arrivals = self._arrivals
+        ref.future().add_done_callback(lambda future: arrivals.put((future, heard)))
+
+    def drop(self, save: Save) -> None:
+        """Have a version dropped where it is."""
+        for node in self._places.pop(save, ()):
+            self._drops.setdefault(node, []).append(save)
+
+    def forget(self, trial: str) -> None:
+        """Have all of a trial dropped everywhere."""
+        self._places = {save: nodes for save, nodes in self._places.items() if save[0] != trial}
+        for station in self._stations.values():
+            station.call("forget", self._where, trial)
+
+    def _release(self) -> None:
+        """Have all that is in the memory of nodes given back."""
+        told = [station.call("release", self._where) for station in self._stations.values()]
+        if told:
+            cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
     def _parcel(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> list[Any] | None:
         """A reference to the version that a command needs, if it is on other nodes only."""
@@ -423,10 +462,6 @@ class Ray:
         node = next(iter(there))
         return [self._stations[node].call("content", self._where, *save), node]
 
-    def _listen(self, member: Member) -> None:
-        poll = member.actor.poll.options(concurrency_group="talk").remote(POLL_SECONDS)
-        self._awaited[poll] = lambda told: self._heard(member, told)
-
     def _listen_to_host(self, station: Station) -> None:
         def heard(outcome: Any) -> None:
             if self._stations.get(station.node.id) is not station:
@@ -437,7 +472,7 @@ class Ray:
                 station.heard = time.monotonic()
                 self._listen_to_host(station)
 
-        self._awaited[station.call("beat", BEAT_SECONDS, group="beat")] = heard
+        self._await(station.call("beat", BEAT_SECONDS, group="beat"), heard)
 
     def _heard(self, member: Member, told: Any) -> None:
         if self._members.get(member.name) is not member:
@@ -445,11 +480,9 @@ class Ray:
         if isinstance(told, Exception):
             self._lose(member, explain(told))
             return
-        member.heard = time.monotonic()
+        member.heard, member.listened = time.monotonic(), False
         for kind, body in told:
             self._hear(member, kind, body)
-        if self._members.get(member.name) is member:
-            self._listen(member)
 
     def _hear(self, member: Member, kind: str, body: Any) -> None:
         match kind:
@@ -495,26 +528,16 @@ class Ray:
 
     def _pump(self, timeout: float) -> None:
         """Hear what there is to hear, waiting up to ``timeout`` for the first word."""
-        ray = cluster.require_ray()
         self._start_due()
+        self._flush()
         now = time.monotonic()
         timeout = max(0.0, min([timeout, BEAT_SECONDS, *(one[0] - now for one in self._due if one[0] > now)]))
-        awaited = list(self._awaited)
-        ready, rest = ray.wait(awaited, num_returns=1, timeout=timeout) if awaited else ([], [])
-        if not awaited:
-            time.sleep(timeout)
-        if ready and rest:
-            more, _ = ray.wait(rest, num_returns=len(rest), timeout=0)
-            ready += more
-        for ref in ready:
-            heard = self._awaited.pop(ref, None)
-            if heard is None:
-                continue
-            try:
-                outcome = ray.get(ref)
-            except ray.exceptions.RayError as error:
-                outcome = error
-            heard(outcome)
+        with contextlib.suppress(queue.Empty):
+            arrived = self._arrivals.get(timeout=timeout)
+            while True:
+                future, heard = arrived
+                heard(future.exception() or future.result())
+                arrived = self._arrivals.get_nowait()
         self._look()
 
     def _look(self) -> None:
@@ -557,7 +580,7 @@ class Ray:
             elif found.gone:
                 self._give_up(member, f"its process is gone, and was silent for {silence:.1f} s")
 
-        self._awaited[self._stations[member.node].call("vitals", member.pid)] = answered
+        self._await(self._stations[member.node].call("vitals", member.pid), answered)
 
     def _give_up(self, member: Member, reason: str) -> None:
         member.killed = member.killed or reason
@@ -697,25 +720,25 @@ class Ray:
             for number in range(count):
                 self._spawn(node.id, waiting[number][2] if number < len(waiting) else 0)
 
-        self._awaited[token.ask(station, self._job)] = answered
+        self._await(token.ask(station, self._job), answered)
 
 
 class _Told(ClusterVersions):
     """The versions as the driver sees them: what it drops, nodes drop too."""
 
-    def __init__(self, checkpoints: Path, url: str, tell: Callable[..., None]) -> None:
+    def __init__(self, checkpoints: Path, url: str, backend: Ray) -> None:
         super().__init__(checkpoints, url=url)
-        self._tell = tell
+        self._backend = backend
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
         super().drop(trial, version, attempt)
-        self._tell("drop", trial, version, attempt)
+        self._backend.drop((trial, version, attempt))
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
-        self._tell("forget", trial)
+        self._backend.forget(trial)
 
     def release(self) -> None:
         super().release()
-        self._tell("release")
+        self._backend._release()
         self.gather()
