@@ -42,7 +42,7 @@ def measure(quick: bool) -> list[Row]:
 def cluster() -> Iterator[Any]:
     """Two nodes on this machine, which this process has joined."""
     # Ray's workers would give way to everything else on this machine, which plays driver and both nodes.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ.update({"RAY_worker_niceness": "0"})
     import ray
     from ray.cluster_utils import Cluster
 

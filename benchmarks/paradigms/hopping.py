@@ -82,15 +82,17 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         trained = Mark.now(lab)
         crew.go_on()
     whole = ready.until(trained)
-    source, storage = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE))
+    source, storage, head = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE, HEAD))
+    loaded = ready.when + said["loading"]
+    marks = [watch.processor(when) for when in (ready.when, loaded, math.inf)]
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
         watch,
         # What a host fetched came over its own link.
-        Phase(said.pop("loading"), math.nan, source.sent, source.sent // len(lab.hosts)),
+        Phase(said.pop("loading"), marks[1] - marks[0], source.sent, source.sent // len(lab.hosts)),
         Phase(
             said.pop("training"),
-            math.nan,  # workers are gone by now, and with them what they took
+            marks[2] - marks[1],
             whole.bytes - source.sent,
             whole.busiest - source.sent // len(lab.hosts),
         ),
@@ -98,6 +100,7 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         **said,
         stored=storage.received,
         restored=storage.sent,
+        control=head.sent + head.received - storage.sent,  # which goes to the head when all is over
     )
 
 

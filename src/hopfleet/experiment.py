@@ -534,6 +534,7 @@ class Experiment:
             points=self.points,
             unit_timeout=self.unit_timeout,
             fusion=self._fusion(outline.workers),
+            stay=self._on_cluster,
         )
 
     def _fusion(self, workers: int) -> Fusion | None:

@@ -1,4 +1,7 @@
-"""Workers on a real Ray cluster of three nodes, all on this machine. It is started once for all tests here."""
+"""Workers on a real Ray cluster of three nodes, all on this machine. It is started once for all tests here.
+
+What is long runs with HOPFLEET_LONG=1, as in ``make cluster-tests``.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,9 @@ from hopfleet.worker.job import Job
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
+
+
+long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
 
 
 def free_port() -> int:
@@ -72,7 +78,7 @@ class TestRay(BackendSuite):
         return Ray()
 
     @pytest.fixture(autouse=True)
-    def long(self, request: pytest.FixtureRequest) -> None:
+    def some(self, request: pytest.FixtureRequest) -> None:
         """The worker itself is the same everywhere; what is about the way to it is tested each time."""
         if request.node.originalname not in ALWAYS and not os.environ.get("HOPFLEET_LONG"):
             pytest.skip("HOPFLEET_LONG=1 runs it")
@@ -118,6 +124,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         return fingerprints(demo("alone", "local").fit(quiet=True))
 
 
+@long
 def test_a_cluster_gives_the_same_bits(alone: dict[str, str]) -> None:
     results = demo("cluster", "ray").fit(quiet=True)
     assert fingerprints(results) == alone
@@ -131,13 +138,16 @@ def test_what_is_killed_changes_nothing(cluster: Any, alone: dict[str, str]) -> 
     backend = Shaken(cluster)
     results = demo("shaken", backend).fit(quiet=True)
     assert fingerprints(results) == alone
+    first = messages(results, WorkerJoined)[:3]
+    assert sorted(p for worker in first for p in worker.partitions) == [0, 1, 2, 3], "each partition on one node"
+    assert any(unit.hopped for unit in messages(results, UnitFinished))
     died, *_, with_node = messages(results, WorkerLost)
     assert "node" not in died.reason
     assert "its raylet is gone" in with_node.reason
     assert any(unit.worker in backend.newcomers for unit in messages(results, UnitFinished))
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_a_run_whose_driver_failed_goes_on_elsewhere(alone: dict[str, str]) -> None:
     with pytest.raises(RuntimeError, match="the driver fails"):
         demo("resumed", Failing()).fit(quiet=True)
@@ -158,7 +168,7 @@ class Failing(Ray):
         return events
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_data_and_versions_behind_a_url(alone: dict[str, str], own_home: Path) -> None:
     import s3fs
     from moto.server import ThreadedMotoServer
@@ -178,7 +188,7 @@ def test_data_and_versions_behind_a_url(alone: dict[str, str], own_home: Path) -
         server.stop()
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_path: Path) -> None:
     results = demo("shared", Ray(storage=tmp_path / "mounted")).fit(quiet=True)
     assert fingerprints(results) == alone
@@ -186,7 +196,7 @@ def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_
     assert not list(tmp_path.glob("mounted/*/.shared-*")), "nothing is left of the check"
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -> None:
     backend = Ray()
     try:
@@ -211,7 +221,8 @@ def refused(backend: Ray, job: Job, workers: int) -> str:
         backend.close(kill=True)
 
 
-def test_more_workers_than_fit(tmp_path: Path) -> None:
+def test_more_workers_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.backends.ray.backend.ROOM_SECONDS", 1.0)
     said = refused(Ray(), job(tmp_path), 99)
     assert re.match(r"workers=99: only 6 fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
 
@@ -261,7 +272,7 @@ class Shaken(Ray):
             self._cluster.remove_node(node, allow_graceful=False)
             events += self._until(WorkerLost)
         if before < 16 <= self._finished:
-            node = self._cluster.add_node(num_cpus=2)
+            node = self._cluster.add_node(num_cpus=1)
             while not self.newcomers:
                 events += super().receive(0.25)
                 here = [member for member in self._members.values() if member.node == node.node_id]

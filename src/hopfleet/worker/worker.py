@@ -276,7 +276,7 @@ class Worker:
         """Whether there was no memory for so many at once."""
         return isinstance(result, Exception) and self._job.task.out_of_memory(result)
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Finding:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
         metrics: dict[str, RowSum] = {}
         try:
@@ -288,7 +288,7 @@ class Worker:
                     metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
                 found = Finding(tuple(metrics), open_seconds=opened)
-                return self._rehearsed(found, session, trial, batches) if batches else found
+                return self._rehearsed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
             veil = self._veil(trial)
             return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
@@ -300,11 +300,11 @@ class Worker:
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
 
-    def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int) -> Finding:
+    def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int, partition: int) -> Finding:
         """The finding with times, each taken after one round to warm up."""
         size = self._batch_size(trial)
         for count in (1, batches):
-            stream = _First(count, self._train_stream(session, trial, partition=0, epoch=1), size)
+            stream = _First(count, self._train_stream(session, trial, partition=partition, epoch=1), size)
             began = time.perf_counter()
             session.train(stream, last=False)
         training = (time.perf_counter() - began) / stream.rows

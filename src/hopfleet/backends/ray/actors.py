@@ -305,7 +305,7 @@ class WorkerActor:
                 self._say("Stopped")
                 return
             if kind == "Probe":
-                self._say("Finding", worker.probe(trial, body))
+                self._say("Finding", worker.probe(trial, *body))
             else:
                 if parcel is not None:
                     self._unpack(versions, body, parcel)

@@ -259,7 +259,9 @@ class Ray:
                 raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
             self._pump(AWAY_SECONDS / 4)
         member = next(member for member in self._members.values() if member.joined)
-        self._tell(member, "Probe", batches, trial)
+        # It is tried on rows that are there: nothing is fetched for it.
+        partition = next(iter(self._stations[member.node].partitions), 0)
+        self._tell(member, "Probe", (batches, partition), trial)
         while not self._findings:
             self._pump(AWAY_SECONDS / 4)
             if self._members.get(member.name) is not member:
@@ -375,7 +377,9 @@ class Ray:
         ray = cluster.require_ray()
         job, station = self._job, self._stations[node]
         on_gpu = job.device != "cpu" and station.node.gpus >= 1
-        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1})(WorkerActor).options(
+        actor = ray.remote(
+            max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False
+        )(WorkerActor).options(
             num_cpus=0 if on_gpu else job.threads,
             num_gpus=1 if on_gpu else 0,
             scheduling_strategy=on(node),
