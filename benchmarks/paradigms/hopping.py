@@ -186,6 +186,8 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
         "HOPFLEET_HOME": str(lab.disk(host)),
         # Its workers would give way to everything else on this machine, which plays all hosts at once.
         "RAY_worker_niceness": "0",
+        # Ray's reports on every process of its nodes, for a dashboard that is not there.
+        "REPORTER_UPDATE_INTERVAL_MS": "3600000",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
         "AWS_ENDPOINT_URL": store,

@@ -27,7 +27,7 @@ from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.files import digest
 from hopfleet.store.journal import Journal
-from hopfleet.testing.backends import BackendSuite, job, wait_for, wait_for_any
+from hopfleet.testing.backends import BackendSuite, job, trial, wait_for, wait_for_any
 from hopfleet.worker.job import Job
 
 ray = pytest.importorskip("ray")
@@ -210,6 +210,23 @@ def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -
         assert not Path(f"/proc/{pid}").exists() or vitals(pid).gone  # type: ignore[union-attr]
     finally:
         backend.close(kill=True)
+
+
+def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=3)
+    backend = Ray(elastic=False)
+    try:
+        workers = backend.offer("cpu", 1)[0]
+        backend.start(job(tmp_path, partitions=8), workers)
+        finding = backend.probe(trial(), 2)
+        assert finding.seconds_per_row > 0
+        joined = wait_for(backend, WorkerJoined, workers)
+        partitions = {backend._members[event.worker].node: event.partitions for event in joined}
+        assert len(partitions) == len(backend._stations) >= 3
+        assert sorted({p for mine in partitions.values() for p in mine}) == list(range(8))
+    finally:
+        backend.close(kill=True)
+        cluster.remove_node(node)
 
 
 def refused(backend: Ray, job: Job, workers: int) -> str:

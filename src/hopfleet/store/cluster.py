@@ -141,8 +141,8 @@ class Remote:
         target = f"{self._path}/{name}"
 
         def put() -> None:
-            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
             if _renames(self._files):
+                self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
                 beside = f"{target}.{os.uname().nodename}.{os.getpid()}"
                 self._files.put_file(str(path), beside)
                 self._files.mv(beside, target)

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +31,7 @@ from hopfleet import clock
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Place, Save, Setup, Told, WorkerActor, home
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions, share, spread
+from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
 from hopfleet.backends.ray.stations import (
     START_SECONDS,
     Station,
@@ -63,13 +63,13 @@ from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
 from hopfleet.store.cluster import ClusterVersions, link_storage
 from hopfleet.worker.job import Finding, Job, pickled
 
-BEAT_SECONDS = 0.4
+BEAT_SECONDS = 0.8
 """How long a host waits before it answers that it lives."""
 
 POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""
 
-QUIET_SECONDS = 1.2
+QUIET_SECONDS = 1.6
 """A node that cannot be reached, and whose host has been silent for so long, is lost."""
 
 SILENCE_SECONDS = 15.0
@@ -80,6 +80,9 @@ STUCK_SECONDS = 3.0
 
 DEAF_SECONDS = 60.0
 """A worker that has been silent for so long is lost, even if its process is there."""
+
+LOOK_SECONDS = 0.4
+"""How often to look who is silent, at least."""
 
 AWAY_SECONDS = 1.0
 """If nobody has listened for so long, silence says nothing."""
@@ -181,6 +184,8 @@ class Ray:
         self._seen: list[Node] = []
         self._watching: tuple[threading.Event, threading.Thread] | None = None
         self._closing = False
+        #: Nodes are of several sorts, and it is not known yet how fast each is.
+        self._unknown = False
 
     # -------------------------------------------------------------------------------------------- the protocol
 
@@ -206,8 +211,11 @@ class Ray:
         nodes, chosen = self._choose(workers)
         counts = {node: chosen.count(node) for node in dict.fromkeys(chosen)}
         placed = place_partitions(len(job.train), counts, self.replicas)
-        for node in (node for node in nodes if node.id in counts):
-            self._open(node, placed[node.id])
+        used = [node for node in nodes if node.id in counts]
+        self._unknown = len({node.sort for node in used}) > 1
+        for node in used:
+            # Of several sorts, each begins with one partition to be tried on.
+            self._open(node, placed[node.id][:1] if self._unknown else placed[node.id])
         for node_id in chosen:
             self._spawn(node_id)
         check_stations(list(self._stations.values()), job, self._where)
@@ -253,12 +261,48 @@ class Ray:
         self._await(self._stations[member.node].call("fetch", self._job.train, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
+        if self._unknown:
+            return self._profile(trial, batches)
+        return self._try(self._somebody(list(self._stations)), trial, batches)
+
+    def _profile(self, trial: Trial, batches: int) -> Finding:
+        """Try a trial on one node of each sort, then place partitions by how fast they are; returns the first try."""
+        sorts = {node: station.node.sort for node, station in self._stations.items()}
+        found = {
+            sorts[node]: self._try(self._somebody([one for one in sorts if sorts[one] == sorts[node]]), trial, batches)
+            for node in one_of_each(sorts)
+        }
+        self._place_all({sort: 1 / each.seconds_per_row for sort, each in found.items() if each.seconds_per_row})
+        return next((each for each in found.values() if each.error), next(iter(found.values())))
+
+    def _place_all(self, speeds: Mapping[str, float]) -> None:
+        """Have all partitions fetched, in proportion to workers and, if that is known of all, to their speeds."""
+        self._unknown = False
+        stations = list(self._stations.values())
+        known = all(station.node.sort in speeds for station in stations)
+        count = [member.node for member in self._members.values()].count
+        power = {
+            station.node.id: max(1, count(station.node.id)) * (speeds[station.node.sort] if known else 1.0)
+            for station in stations
+        }
+        held = {station.node.id: station.partitions for station in stations}
+        placed = place_partitions(len(self._job.train), power, self.replicas, held)
+        for station in stations:
+            station.partitions = placed[station.node.id]
+            self._fetch(station, station.partitions)
+
+    def _somebody(self, nodes: Sequence[str]) -> Member:
+        """A worker on one of these nodes that is ready to try something."""
         deadline = time.monotonic() + START_SECONDS
-        while not any(member.joined for member in self._members.values()):
+        while True:
+            for member in self._members.values():
+                if member.ready and member.node in nodes and self._stations[member.node].ready:
+                    return member
             if time.monotonic() > deadline:
                 raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
             self._pump(AWAY_SECONDS / 4)
-        member = next(member for member in self._members.values() if member.joined)
+
+    def _try(self, member: Member, trial: Trial, batches: int) -> Finding:
         # It is tried on rows that are there: nothing is fetched for it.
         partition = next(iter(self._stations[member.node].partitions), 0)
         self._tell(member, "Probe", (batches, partition), trial)
@@ -278,6 +322,8 @@ class Ray:
             self._tell(member, "Command", command, trial, self._parcel(member, command))
 
     def receive(self, timeout: float) -> list[Event]:
+        if self._unknown:
+            self._place_all({})
         deadline = time.monotonic() + timeout
         while not self._events:
             left = deadline - time.monotonic()
@@ -521,7 +567,7 @@ class Ray:
     def _admit(self, member: Member) -> None:
         """Let a worker join that is ready, on a node that is."""
         station = self._stations.get(member.node)
-        if member.joined or not member.ready or station is None or not station.ready:
+        if member.joined or not member.ready or station is None or not station.ready or self._unknown:
             return
         member.joined = True
         everything = len(station.partitions) == len(self._job.train)
@@ -535,7 +581,7 @@ class Ray:
         self._start_due()
         self._flush()
         now = time.monotonic()
-        timeout = max(0.0, min([timeout, BEAT_SECONDS, *(one[0] - now for one in self._due if one[0] > now)]))
+        timeout = max(0.0, min([timeout, LOOK_SECONDS, *(one[0] - now for one in self._due if one[0] > now)]))
         with contextlib.suppress(queue.Empty):
             arrived = self._arrivals.get(timeout=timeout)
             while True:
