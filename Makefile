@@ -43,7 +43,7 @@ long-tests: $(VENV)/.dev
 other-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS) $(CLUSTER_TESTS))
 
-CLUSTER_TESTS := tests/backends/test_ray.py tests/data/test_s3.py tests/test_paradigms.py
+CLUSTER_TESTS := tests/backends/test_ray.py tests/backends/test_ray_by_hand.py tests/data/test_s3.py tests/test_paradigms.py
 
 ray-tests: $(VENV)/.dev  # a real Ray cluster, a real S3 server and other paradigms, on this machine
 	$(BIN)/python -m pytest $(CLUSTER_TESTS)

@@ -124,6 +124,8 @@ class Nodes:
         words = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={0 if host == HEAD else 1}"),
+            # Nobody reads what workers print; what trials print goes to the run folder.
+            "--include-log-monitor=false",
             f"--object-store-memory={STORE_BYTES}",
             *(head if host == HEAD else others),
         ]

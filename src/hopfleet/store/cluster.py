@@ -74,7 +74,7 @@ class ClusterVersions(Versions):
     def drop(self, trial: str, version: int, attempt: int) -> None:
         super().drop(trial, version, attempt)
         if self._remote is not None and not self._node:
-            self._remote.remove(self._name(self.path(trial, version, attempt, durable=True)))
+            self._remote.remove_file(self._name(self.path(trial, version, attempt, durable=True)))
 
     def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
         needed = list(needed)
@@ -83,7 +83,7 @@ class ClusterVersions(Versions):
             kept = {self._name(self.path(*name, durable=True)) for name in needed}
             for name in self._remote.names():
                 if name not in kept and OURS.fullmatch(name):
-                    self._remote.remove(name)
+                    self._remote.remove_file(name)
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
@@ -169,7 +169,12 @@ class Remote:
         finally:
             beside.unlink(missing_ok=True)
 
+    def remove_file(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._path}/{name}")
+
     def remove(self, name: str) -> None:
+        """A file, or a folder with all that is in it."""
         with contextlib.suppress(FileNotFoundError):
             self._files.rm(f"{self._path}/{name}", recursive=True)
 

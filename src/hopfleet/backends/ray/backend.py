@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -192,7 +192,7 @@ class Ray:
     def offer(self, device: str, threads: int) -> tuple[int, str]:
         """How many workers the cluster has room for, and why."""
         self._connect()
-        found = cluster.nodes()
+        found = cluster.living()
         count = sum(node.room(device, threads) for node in found)
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
@@ -377,7 +377,7 @@ class Ray:
         """A node for each worker. What others have just given back takes a moment to show."""
         deadline = time.monotonic() + ROOM_SECONDS
         while True:
-            nodes = cluster.nodes()
+            nodes = cluster.living()
             try:
                 return nodes, choose_nodes(nodes, workers, device=self._job.device, threads=self._job.threads)
             except UsageError:
@@ -484,10 +484,12 @@ class Ray:
         arrivals = self._arrivals
         ref.future().add_done_callback(lambda future: arrivals.put((future, heard)))
 
-    def drop(self, save: Save) -> None:
-        """Have a version dropped where it is."""
-        for node in self._places.pop(save, ()):
+    def drop(self, save: Save) -> bool:
+        """Have a version dropped where it is, if it is in the memory of nodes."""
+        nodes = self._places.pop(save, None)
+        for node in nodes or ():
             self._drops.setdefault(node, []).append(save)
+        return nodes is not None
 
     def forget(self, trial: str) -> None:
         """Have all of a trial dropped everywhere."""
@@ -779,16 +781,20 @@ class _Told(ClusterVersions):
     def __init__(self, checkpoints: Path, url: str, backend: Ray) -> None:
         super().__init__(checkpoints, url=url)
         self._backend = backend
+        #: What is far away is dropped beside the work: nobody waits for that.
+        self._errands = ThreadPoolExecutor(1)
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
-        super().drop(trial, version, attempt)
-        self._backend.drop((trial, version, attempt))
+        if not self._backend.drop((trial, version, attempt)):
+            self._errands.submit(super().drop, trial, version, attempt)
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
         self._backend.forget(trial)
 
     def release(self) -> None:
+        self._errands.shutdown()
+        self._errands = ThreadPoolExecutor(1)
         super().release()
         self._backend._release()
         self.gather()
