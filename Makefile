@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests long-tests other-tests cluster-tests lint format bench chaos cluster docs clean
+.PHONY: help demo test pure-tests long-tests other-tests ray-tests cluster-tests lint format bench chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,14 +19,14 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cluster]'
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
 	$(BIN)/hopfleet demo
 
 test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
-	$(MAKE) --jobs=3 --output-sync=target long-tests pure-tests other-tests
+	$(MAKE) --jobs=3 --output-sync=target long-tests pure-tests other-tests ray-tests
 
 PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
 PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py,src/hopfleet/wishes.py
@@ -42,6 +42,11 @@ long-tests: $(VENV)/.dev
 
 other-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS) $(CLUSTER_TESTS))
+
+CLUSTER_TESTS := tests/backends/test_ray.py tests/backends/test_ray_by_hand.py tests/data/test_s3.py tests/test_paradigms.py
+
+ray-tests: $(VENV)/.dev  # a real Ray cluster, a real S3 server and other paradigms, on this machine
+	$(BIN)/python -m pytest $(CLUSTER_TESTS)
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -62,18 +67,12 @@ FAULTS ?= 1000
 chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated experiments, FAULTS=1000 in real processes
 	PYTHONPATH=tests $(BIN)/python -m chaos --seeds $(SEEDS) --faults $(FAULTS)
 
-$(VENV)/.cluster: $(VENV)/.dev
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cluster]'
-	@touch $@
-
-CLUSTER_TESTS := tests/backends/test_ray.py tests/data/test_s3.py tests/test_paradigms.py
-
-cluster-tests: $(VENV)/.cluster  # a real Ray cluster, a real S3 server and other paradigms, on this machine
-	$(BIN)/python -m pytest $(CLUSTER_TESTS)
+cluster-tests: $(VENV)/.dev  # the same as ray-tests, and what takes minutes
+	HOPFLEET_LONG=1 $(BIN)/python -m pytest $(CLUSTER_TESTS)
 
 RATE ?= 200
 
-cluster: $(VENV)/.cluster  ## hopping beside other paradigms, on 4 hosts with links of RATE Mbit/s (root, Linux)
+cluster: $(VENV)/.dev  ## hopping beside other paradigms, on 4 hosts with links of RATE Mbit/s (root, Linux)
 	$(BIN)/python -m benchmarks.paradigms --rate $(RATE)
 
 docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/

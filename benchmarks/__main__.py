@@ -39,7 +39,7 @@ def main() -> int:
     results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
     print(results)
     if options.write:
-        write(results)
+        write(results, DOCUMENT)
     missed = [row for row in rows if row.ok is False]
     return 1 if missed and not options.quick else 0
 
@@ -50,10 +50,11 @@ def machine() -> str:
     return f"{cores} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, {packages}."
 
 
-def write(results: str, begin: str = BEGIN, end: str = END) -> None:
-    before, rest = DOCUMENT.read_text().split(begin)
+def write(results: str, document: Path, begin: str = BEGIN, end: str = END) -> None:
+    """Put results into a document, between two lines of it."""
+    before, rest = document.read_text().split(begin)
     after = rest.split(end)[1]
-    DOCUMENT.write_text(f"{before}{begin}\n\n{results}\n\n{end}{after}")
+    document.write_text(f"{before}{begin}\n\n{results}\n\n{end}{after}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Ray: what a cluster adds to a unit, a hop, a start, and the loss of a node.
 
+``python -m benchmarks.ray --write`` puts the table into docs/cluster.md.
+
+
 A cluster of two nodes is started on this machine. The time of a unit of no work, and of a hop of 100 MB, are those of
 ``overhead`` and ``hop``, measured alike, within one node and from one to another (whose wire is loopback). A start is
 the time from ``ray.init`` until the first worker has joined, framework import aside: the task needs none. A raylet is
@@ -9,9 +12,12 @@ elsewhere.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
+import itertools
 import os
+import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -19,12 +25,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.row import Row, milliseconds
+from benchmarks.__main__ import machine, write
+from benchmarks.row import Row, milliseconds, table
 from benchmarks.runs import scratch, tiny_data, units_of
 from benchmarks.tasks import Freight, NoWork
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.testing.backends import job, trial, unit
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "cluster.md"
+BEGIN, END = "<!-- ray: begin -->", "<!-- ray: end -->"
 
 UNIT_BAR, HOP_BAR, START_BAR, NOTICE_BAR, ELSEWHERE_BAR = 10e-3, 0.15, 2.0, 3.0, 6.0
 
@@ -32,15 +42,19 @@ UNIT_BAR, HOP_BAR, START_BAR, NOTICE_BAR, ELSEWHERE_BAR = 10e-3, 0.15, 2.0, 3.0,
 def measure(quick: bool) -> list[Row]:
     if importlib.util.find_spec("ray") is None:
         return [Row("ray", "everything", "not measured: Ray is not installed")]
+    rows: list[Row] = []
     with cluster() as nodes:
-        rows = [_start(), *_units(quick), *(_hop(quick, apart) for apart in (False, True))]
-        rows += _loss(nodes)
+        for row in itertools.chain(_starts(), _units(quick), _hops(quick), _loss(nodes)):
+            print(f"{row.what}: {row.ours}", file=sys.stderr, flush=True)
+            rows.append(row)
     return rows
 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Any]:
     """Two nodes on this machine, which this process has joined."""
+    # Ray's workers would give way to everything else on this machine, which plays driver and both nodes.
+    os.environ.update({"RAY_worker_niceness": "0"})
     import ray
     from ray.cluster_utils import Cluster
 
@@ -55,11 +69,11 @@ def cluster() -> Iterator[Any]:
         nodes.shutdown()
 
 
-def _start() -> Row:
+def _starts() -> Iterator[Row]:
     """From an initialised Ray to a worker that has joined."""
     with scratch() as folder, _running(Ray(), folder, 1) as (_, seconds):
         what = "from ray.init to the first worker, a host for its node included"
-        return Row("ray", what, milliseconds(seconds), "", None, "≤ 2 s", seconds <= START_BAR)
+        yield Row("ray", what, milliseconds(seconds), "", None, "≤ 2 s", seconds <= START_BAR)
 
 
 @contextlib.contextmanager
@@ -109,6 +123,11 @@ class _Together(Ray):
             self._events.append(WorkerJoined(member.name, member.device, (number,)))
 
 
+def _hops(quick: bool) -> Iterator[Row]:
+    for apart in (False, True):
+        yield _hop(quick, apart)
+
+
 def _hop(quick: bool, apart: bool) -> Row:
     hops = 3 if quick else 20
     config = {"megabytes": 1 if quick else 100, "optimizer": "sgd", "seconds": 0.3}
@@ -150,3 +169,21 @@ def _loss(nodes: Any) -> Iterator[Row]:
     yield Row("ray", "a raylet is killed: noticed", milliseconds(noticed), "", None, "< 3 s", noticed < NOTICE_BAR)
     what = "the same: its unit done elsewhere, by a worker that was there"
     yield Row("ray", what, milliseconds(elsewhere), "", None, "< 6 s", elsewhere < ELSEWHERE_BAR)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ray", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, not how fast")
+    parser.add_argument("--write", action="store_true", help=f"replace the table in {DOCUMENT.name}")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = measure(options.quick)
+    results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
+    print(results)
+    if options.write:
+        write(results, DOCUMENT, BEGIN, END)
+    return 1 if any(row.ok is False for row in rows) and not options.quick else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from plain_loop import derived_seed
 
 from benchmarks.paradigms import catalogue, network, server, source
 from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
@@ -29,7 +30,6 @@ from benchmarks.paradigms.workload import Images, Workload
 from hopfleet.errors import TaskError
 from hopfleet.frameworks import safetensors
 from hopfleet.scheduler.orders import fixed_order
-from tests.plain_loop import derived_seed
 
 ROOT = Path(__file__).parent.parent
 TINY = Workload(rows=512, valid_rows=64, partitions=2, trials=2, epochs=2, width=16)

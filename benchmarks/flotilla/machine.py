@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import machine, write
+from benchmarks.__main__ import DOCUMENT, machine, write
 from benchmarks.row import Row, megabytes, table
 
 MODES = ("exact", "fast")
@@ -394,7 +394,7 @@ def main() -> int:
     results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
     print(results)
     if options.write:
-        write(results, BEGIN, END)
+        write(results, DOCUMENT, BEGIN, END)
     return 1 if any(row.ok is False for row in rows) and not options.quick else 0
 
 

@@ -44,16 +44,15 @@ def _steps(rows: Sequence[int], batch_size: int) -> int:
 def _train(site: Site, number: int, data: tuple[Dataset, Dataset]) -> Outcome:
     session = site.session(number)
     train, valid = data
-    model = session.model
     together = DistributedDataParallel(
-        model, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True, static_graph=True, init_sync=False
+        session.model, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True, static_graph=True, init_sync=False
     )
     outcome = Outcome(number, [])
     for epoch in range(1, site.workload.epochs + 1):
-        session.model = together
+        session.callable = together
         for partition in site.own:
             session.train(site.batches(session, train, partition, epoch), last=partition == site.own[-1])
-        session.model = model
+        session.callable = session.model
         outcome.epochs.append(site.evaluate_together(session, valid, epoch))
     if site.rank == 0:
         site.deliver(session, number)

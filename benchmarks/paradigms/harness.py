@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -21,8 +22,8 @@ from benchmarks.paradigms.workload import Workload
 
 SOURCE, STORAGE, HEAD = "source", "storage", "head"
 HTTP, MEETING = 8000, 29500
-SAMPLE = 0.5
-"""Seconds between two looks at memory and disks."""
+SAMPLE, LOOK = 0.5, 4
+"""Seconds between two looks at processor times; memory and disks, which take longer, are looked at every so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,10 @@ class Mark:
 
 
 class Watch:
-    """Looks at the memory and the disks of hosts now and then, and keeps the peaks."""
+    """Looks at the memory and the disks of hosts now and then, and keeps the peaks.
+
+    It also keeps what processes took that may be gone later.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -123,6 +127,9 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.memory: dict[str, int] = dict.fromkeys(lab.hosts, 0)
         self.storage: dict[str, int] = dict.fromkeys(lab.hosts, 0)
+        #: Processor seconds by process, and of all together over time.
+        self._taken: dict[int, float] = {}
+        self._history: list[tuple[float, float]] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -134,8 +141,21 @@ class Watch:
         self._look()
 
     def _run(self) -> None:
-        while not self._stopped.wait(SAMPLE):
-            self._look()
+        for number in itertools.count():
+            if self._stopped.wait(SAMPLE):
+                return
+            self._count()
+            if number % LOOK == 0:
+                self._look()
+
+    def processor(self, when: float) -> float:
+        """Processor seconds that all hosts had taken at some moment."""
+        return max((taken for moment, taken in self._history if moment <= when), default=0.0)
+
+    def _count(self) -> None:
+        for host in self._lab.hosts:
+            self._taken |= self._lab.network.own_processor(host)
+        self._history.append((time.perf_counter(), sum(self._taken.values())))
 
     def _look(self) -> None:
         for host in self._lab.hosts:

@@ -13,21 +13,27 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import secrets
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import hopfleet as hop
+import hopfleet
 from benchmarks.paradigms.harness import HEAD, SOURCE, STORAGE, Crew, Lab, Mark, Measured, Phase, Watch, measured
 from benchmarks.paradigms.host import say
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import WHOLE, Images, Workload
+from benchmarks.runs import tiny_data, units_of
+from benchmarks.tasks import Freight
 from hopfleet.domain.messages import Evaluated, Message, UnitFinished, WorkerLost
 from hopfleet.errors import JournalError
 from hopfleet.store.folder import RunFolder
@@ -36,10 +42,13 @@ from hopfleet.store.journal import Journal
 GCS, S3 = 6379, 8001
 RUN = "run"
 NEEDS = ("ray", "aiohttp", "moto", "s3fs")
-STORE_BYTES = 200_000_000
+STORE_BYTES = 400_000_000
 """Of Ray's object store on each host."""
 
 START_SECONDS = 120.0
+
+TOKEN = secrets.token_hex(16)
+"""Who does not know it cannot join the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +87,17 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         trained = Mark.now(lab)
         crew.go_on()
     whole = ready.until(trained)
-    source, storage = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE))
+    source, storage, head = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE, HEAD))
+    loaded = ready.when + said["loading"]
+    marks = [watch.processor(when) for when in (ready.when, loaded, math.inf)]
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
         watch,
         # What a host fetched came over its own link.
-        Phase(said.pop("loading"), math.nan, source.sent, source.sent // len(lab.hosts)),
+        Phase(said.pop("loading"), marks[1] - marks[0], source.sent, source.sent // len(lab.hosts)),
         Phase(
             said.pop("training"),
-            math.nan,  # workers are gone by now, and with them what they took
+            marks[2] - marks[1],
             whole.bytes - source.sent,
             whole.busiest - source.sent // len(lab.hosts),
         ),
@@ -94,7 +105,60 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         **said,
         stored=storage.received,
         restored=storage.sent,
+        control=head.sent + head.received - storage.sent,  # which goes to the head when all is over
     )
+
+
+def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
+    """One large model from host to host and back, beside the bare transfer of as many bytes over the same link."""
+    lab.wipe()
+    first, second = lab.hosts[:2]
+    bare = median(_transfer(lab, first, second, megabytes * 1_000_000) for _ in range(3))
+    with _cluster(lab, (first, second)):
+        told = {
+            "address": f"{lab.network.addresses[HEAD]}:{GCS}",
+            "hosts": 2,
+            "folder": str(lab.disk(HEAD)),
+            "megabytes": megabytes,
+            "hops": hops,
+        }
+        words = [sys.executable, "-u", "-m", "benchmarks.paradigms.hopping", json.dumps(told)]
+        crew = Crew([lab.network.start(HEAD, words, env=_environment(lab, HEAD), stdin=-1, stdout=-1)])
+        try:
+            (times,) = crew.all_say("hopped")
+            crew.go_on()
+        finally:
+            crew.end()
+    nothing = Phase(0.0, 0.0, 0, 0)
+    notes = {"megabytes": megabytes, "hop": median(times), "bare": bare, "times": times}
+    return Measured(nothing, replace(nothing, seconds=median(times)), 0, 0, 0.0, [], os.getloadavg()[0], notes)
+
+
+SEND = """
+import socket, sys
+with socket.create_server(("0.0.0.0", 9000)) as listener:
+    print("ready", flush=True)
+    with listener.accept()[0] as peer:
+        peer.sendall(bytes(int(sys.argv[1])))
+"""
+RECEIVE = """
+import socket, sys, time
+began = time.perf_counter()
+with socket.create_connection((sys.argv[1], 9000)) as peer:
+    while peer.recv(1 << 20):
+        pass
+print(time.perf_counter() - began)
+"""
+
+
+def _transfer(lab: Lab, sender: str, receiver: str, size: int) -> float:
+    with lab.python(sender, "-c", SEND, str(size), stdout=subprocess.PIPE) as sending:
+        assert sending.stdout is not None
+        sending.stdout.readline()
+        address = lab.network.addresses[sender]
+        with lab.python(receiver, "-c", RECEIVE, address, stdout=subprocess.PIPE) as receiving:
+            assert receiving.stdout is not None
+            return float(receiving.stdout.read())
 
 
 # ------------------------------------------------------------------------------------------------- the cluster
@@ -103,11 +167,11 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
 class Nodes:
     """The Ray nodes of all hosts, each started when the one before it has joined."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, folder: Path, hosts: Sequence[str]) -> None:
         self._lab = lab
         self._folder = folder
         self._running: dict[str, subprocess.Popen[str]] = {}
-        for host in (HEAD, *lab.hosts):
+        for host in (HEAD, *hosts):
             self.start(host)
 
     def start(self, host: str) -> None:
@@ -117,6 +181,8 @@ class Nodes:
         words = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={0 if host == HEAD else 1}"),
+            # Nobody reads what workers print; what trials print goes to the run folder.
+            "--include-log-monitor=false",
             f"--object-store-memory={STORE_BYTES}",
             *(head if host == HEAD else others),
         ]
@@ -151,10 +217,10 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def _cluster(lab: Lab) -> Iterator[Nodes]:
+def _cluster(lab: Lab, hosts: Sequence[str] = ()) -> Iterator[Nodes]:
     # A short path: sockets live there.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        nodes = Nodes(lab, Path(folder))
+        nodes = Nodes(lab, Path(folder), hosts or lab.hosts)
         try:
             yield nodes
         finally:
@@ -179,6 +245,10 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
         "HOPFLEET_HOME": str(lab.disk(host)),
         # Its workers would give way to everything else on this machine, which plays all hosts at once.
         "RAY_worker_niceness": "0",
+        # Ray's reports on every process of its nodes, for a dashboard that is not there.
+        "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
         "AWS_ENDPOINT_URL": store,
         "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any",
@@ -209,22 +279,25 @@ def main() -> None:
     import ray
 
     told = json.loads(sys.argv[1])
-    workload = Workload(**told["workload"])
     ray.init(address=told["address"], log_to_driver=False, logging_level="ERROR")
     _wait(lambda: sum(node["Alive"] for node in ray.nodes()) > told["hosts"])
+    if "megabytes" in told:
+        say("hopped", _hops(told))
+        return
+    workload = Workload(**told["workload"])
     fsspec.filesystem("s3").mkdir("hopfleet")
-    experiment = hop.Experiment(
+    experiment = hopfleet.Experiment(
         Images(),
         train=f"{told['source']}/train",
         valid=f"{told['source']}/{WHOLE}",
         space=workload.space,
-        search=hop.Grid(max_epochs=workload.epochs),
+        search=hopfleet.Grid(max_epochs=workload.epochs),
         metric="accuracy",
         mode="max",
         seed=workload.seed,
         folder=Path(told["folder"]) / RUN,
         workers=told["hosts"],
-        backend=hop.Ray(told["address"], storage="s3://hopfleet"),
+        backend=hopfleet.Ray(told["address"], storage="s3://hopfleet"),
         order=told["order"],
         batch_size=workload.batch_size,
         device="cpu",
@@ -236,6 +309,17 @@ def main() -> None:
     said = _times(experiment.folder.journal_file, began, ended)
     said["epochs"] = {number: trial.history for number, trial in enumerate(results.trials)}
     say("trained", said)
+
+
+def _hops(told: dict[str, Any]) -> list[float]:
+    """Seconds from the end of a unit to the beginning of the next one on the other host; the first hop warms up."""
+    folder = Path(told["folder"])
+    config = {"megabytes": told["megabytes"], "optimizer": "sgd", "seconds": 0.2}
+    data, epochs = tiny_data(folder, 2), told["hops"] + 1
+    backend = hopfleet.Ray(told["address"], elastic=False)
+    units = units_of(Freight(), data, [config], folder / RUN, epochs=epochs, workers=2, backend=backend)
+    mean = [(a.sums["train_ended"].mean, b.sums["train_began"].mean) for (_, a), (_, b) in pairwise(units) if b.hopped]
+    return [began - ended for ended, began in mean[1:]]
 
 
 def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:

@@ -142,6 +142,10 @@ class Network:
         """Seconds of processor time that a host's processes have taken, with those of their ended children."""
         return sum(map(_processor, self.processes(host)))
 
+    def own_processor(self, host: str) -> dict[int, float]:
+        """The same by process, without ended children."""
+        return {pid: _processor(pid, children=False) for pid in self.processes(host)}
+
     def clear(self, host: str) -> None:
         """End all processes on a host."""
         _kill(self._name(host))
@@ -211,12 +215,12 @@ def _remove(name: str) -> None:
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
-def _processor(pid: int) -> float:
+def _processor(pid: int, *, children: bool = True) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11 : 15 if children else 13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _proportional(pid: int) -> int:

@@ -68,3 +68,46 @@ def summary(sizes: Sizes, *, rate: float) -> str:
         f"S = {sizes.S} configurations, k = {sizes.k} epochs, p = {sizes.p} hosts with {rate:g} Mbit/s each; "
         f"m = {sizes.m / 1e6:.3f} MB, D = {sizes.D / 1e6:.1f} MB, ⌈D/bp⌉ = {sizes.b} batches per host and epoch."
     )
+
+
+def remarks(results: Mapping[str, Measured]) -> list[str]:
+    """What else was found, a paragraph each."""
+    about = {"hopping": _moved, "hop": _hop, "hopping-cut": _cut}
+    return [about[name](results) for name in about if name in results]
+
+
+def _moved(results: Mapping[str, Measured]) -> str:
+    notes = results["hopping"].notes
+    stored, restored, control = (f"{notes[name] / 1e6:.1f} MB" for name in ("stored", "restored", "control"))
+    return (
+        f"Of what hopping moved, {stored} went to the storage host and {restored} came from there, mostly when all was "
+        f"over; {control} more came to the head or went from it. {notes['hops']} of {notes['units']} units hopped. "
+        f"Workers were busy for {notes['busy']:.0%} of the time."
+    )
+
+
+def _hop(results: Mapping[str, Measured]) -> str:
+    notes, load = results["hop"].notes, results["hop"].load
+    return (
+        f"A model of {notes['megabytes']} MB hops from host to host in {notes['hop']:.2f} s; the bare transfer of as "
+        f"many bytes takes {notes['bare']:.2f} s, so a hop takes {notes['hop'] / notes['bare']:.2f} times as long "
+        f"(load {load:.0f})."
+    )
+
+
+def _cut(results: Mapping[str, Measured]) -> str:
+    notes = results["hopping-cut"].notes
+    lost = notes["lost workers"]
+    return (
+        f"With the link of one host cut for {notes['cut']:g} s: {notes['units']} units ended for {notes['wanted']} "
+        f"that count; workers lost: {len(lost)} ({'; '.join(dict.fromkeys(lost))}). {as_in_plain_training(results)}"
+    )
+
+
+def as_in_plain_training(results: Mapping[str, Measured]) -> str:
+    """Whether a run with a cut has the accuracies of full copies: both visit partitions in an order by seed alone."""
+    if "copies" not in results:
+        return ""
+    pairs = zip(results["hopping-cut"].curves, results["copies"].curves, strict=True)
+    same = all(cut[: len(plain)] == plain for cut, plain in pairs)
+    return f"Accuracies are {'as' if same else 'OTHER THAN'} in plain training."

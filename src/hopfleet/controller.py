@@ -57,6 +57,7 @@ class Controller:
         points: Sequence[Config] = (),
         fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
+        stay: bool = False,
     ) -> None:
         self.search = search
         self.policy = policy
@@ -67,6 +68,8 @@ class Controller:
         self.points = points
         self.unit_timeout: Timeout = unit_timeout
         self.fusion = fusion
+        #: Whether a trial stays where its model is as long as it can: on a cluster, a hop costs network.
+        self.stay = stay
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.finished = False
         self.draining = False
@@ -710,7 +713,7 @@ class Controller:
 
     def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
         while not (self._ending or self.held or self.schedule.delayed):
-            assignment = next_assignment(self.schedule, self.policy, self._rng)
+            assignment = next_assignment(self.schedule, self.policy, self._rng, stay=self.stay)
             if assignment is None:
                 return
             slot = self.schedule.slots[assignment.worker]

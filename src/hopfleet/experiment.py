@@ -557,6 +557,7 @@ class Experiment:
             points=self.points,
             unit_timeout=self.unit_timeout,
             fusion=self._fusions(outline.workers, found).get(self.fuse),
+            stay=self._on_cluster,
         )
 
     def _fusions(self, workers: int, found: Pilot) -> dict[str, Fusion]:

@@ -1,4 +1,7 @@
-"""Workers on a real Ray cluster of three nodes, all on this machine. It is started once for all tests here."""
+"""Workers on a real Ray cluster of three nodes, all on this machine. It is started once for all tests here.
+
+What is long runs with HOPFLEET_LONG=1, as in ``make cluster-tests``.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from chained import Chain
 
 import hopfleet as hop
 import hopfleet.demo
 from hopfleet.backends.base import Backend
 from hopfleet.backends.ray import stations
 from hopfleet.backends.ray.backend import Ray
+from hopfleet.backends.ray.cluster import living
 from hopfleet.backends.vitals import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.files import digest
 from hopfleet.store.journal import Journal
-from hopfleet.testing.backends import BackendSuite, job, wait_for, wait_for_any
+from hopfleet.testing.backends import BackendSuite, job, trial, wait_for, wait_for_any
 from hopfleet.worker.job import Job
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
+
+
+long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
 
 
 def free_port() -> int:
@@ -72,7 +81,7 @@ class TestRay(BackendSuite):
         return Ray()
 
     @pytest.fixture(autouse=True)
-    def long(self, request: pytest.FixtureRequest) -> None:
+    def some(self, request: pytest.FixtureRequest) -> None:
         """The worker itself is the same everywhere; what is about the way to it is tested each time."""
         if request.node.originalname not in ALWAYS and not os.environ.get("HOPFLEET_LONG"):
             pytest.skip("HOPFLEET_LONG=1 runs it")
@@ -94,7 +103,7 @@ def demo(name: str, backend: Any, data: Any = None) -> hop.Experiment:
         hopfleet.demo.Digits(),
         **(data or {"train": train, "valid": valid}),
         space=hopfleet.demo.SPACE,
-        search=hop.Random(trials=5, max_epochs=2),
+        search=hop.Random(trials=4, max_epochs=2),
         metric="accuracy",
         mode="max",
         partitions=4,
@@ -118,6 +127,24 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         return fingerprints(demo("alone", "local").fit(quiet=True))
 
 
+def chained(name: str, backend: Any) -> hop.Experiment:
+    """Short units without a framework, whose workers start in a second."""
+    return hop.Experiment(
+        Chain(),
+        train={"x": np.arange(320, dtype="float32")},
+        valid={"x": np.arange(32, dtype="float32")},
+        space={"seconds": 0.03},
+        search=hop.Random(trials=6, max_epochs=3),
+        metric="loss",
+        partitions=4,
+        order="fixed",
+        name=name,
+        backend=backend,
+        workers=3,
+        device="cpu",
+    )
+
+
 def test_a_cluster_gives_the_same_bits(alone: dict[str, str]) -> None:
     results = demo("cluster", "ray").fit(quiet=True)
     assert fingerprints(results) == alone
@@ -126,18 +153,20 @@ def test_a_cluster_gives_the_same_bits(alone: dict[str, str]) -> None:
     assert any(unit.hopped for unit in messages(results, UnitFinished))
 
 
-def test_what_is_killed_changes_nothing(cluster: Any, alone: dict[str, str]) -> None:
+def test_what_is_killed_changes_nothing(cluster: Any) -> None:
     """A worker dies, a node is lost and another one joins, all in one run."""
     backend = Shaken(cluster)
-    results = demo("shaken", backend).fit(quiet=True)
-    assert fingerprints(results) == alone
+    results = chained("shaken", backend).fit(quiet=True)
+    assert fingerprints(results) == fingerprints(chained("calm", "local").fit(quiet=True))
+    units = messages(results, UnitFinished)
+    assert any(unit.hopped for unit in units)
     died, *_, with_node = messages(results, WorkerLost)
     assert "node" not in died.reason
     assert "its raylet is gone" in with_node.reason
-    assert any(unit.worker in backend.newcomers for unit in messages(results, UnitFinished))
+    assert any(unit.worker in backend.newcomers for unit in units)
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_a_run_whose_driver_failed_goes_on_elsewhere(alone: dict[str, str]) -> None:
     with pytest.raises(RuntimeError, match="the driver fails"):
         demo("resumed", Failing()).fit(quiet=True)
@@ -158,7 +187,7 @@ class Failing(Ray):
         return events
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_data_and_versions_behind_a_url(alone: dict[str, str], own_home: Path) -> None:
     import s3fs
     from moto.server import ThreadedMotoServer
@@ -178,7 +207,7 @@ def test_data_and_versions_behind_a_url(alone: dict[str, str], own_home: Path) -
         server.stop()
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_path: Path) -> None:
     results = demo("shared", Ray(storage=tmp_path / "mounted")).fit(quiet=True)
     assert fingerprints(results) == alone
@@ -186,7 +215,7 @@ def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_
     assert not list(tmp_path.glob("mounted/*/.shared-*")), "nothing is left of the check"
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -> None:
     backend = Ray()
     try:
@@ -202,6 +231,23 @@ def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -
         backend.close(kill=True)
 
 
+def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=3)
+    backend = Ray(elastic=False)
+    try:
+        workers = len(living())
+        backend.start(job(tmp_path, partitions=8), workers)
+        finding = backend.probe(trial(), 2)
+        assert finding.seconds_per_row > 0
+        joined = wait_for(backend, WorkerJoined, workers)
+        partitions = {backend._members[event.worker].node: event.partitions for event in joined}
+        assert len(partitions) == workers >= 3
+        assert sorted({p for mine in partitions.values() for p in mine}) == list(range(8))
+    finally:
+        backend.close(kill=True)
+        cluster.remove_node(node)
+
+
 def refused(backend: Ray, job: Job, workers: int) -> str:
     try:
         with pytest.raises(hop.HopfleetError) as error:
@@ -211,9 +257,10 @@ def refused(backend: Ray, job: Job, workers: int) -> str:
         backend.close(kill=True)
 
 
-def test_more_workers_than_fit(tmp_path: Path) -> None:
+def test_more_workers_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.backends.ray.backend.ROOM_SECONDS", 1.0)
     said = refused(Ray(), job(tmp_path), 99)
-    assert re.match(r"workers=99: only 6 fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
+    assert re.match(r"workers=99: only \d fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
 
 
 def test_what_nodes_cannot_reach_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -226,10 +273,28 @@ def test_what_nodes_cannot_reach_is_refused_before_anything_runs(tmp_path: Path)
     assert re.match(r"some nodes cannot work: .*storage memory://kept/.* is not shared", said)
 
 
+def test_a_node_with_other_packages_is_refused_before_anything_runs(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real node, whose processes see another NumPy."""
+    other = tmp_path / "packages" / "numpy-0.0.1.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.0.1\n")
+    path = os.pathsep.join([str(other.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        node = cluster.add_node(num_cpus=2)
+    try:
+        said = refused(Ray(), job(tmp_path), len(living()))
+        assert re.search(r"some nodes cannot work: \S+ \(\w+\): numpy 0\.0\.1 instead of \S+\. ", said), said
+    finally:
+        cluster.remove_node(node)
+
+
 def test_doctor_sees_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(ray=True) == 0
     shown = capsys.readouterr().out
-    assert len(re.findall(r"2 CPUs, [0-9.]+ free; Python \S+, ray \S+; as here", shown)) == 3
+    assert len(re.findall(r"[12] CPUs, [0-9.]+ free; Python \S+, ray \S+; as here", shown)) == 3
     assert "authentication" in shown
 
 
@@ -261,7 +326,7 @@ class Shaken(Ray):
             self._cluster.remove_node(node, allow_graceful=False)
             events += self._until(WorkerLost)
         if before < 16 <= self._finished:
-            node = self._cluster.add_node(num_cpus=2)
+            node = self._cluster.add_node(num_cpus=1)
             while not self.newcomers:
                 events += super().receive(0.25)
                 here = [member for member in self._members.values() if member.node == node.node_id]

@@ -9,7 +9,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.ray.actors import About, skew
-from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions, share, spread
+from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
 from hopfleet.backends.ray.stations import explain
 from hopfleet.errors import MissingExtra, UsageError
 
@@ -83,6 +83,27 @@ def test_partitions_go_where_the_workers_are() -> None:
     assert sorted(partition for mine in twice.values() for partition in mine) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert place_partitions(1, {"a": 1, "b": 1}, 1) == {"a": (0,), "b": (0,)}, "nobody has nothing to do"
     assert place_partitions(2, {"a": 1}, 3) == {"a": (0, 1)}
+
+
+def test_faster_nodes_get_more() -> None:
+    assert place_partitions(8, {"cpu": 1.0, "gpu": 3.0}, 1) == {"cpu": (2, 6), "gpu": (0, 1, 3, 4, 5, 7)}
+    held = {"cpu": (5,), "gpu": (0,)}
+    assert place_partitions(6, {"cpu": 1.0, "gpu": 2.0}, 1, held) == {"cpu": (3, 5), "gpu": (0, 1, 2, 4)}
+
+
+def test_who_is_too_slow_for_a_partition_shares_one() -> None:
+    placed = place_partitions(4, {"slow": 1.0, "fast": 50.0, "middle": 40.0}, 1)
+    assert len(placed["slow"]) == 1
+    assert set(placed["slow"]) < {*placed["fast"], *placed["middle"]}, "nobody waits for it"
+    assert sum(map(len, placed.values())) == 5
+    assert place_partitions(2, {"slow": 1.0}, 1) == {"slow": (0, 1)}, "nobody is there to share with"
+
+
+def test_sorts_of_nodes() -> None:
+    assert (A.sort, B.sort, GPU.sort) == ("4 CPUs", "8 CPUs", "8 CPUs, 2 GPUs")
+    assert replace(GPU, kind="H200").sort == "8 CPUs, 2 GPUs H200"
+    sorts = {node.id: node.sort for node in (A, GPU, replace(A, id="c"), B)}
+    assert one_of_each(sorts) == ["a", "g", "b"]
 
 
 def test_who_joins_gets_what_is_missing_and_what_is_rare() -> None:

@@ -102,11 +102,14 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     first, second = (ClusterVersions(tmp_path / name, node=name, url=url) for name in ("n1", "n2"))
     driver = ClusterVersions(tmp_path / "run", url=url)
     digest, size = first.write("t0001", 4, 7, lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    first.send("t0001", 4, 7)
     assert (size, files.digest(second.find("t0001", 4, 7, digest))) == (4, digest)
     assert not list((tmp_path / "n1").rglob("*.safetensors")), "no copy is kept"
     first.receive("t0002", 1, 8, np.frombuffer(b"one", np.uint8))
     assert first.content("t0002", 1, 8).tobytes() == b"one"
     assert first.keep("t0002", 1, 9, 8)[1] == 3
+    first.send("t0002", 1, 9)
+    first.send("t0002", 1, 9)  # it is gone from here, and there already
     assert driver.copy("t0001", 4, 7, "t0003", 10) == (digest, 4)
     assert second.find("t0003", 4, 10, digest).read_bytes() == b"four"
     third = ClusterVersions(tmp_path / "n3", node="n3", url=url)

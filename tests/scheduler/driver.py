@@ -76,6 +76,7 @@ class Setting:
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
     together: int = 0  #: the most trials that train together; 0: none do
+    stay: bool = False  #: trials stay where their models are
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
     moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
@@ -141,6 +142,7 @@ def controller_of(setting: Setting) -> Controller:
         max_live=setting.max_live,
         fixed_order=setting.fixed,
         fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
+        stay=setting.stay,
     )
 
 

@@ -211,3 +211,30 @@ def test_the_most_urgent_goes_where_it_can():
     assert assignment == Assignment("w2", Unit("t2", 1, 1))
     desk.start("w2", "t1", 1)
     assert next_assignment(desk.schedule, lambda schedule, rng: None, random.Random(0)) is None
+
+
+def staying(desk):
+    return next_assignment(desk.schedule, longest_remaining, random.Random(0), stay=True)
+
+
+def test_where_hops_cost_a_trial_stays_while_it_owes_something():
+    desk = Desk(None, trials=3)
+    assert staying(desk) == following(desk), "nobody holds anything yet"
+    desk.train("w1", "t1", 0)
+    assert (staying(desk).unit.trial, following(desk).unit.trial) == ("t1", "t2")
+    assert staying(desk).unit.partition == 1
+    desk.train("w1", "t3", 1, seconds=9.0)
+    assert staying(desk) == Assignment("w1", Unit("t3", 1, 0)), "it has more left"
+
+
+def test_a_trial_that_owes_nothing_here_goes_elsewhere():
+    desk = Desk((0,), (1,), partitions=2, trials=2, valid=0)
+    desk.train("w1", "t1", 0)
+    desk.schedule.saved("t1", 1, durable=False)
+    del desk.schedule.idle["w2"]
+    assert staying(desk) == Assignment("w1", Unit("t2", 1, 0))
+    desk.schedule.idle["w2"] = desk.schedule.slots["w2"]
+    desk.train("w2", "t1", 1)
+    desk.schedule.end_epoch("t1")
+    del desk.schedule.idle["w1"]
+    assert staying(desk) == Assignment("w2", Unit("t1", 2, 1)), "the next epoch begins where the last one ended"

@@ -27,13 +27,17 @@ class Policy(Protocol):
     def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
 
 
-def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> Assignment | None:
-    """One thing that an idle worker should start now, or None if all must stay as they are."""
+def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random, *, stay: bool = False) -> Assignment | None:
+    """One thing that an idle worker should start now, or None if all must stay as they are.
+
+    With ``stay`` a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
+    """
     if not schedule.idle:
         return None
     return (
         _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
         or _urgent(schedule)
+        or (_staying(schedule) if stay else None)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, lambda progress, slot: True)
     )
@@ -49,6 +53,18 @@ def _urgent(schedule: Schedule) -> Assignment | None:
                 partition = slot.warm if slot.warm in options else min(options)
                 assert partition is not None
                 return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
+    return None
+
+
+def _staying(schedule: Schedule) -> Assignment | None:
+    """A unit of the trial with the most left among those whose models idle workers hold."""
+    for slot in schedule.idle.values():
+        progress = schedule.longest_held(slot)
+        if progress is not None:
+            options = schedule.options(progress, slot)
+            partition = slot.warm if slot.warm in options else min(options)
+            assert partition is not None
+            return Assignment(slot.worker, Unit(progress.trial.id, progress.epoch, partition))
     return None
 
 

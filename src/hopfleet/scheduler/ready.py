@@ -138,6 +138,12 @@ class Ready:
         ]
         return max(candidates, key=itemgetter(0, 1, 2))[3] if candidates else None
 
+    def longest_held(self, worker: str) -> Progress | None:
+        """The trial with the most left among those that a worker can take and whose models it holds."""
+        desk = self._desks[worker]
+        places = [place for line in (desk.held, desk.own) if (place := line.first()) is not None]
+        return min(places).progress if places else None
+
     def draw(self, worker: str, rng: random.Random) -> Progress | None:
         """Each trial that a worker can take with the same chance."""
         lines = [line for line in self._lines(worker) if line.first() is not None]

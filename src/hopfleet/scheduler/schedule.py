@@ -128,6 +128,10 @@ class Schedule:
         """
         return self._ready.longest(slot.worker, self._mean_seconds)
 
+    def longest_held(self, slot: Slot) -> Progress | None:
+        """The same, among the trials whose models its worker holds."""
+        return self._ready.longest_held(slot.worker)
+
     def draw(self, slot: Slot, rng: random.Random) -> Progress | None:
         """Each ready trial with options at ``slot`` with the same chance."""
         return self._ready.draw(slot.worker, rng)

@@ -1,8 +1,8 @@
 """Model versions of an experiment on several machines.
 
 Each node hands versions over in shared memory of its own, so a hop within a node is what it is on one machine. Durable
-versions lie in a folder that all nodes see, or behind an fsspec URL: then a node writes them to its own disk, uploads
-them, and keeps no copy; the process that runs the experiment fetches what is left when all is over.
+versions lie in a folder that all nodes see, or behind an fsspec URL: then a node writes them to its own disk, sends
+them in the background, and keeps no copy; the process that runs the experiment fetches what is left when all is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
-from hopfleet.files import retried
+from hopfleet.files import digest, retried, write_atomically
 from hopfleet.store.versions import OURS, Versions, check
 
 Content = npt.NDArray[np.uint8]
@@ -32,18 +32,24 @@ class ClusterVersions(Versions):
         self.shared_folder = self.shared_folder.with_name(f"{self.shared_folder.name}-{node[:12] or 'driver'}")
         self._node = node
         self._remote = Remote(url) if url else None
+        self.far = bool(url)
 
     def write(
         self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int
     ) -> tuple[str, int]:
-        saved = super().write(trial, version, attempt, write, durable=durable, size=size)
-        if durable and self._remote is not None:
-            path = self.path(trial, version, attempt, durable=True)
-            try:
-                self._remote.upload(path, self._name(path))
-            finally:
-                path.unlink()
-        return saved
+        if not (durable and self.far):
+            return super().write(trial, version, attempt, write, durable=durable, size=size)
+        path = self.path(trial, version, attempt, durable=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, write, durable=False)  # what lies here only waits to be sent
+        return digest(path), path.stat().st_size
+
+    def send(self, trial: str, version: int, attempt: int) -> None:
+        path = self.path(trial, version, attempt, durable=True)
+        if self._remote is not None and path.is_file():  # else nobody needs it any more
+            self._remote.upload(path, self._name(path))
+            if self._node:
+                path.unlink(missing_ok=True)
 
     def find(self, trial: str, version: int, attempt: int | None, expected: str = "") -> Path:
         if self._remote is None or attempt is None:
@@ -58,27 +64,17 @@ class ClusterVersions(Versions):
             check(target, expected)
             return target
 
-    def keep(self, trial: str, version: int, attempt: int, saved: int | None, expected: str = "") -> tuple[str, int]:
-        return self._uploaded(super().keep(trial, version, attempt, saved, expected), trial, version, attempt)
-
     def copy(
         self, parent: str, version: int, saved: int | None, trial: str, attempt: int, expected: str = ""
     ) -> tuple[str, int]:
         copied = super().copy(parent, version, saved, trial, attempt, expected)
-        return self._uploaded(copied, trial, version, attempt)
-
-    def _uploaded(self, saved: tuple[str, int], trial: str, version: int, attempt: int) -> tuple[str, int]:
-        if self._remote is not None:
-            path = self.path(trial, version, attempt, durable=True)
-            self._remote.upload(path, self._name(path))
-            if self._node:
-                path.unlink()
-        return saved
+        self.send(trial, version, attempt)
+        return copied
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
         super().drop(trial, version, attempt)
         if self._remote is not None and not self._node:
-            self._remote.remove(self._name(self.path(trial, version, attempt, durable=True)))
+            self._remote.remove_file(self._name(self.path(trial, version, attempt, durable=True)))
 
     def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
         needed = list(needed)
@@ -87,12 +83,17 @@ class ClusterVersions(Versions):
             kept = {self._name(self.path(*name, durable=True)) for name in needed}
             for name in self._remote.names():
                 if name not in kept and OURS.fullmatch(name):
-                    self._remote.remove(name)
+                    self._remote.remove_file(name)
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
-        if self._remote is not None:
+        if self._remote is not None and not self._node:
             self._remote.remove(trial)
+
+    def release(self) -> None:
+        super().release()
+        if self.far and self._node:
+            shutil.rmtree(self.durable_folder, ignore_errors=True)
 
     def gather(self) -> None:
         """Fetch all durable versions that are behind a URL into the run folder."""
@@ -140,8 +141,8 @@ class Remote:
         target = f"{self._path}/{name}"
 
         def put() -> None:
-            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
             if _renames(self._files):
+                self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
                 beside = f"{target}.{os.uname().nodename}.{os.getpid()}"
                 self._files.put_file(str(path), beside)
                 self._files.mv(beside, target)
@@ -168,7 +169,12 @@ class Remote:
         finally:
             beside.unlink(missing_ok=True)
 
+    def remove_file(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(f"{self._path}/{name}")
+
     def remove(self, name: str) -> None:
+        """A file, or a folder with all that is in it."""
         with contextlib.suppress(FileNotFoundError):
             self._files.rm(f"{self._path}/{name}", recursive=True)
 

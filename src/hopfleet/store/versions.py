@@ -45,6 +45,9 @@ OWNER = "owner"
 class Versions:
     """The saved model versions of one experiment."""
 
+    far = False
+    """Whether durable versions are kept elsewhere, and are still to be sent there when they are written."""
+
     def __init__(self, checkpoints: Path, tmpfs: Path = TMPFS) -> None:
         self.durable_folder = checkpoints
         key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
@@ -116,6 +119,9 @@ class Versions:
             target.unlink()
             raise CheckpointError(f"{source}: {DAMAGED}")
         return found, target.stat().st_size
+
+    def send(self, trial: str, version: int, attempt: int) -> None:
+        """Bring a durable version to where it is kept, if that is ``far``."""
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
         """Delete the file of a save. Dropping what is not there does nothing."""

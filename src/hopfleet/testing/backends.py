@@ -239,10 +239,10 @@ class BackendSuite:
         backend.close(kill=True)
 
 
-def job(folder: Path) -> Job:
-    """Sixty-four rows in two partitions, and a task that counts."""
+def job(folder: Path, partitions: int = 2) -> Job:
+    """Sixty-four rows, and a task that counts."""
     rows = np.arange(64, dtype="float32")
-    data = partition({"x": rows}, folder / "train", partitions=2)
+    data = partition({"x": rows}, folder / "train", partitions=partitions)
     (folder / "logs").mkdir(exist_ok=True)
     return Job(
         task=CountingTask(),

@@ -5,6 +5,9 @@ waits until it is saved.
 
 A disk that is full, or fails, loses nothing: the model stays in memory, the controller hears that the save is delayed,
 and the saver tries until it succeeds. Others wait behind it in the order in which they were asked for.
+
+What is kept far away is written here first, and brought there by another thread: nobody waits for the network, neither
+the model that trains on nor the next save. A version counts as saved when it has arrived.
 """
 
 from __future__ import annotations
@@ -69,9 +72,12 @@ class Saver:
         #: Without a thread: saves that the disk has not taken yet.
         self._delayed: deque[Order] = deque()
         self._queue: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._journeys: queue.SimpleQueue[VersionSaved | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="saver", daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        self._porter = threading.Thread(target=self._carry, name="porter", daemon=True)
+        if threads:
+            for thread in (*self._threads, self._porter):
+                thread.start()
 
     def save(self, command: SaveVersion, session: Session | None) -> None:
         """Save what ``session`` holds now. It must not train again before ``wait`` returns.
@@ -109,6 +115,9 @@ class Saver:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
+        if self._threads:
+            self._journeys.put(None)
+            self._porter.join()
         self.retry()
 
     def _copied(self, order: Order, session: Session) -> Order:
@@ -174,5 +183,29 @@ class Saver:
                 event = SaveFailed(trial, version, describe(error), traceback.format_exc(), attempt)
         else:
             event = VersionSaved(trial, version, durable, digest, size, attempt)
+            if durable and self._versions.far:
+                self._journeys.put(event)
+                return True
         self._emit(event)
         return True
+
+    def _carry(self) -> None:
+        while (event := self._journeys.get()) is not None:
+            self._brought(event)
+
+    def _brought(self, saved: VersionSaved) -> None:
+        """Bring a version to where it is kept, however often it takes; it lies on the own disk until then."""
+        where = (saved.trial, saved.version, saved.attempt)
+        told = False
+        for seconds in back_off():
+            try:
+                self._versions.send(*where)
+            except OSError as error:
+                if not told:
+                    self._emit(SaveDelayed(self._worker, *where, str(error)))
+                told = True
+                if self._closing.wait(seconds):
+                    return
+            else:
+                self._emit(saved)
+                return

@@ -339,7 +339,7 @@ class Worker:
         """Whether there was no memory for so many at once."""
         return isinstance(result, Exception) and self._job.task.out_of_memory(result)
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Finding:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
         metrics: dict[str, RowSum] = {}
         try:
@@ -354,7 +354,7 @@ class Worker:
                 memory, spare = 4 * session.size, self._job.task.spare_memory(self._device)
                 found = Finding(tuple(metrics), open_seconds=opened, memory=memory, spare=spare)
                 found = replace(found, unsteady=self._unsteady(trial))
-                return self._rehearsed(found, session, trial, batches) if batches else found
+                return self._rehearsed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
             veil = self._veil(trial)
             return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
@@ -378,11 +378,11 @@ class Worker:
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
 
-    def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int) -> Finding:
+    def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int, partition: int) -> Finding:
         """The finding with times, each taken after one round to warm up."""
         size, task = self._batch_size(trial), self._job.task
         # Batches that no other trial has asked for, so that it shows what it takes to make them.
-        stream = self._train_stream(session, trial, partition=0, epoch=-1 - trial.number)
+        stream = self._train_stream(session, trial, partition=partition, epoch=-1 - trial.number)
         task.peak_memory(self._device)
         before = task.peak_memory(self._device)
         session.train(_First(1, stream, size), last=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -32,13 +33,18 @@ from hopfleet.backends.vitals import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
 from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion
-from hopfleet.domain.trial import Trial
 from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
 from hopfleet.worker.job import Job
 from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.worker import Broken, Worker
+
+Told = tuple[str, Any, Any, Any]
+"""A word to a worker: its kind, what it is about, the trial, and a parcel (see ``WorkerActor.tell``)."""
+
+Save = tuple[str, int, int]
+"""What a save made: of a trial, a version, under a number."""
 
 LOGS = "logs"
 LOG_BYTES = 1 << 20
@@ -157,8 +163,10 @@ class Host:
         """A version, for another node."""
         return place.versions(self._node).content(trial, version, attempt)
 
-    def drop(self, place: Place, trial: str, version: int, attempt: int) -> None:
-        place.versions(self._node).drop(trial, version, attempt)
+    def drop(self, place: Place, saves: Sequence[Save]) -> None:
+        versions = place.versions(self._node)
+        for save in saves:
+            versions.drop(*save)
 
     def forget(self, place: Place, trial: str) -> None:
         place.versions(self._node).forget(trial)
@@ -215,21 +223,39 @@ class WorkerActor:
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
         self._payload = payload
-        self._inbox: queue.SimpleQueue[tuple[str, Any, Any, Any]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         #: Nodes that are lost: what is being fetched from there will not come.
         self._gone: set[str] = set()
+        #: Letters that have overtaken another, by number; the number of the one that comes next.
+        self._early: dict[int, Sequence[Told]] = {}
+        self._next = 0
+        self._order = threading.Lock()
+        self._versions = setup.place.versions(setup.node)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
-    def tell(self, kind: str, body: Any, trial: Trial | None, parcel: Any) -> None:
-        """Take a command. A parcel holds a reference to the version that it needs, if that is on another node."""
-        if kind == "Gone":
-            self._gone.add(body)
-        else:
-            self._inbox.put((kind, body, trial, parcel))
+    def tell(self, number: int, words: Sequence[Told], drops: Sequence[Save]) -> None:
+        """Take commands, and drop what nobody needs on this node. Letters are numbered: calls overtake each other.
 
-    def poll(self, seconds: float) -> list[tuple[str, Any]]:
-        """What there is to tell, waiting up to ``seconds`` for the first."""
+        A parcel holds a reference to the version that a command needs, if that is on another node.
+        """
+        with self._order:
+            self._early[number] = words
+            while self._next in self._early:
+                for word in self._early.pop(self._next):
+                    if word[0] == "Gone":
+                        self._gone.add(word[1])
+                    else:
+                        self._inbox.put(word)
+                self._next += 1
+        for save in drops:
+            self._versions.drop(*save)
+
+    def exchange(
+        self, number: int, words: Sequence[Told], drops: Sequence[Save], seconds: float
+    ) -> list[tuple[str, Any]]:
+        """The same, and tell what there is to tell, waiting up to ``seconds`` for the first."""
+        self.tell(number, words, drops)
         try:
             told = [self._outbox.get(timeout=seconds)]
         except queue.Empty:
@@ -248,11 +274,12 @@ class WorkerActor:
     def _work(self) -> None:
         setup = self._setup
         sys.path.extend(entry for entry in setup.path if entry not in sys.path)
-        versions = setup.place.versions(setup.node)
+        versions = self._versions
         logs = versions.shared_folder / LOGS / setup.name
         try:
             logs.mkdir(parents=True, exist_ok=True, mode=0o700)
             job: Job = cloudpickle.loads(self._payload)
+            _preload(job)
             valid = job.valid and at_home(job.valid, setup.home)
             job = replace(job, train=at_home(job.train, setup.home), valid=valid)
             device = _device(setup.device, job)
@@ -278,7 +305,7 @@ class WorkerActor:
                 self._say("Stopped")
                 return
             if kind == "Probe":
-                self._say("Finding", worker.probe(trial, body))
+                self._say("Finding", worker.probe(trial, *body))
             else:
                 if parcel is not None:
                     self._unpack(versions, body, parcel)
@@ -321,6 +348,14 @@ class WorkerActor:
                     printed = path.read_bytes()[-LOG_BYTES:]
                     if printed:
                         self._say("Printed", (path.name, printed))
+
+
+def _preload(job: Job) -> None:
+    """Import what a worker needs before it is ready, or its first unit would take seconds longer."""
+    for module in job.task.preload:
+        # A module that fails here fails again, with a good message, when the task needs it.
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def _device(device: str, job: Job) -> str:

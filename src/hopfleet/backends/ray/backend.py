@@ -1,6 +1,7 @@
 """The Ray backend: workers are actors on the nodes of a cluster, driven from here.
 
 Each worker is asked, all the time, what it has to tell; the answer comes when there is something, or as a sign of life.
+The next question takes along what it is told, so a unit costs one call, and so does what its node is to drop.
 A model hops within a node through shared memory and between nodes through Ray's object store: the worker that needs it
 is given a reference, and fetches it from the host of the node that has it. Nothing of it comes here.
 
@@ -14,20 +15,23 @@ import contextlib
 import hashlib
 import itertools
 import math
+import queue
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopfleet import clock
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import Place, Setup, WorkerActor, home
+from hopfleet.backends.ray.actors import Place, Save, Setup, Told, WorkerActor, home
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.placement import Node, choose_nodes, place_partitions, share, spread
+from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
 from hopfleet.backends.ray.stations import (
     START_SECONDS,
     Station,
@@ -59,13 +63,13 @@ from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
 from hopfleet.store.cluster import ClusterVersions, link_storage
 from hopfleet.worker.job import Finding, Job, pickled
 
-BEAT_SECONDS = 0.4
+BEAT_SECONDS = 0.8
 """How long a host waits before it answers that it lives."""
 
 POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""
 
-QUIET_SECONDS = 1.2
+QUIET_SECONDS = 1.6
 """A node that cannot be reached, and whose host has been silent for so long, is lost."""
 
 SILENCE_SECONDS = 15.0
@@ -76,6 +80,9 @@ STUCK_SECONDS = 3.0
 
 DEAF_SECONDS = 60.0
 """A worker that has been silent for so long is lost, even if its process is there."""
+
+LOOK_SECONDS = 0.4
+"""How often to look who is silent, at least."""
 
 AWAY_SECONDS = 1.0
 """If nobody has listened for so long, silence says nothing."""
@@ -101,6 +108,7 @@ class Member:
     name: str
     node: str
     actor: Any
+    exchange: Any
     heard: float
     failures: int = 0
     pid: int = 0
@@ -116,6 +124,11 @@ class Member:
     #: Its host is asked about it.
     asked: bool = False
     stopped: bool = False
+    #: It is asked what it has to tell, and has not answered yet.
+    listened: bool = False
+    #: What it is to be told at the next opportunity, and how often it was told something before.
+    outbox: list[Told] = field(default_factory=list)
+    told: int = 0
 
 
 class Ray:
@@ -155,10 +168,12 @@ class Ray:
         self._events: deque[Event] = deque()
         self._findings: deque[Finding] = deque()
         self._numbers = itertools.count(1)
-        #: What is awaited from the cluster, and who hears of it.
-        self._awaited: dict[Any, Callable[[Any], None]] = {}
+        #: What has come from the cluster: a result, and who is to hear of it.
+        self._arrivals: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], None]]] = queue.SimpleQueue()
         #: The nodes whose shared memory holds what a save made: of a trial, a version, under a number.
-        self._places: dict[tuple[str, int, int], set[str]] = {}
+        self._places: dict[Save, set[str]] = {}
+        #: What nodes are to drop; it goes along with what their workers are told or asked next.
+        self._drops: dict[str, list[Save]] = {}
         #: Workers to be started: when, where (or anywhere), after how many failures.
         self._due: list[tuple[float, str | None, int]] = []
         #: Nodes that were there at the start or have been met since.
@@ -169,13 +184,15 @@ class Ray:
         self._seen: list[Node] = []
         self._watching: tuple[threading.Event, threading.Thread] | None = None
         self._closing = False
+        #: Nodes are of several sorts, and it is not known yet how fast each is.
+        self._unknown = False
 
     # -------------------------------------------------------------------------------------------- the protocol
 
     def offer(self, device: str, threads: int) -> tuple[int, str]:
         """How many workers the cluster has room for, and why."""
         self._connect()
-        found = cluster.nodes()
+        found = cluster.living()
         count = sum(node.room(device, threads) for node in found)
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
@@ -183,7 +200,7 @@ class Ray:
         place = self._place(checkpoints)
         if not place.url:
             link_storage(checkpoints, place.checkpoints)
-        return _Told(checkpoints, place.url, self._tell_hosts)
+        return _Told(checkpoints, place.url, self)
 
     def start(self, job: Job, workers: int) -> None:
         self._reset()
@@ -194,8 +211,11 @@ class Ray:
         nodes, chosen = self._choose(workers)
         counts = {node: chosen.count(node) for node in dict.fromkeys(chosen)}
         placed = place_partitions(len(job.train), counts, self.replicas)
-        for node in (node for node in nodes if node.id in counts):
-            self._open(node, placed[node.id])
+        used = [node for node in nodes if node.id in counts]
+        self._unknown = len({node.sort for node in used}) > 1
+        for node in used:
+            # Of several sorts, each begins with one partition to be tried on.
+            self._open(node, placed[node.id][:1] if self._unknown else placed[node.id])
         for node_id in chosen:
             self._spawn(node_id)
         check_stations(list(self._stations.values()), job, self._where)
@@ -238,17 +258,54 @@ class Ray:
             station.partitions = tuple(sorted({*station.partitions, partition}))
             self._events.append(PartitionPlaced(worker, partition))
 
-        call = self._stations[member.node].call("fetch", self._job.train, (partition,), home())
-        self._awaited[call] = fetched
+        self._await(self._stations[member.node].call("fetch", self._job.train, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
+        if self._unknown:
+            return self._profile(trial, batches)
+        return self._try(self._somebody(list(self._stations)), trial, batches)
+
+    def _profile(self, trial: Trial, batches: int) -> Finding:
+        """Try a trial on one node of each sort, then place partitions by how fast they are; returns the first try."""
+        sorts = {node: station.node.sort for node, station in self._stations.items()}
+        found = {
+            sorts[node]: self._try(self._somebody([one for one in sorts if sorts[one] == sorts[node]]), trial, batches)
+            for node in one_of_each(sorts)
+        }
+        self._place_all({sort: 1 / each.seconds_per_row for sort, each in found.items() if each.seconds_per_row})
+        return next((each for each in found.values() if each.error), next(iter(found.values())))
+
+    def _place_all(self, speeds: Mapping[str, float]) -> None:
+        """Have all partitions fetched, in proportion to workers and, if that is known of all, to their speeds."""
+        self._unknown = False
+        stations = list(self._stations.values())
+        known = all(station.node.sort in speeds for station in stations)
+        count = [member.node for member in self._members.values()].count
+        power = {
+            station.node.id: max(1, count(station.node.id)) * (speeds[station.node.sort] if known else 1.0)
+            for station in stations
+        }
+        held = {station.node.id: station.partitions for station in stations}
+        placed = place_partitions(len(self._job.train), power, self.replicas, held)
+        for station in stations:
+            station.partitions = placed[station.node.id]
+            self._fetch(station, station.partitions)
+
+    def _somebody(self, nodes: Sequence[str]) -> Member:
+        """A worker on one of these nodes that is ready to try something."""
         deadline = time.monotonic() + START_SECONDS
-        while not any(member.joined for member in self._members.values()):
+        while True:
+            for member in self._members.values():
+                if member.ready and member.node in nodes and self._stations[member.node].ready:
+                    return member
             if time.monotonic() > deadline:
                 raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
             self._pump(AWAY_SECONDS / 4)
-        member = next(member for member in self._members.values() if member.joined)
-        self._tell(member, "Probe", batches, trial)
+
+    def _try(self, member: Member, trial: Trial, batches: int) -> Finding:
+        # It is tried on rows that are there: nothing is fetched for it.
+        partition = next(iter(self._stations[member.node].partitions), 0)
+        self._tell(member, "Probe", (batches, partition), trial)
         while not self._findings:
             self._pump(AWAY_SECONDS / 4)
             if self._members.get(member.name) is not member:
@@ -265,6 +322,8 @@ class Ray:
             self._tell(member, "Command", command, trial, self._parcel(member, command))
 
     def receive(self, timeout: float) -> list[Event]:
+        if self._unknown:
+            self._place_all({})
         deadline = time.monotonic() + timeout
         while not self._events:
             left = deadline - time.monotonic()
@@ -289,12 +348,12 @@ class Ray:
                 self._tell(member, "Stop")
             while any(member.ready for member in self._members.values()):
                 self._pump(AWAY_SECONDS / 4)
-        self._tell_hosts("release")
+        self._release()
         for member in list(self._members.values()):
             end(member.actor)
         self._members.clear()
         self._stations.clear()
-        self._awaited.clear()
+        self._arrivals = queue.SimpleQueue()  # whatever comes now, nobody hears
         if self._ours:
             cluster.require_ray().shutdown()
             self._ours = False
@@ -318,7 +377,7 @@ class Ray:
         """A node for each worker. What others have just given back takes a moment to show."""
         deadline = time.monotonic() + ROOM_SECONDS
         while True:
-            nodes = cluster.nodes()
+            nodes = cluster.living()
             try:
                 return nodes, choose_nodes(nodes, workers, device=self._job.device, threads=self._job.threads)
             except UsageError:
@@ -357,14 +416,16 @@ class Ray:
                     self._admit(member)
 
         for dataset, wanted in calls:
-            self._awaited[station.call("fetch", dataset, wanted, home())] = fetched
+            self._await(station.call("fetch", dataset, wanted, home()), fetched)
 
     def _spawn(self, node: str, failures: int = 0) -> None:
         """Start a worker on a node, with its share of it."""
         ray = cluster.require_ray()
         job, station = self._job, self._stations[node]
         on_gpu = job.device != "cpu" and station.node.gpus >= 1
-        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1})(WorkerActor).options(
+        actor = ray.remote(
+            max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False
+        )(WorkerActor).options(
             num_cpus=0 if on_gpu else job.threads,
             num_gpus=1 if on_gpu else 0,
             scheduling_strategy=on(node),
@@ -372,9 +433,9 @@ class Ray:
         name = f"w{next(self._numbers)}"
         path = tuple(entry for entry in sys.path if entry)
         setup = Setup(name, node, job.device, self._where, path, home())
-        member = Member(name, node, actor.remote(setup, self._payload), time.monotonic(), failures)
-        self._members[name] = member
-        self._listen(member)
+        started = actor.remote(setup, self._payload)
+        exchange = started.exchange.options(concurrency_group="talk")
+        self._members[name] = Member(name, node, started, exchange, time.monotonic(), failures)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -398,19 +459,49 @@ class Ray:
     def _tell(
         self, member: Member, kind: str, body: Any = None, trial: Trial | None = None, parcel: Any = None
     ) -> None:
-        member.actor.tell.remote(kind, body, trial, parcel)
+        member.outbox.append((kind, body, trial, parcel))
 
-    def _tell_hosts(self, what: str, *arguments: Any) -> None:
-        """Have a version dropped, a trial forgotten, or everything given back, where it is."""
-        key = (arguments[0], arguments[1], arguments[2]) if len(arguments) == 3 else None
-        nodes: Iterable[str] = self._stations if key is None else self._places.pop(key, ())
-        if what == "forget":
-            self._places = {place: nodes for place, nodes in self._places.items() if place[0] != arguments[0]}
-        stations = [self._stations[node] for node in nodes if node in self._stations]
-        told = [station.call(what, self._where, *arguments) for station in stations]
-        if what == "release" and told:
-            ray = cluster.require_ray()
-            ray.wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
+    def _flush(self) -> None:
+        """Tell workers what they are to be told, and ask those that have answered what else there is."""
+        for member in list(self._members.values()):
+            if member.listened and not member.outbox:
+                continue
+            told, member.outbox = member.outbox, []
+            letter = (member.told, told, self._drops.pop(member.node, ()))
+            member.told += 1
+            if member.listened:
+                member.actor.tell.remote(*letter)
+            else:
+                member.listened = True
+                self._await(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
+        for node in [node for node in self._drops if node not in {member.node for member in self._members.values()}]:
+            saves = self._drops.pop(node)
+            if station := self._stations.get(node):
+                station.call("drop", self._where, saves)
+
+    def _await(self, ref: Any, heard: Callable[[Any], None]) -> None:
+        """Let somebody hear what comes of a call, in the thread that drives this."""
+        arrivals = self._arrivals
+        ref.future().add_done_callback(lambda future: arrivals.put((future, heard)))
+
+    def drop(self, save: Save) -> bool:
+        """Have a version dropped where it is, if it is in the memory of nodes."""
+        nodes = self._places.pop(save, None)
+        for node in nodes or ():
+            self._drops.setdefault(node, []).append(save)
+        return nodes is not None
+
+    def forget(self, trial: str) -> None:
+        """Have all of a trial dropped everywhere."""
+        self._places = {save: nodes for save, nodes in self._places.items() if save[0] != trial}
+        for station in self._stations.values():
+            station.call("forget", self._where, trial)
+
+    def _release(self) -> None:
+        """Have all that is in the memory of nodes given back."""
+        told = [station.call("release", self._where) for station in self._stations.values()]
+        if told:
+            cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
     def _parcel(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> list[Any] | None:
         """A reference to the version that a command needs, if it is on other nodes only."""
@@ -423,10 +514,6 @@ class Ray:
         node = next(iter(there))
         return [self._stations[node].call("content", self._where, *save), node]
 
-    def _listen(self, member: Member) -> None:
-        poll = member.actor.poll.options(concurrency_group="talk").remote(POLL_SECONDS)
-        self._awaited[poll] = lambda told: self._heard(member, told)
-
     def _listen_to_host(self, station: Station) -> None:
         def heard(outcome: Any) -> None:
             if self._stations.get(station.node.id) is not station:
@@ -437,7 +524,7 @@ class Ray:
                 station.heard = time.monotonic()
                 self._listen_to_host(station)
 
-        self._awaited[station.call("beat", BEAT_SECONDS, group="beat")] = heard
+        self._await(station.call("beat", BEAT_SECONDS, group="beat"), heard)
 
     def _heard(self, member: Member, told: Any) -> None:
         if self._members.get(member.name) is not member:
@@ -445,11 +532,9 @@ class Ray:
         if isinstance(told, Exception):
             self._lose(member, explain(told))
             return
-        member.heard = time.monotonic()
+        member.heard, member.listened = time.monotonic(), False
         for kind, body in told:
             self._hear(member, kind, body)
-        if self._members.get(member.name) is member:
-            self._listen(member)
 
     def _hear(self, member: Member, kind: str, body: Any) -> None:
         match kind:
@@ -485,7 +570,7 @@ class Ray:
     def _admit(self, member: Member) -> None:
         """Let a worker join that is ready, on a node that is."""
         station = self._stations.get(member.node)
-        if member.joined or not member.ready or station is None or not station.ready:
+        if member.joined or not member.ready or station is None or not station.ready or self._unknown:
             return
         member.joined = True
         everything = len(station.partitions) == len(self._job.train)
@@ -496,26 +581,16 @@ class Ray:
 
     def _pump(self, timeout: float) -> None:
         """Hear what there is to hear, waiting up to ``timeout`` for the first word."""
-        ray = cluster.require_ray()
         self._start_due()
+        self._flush()
         now = time.monotonic()
-        timeout = max(0.0, min([timeout, BEAT_SECONDS, *(one[0] - now for one in self._due if one[0] > now)]))
-        awaited = list(self._awaited)
-        ready, rest = ray.wait(awaited, num_returns=1, timeout=timeout) if awaited else ([], [])
-        if not awaited:
-            time.sleep(timeout)
-        if ready and rest:
-            more, _ = ray.wait(rest, num_returns=len(rest), timeout=0)
-            ready += more
-        for ref in ready:
-            heard = self._awaited.pop(ref, None)
-            if heard is None:
-                continue
-            try:
-                outcome = ray.get(ref)
-            except ray.exceptions.RayError as error:
-                outcome = error
-            heard(outcome)
+        timeout = max(0.0, min([timeout, LOOK_SECONDS, *(one[0] - now for one in self._due if one[0] > now)]))
+        with contextlib.suppress(queue.Empty):
+            arrived = self._arrivals.get(timeout=timeout)
+            while True:
+                future, heard = arrived
+                heard(future.exception() or future.result())
+                arrived = self._arrivals.get_nowait()
         self._look()
 
     def _look(self) -> None:
@@ -558,7 +633,7 @@ class Ray:
             elif found.gone:
                 self._give_up(member, f"its process is gone, and was silent for {silence:.1f} s")
 
-        self._awaited[self._stations[member.node].call("vitals", member.pid)] = answered
+        self._await(self._stations[member.node].call("vitals", member.pid), answered)
 
     def _give_up(self, member: Member, reason: str) -> None:
         member.killed = member.killed or reason
@@ -698,25 +773,29 @@ class Ray:
             for number in range(count):
                 self._spawn(node.id, waiting[number][2] if number < len(waiting) else 0)
 
-        self._awaited[token.ask(station, self._job)] = answered
+        self._await(token.ask(station, self._job), answered)
 
 
 class _Told(ClusterVersions):
     """The versions as the driver sees them: what it drops, nodes drop too."""
 
-    def __init__(self, checkpoints: Path, url: str, tell: Callable[..., None]) -> None:
+    def __init__(self, checkpoints: Path, url: str, backend: Ray) -> None:
         super().__init__(checkpoints, url=url)
-        self._tell = tell
+        self._backend = backend
+        #: What is far away is dropped beside the work: nobody waits for that.
+        self._errands = ThreadPoolExecutor(1)
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
-        super().drop(trial, version, attempt)
-        self._tell("drop", trial, version, attempt)
+        if not self._backend.drop((trial, version, attempt)):
+            self._errands.submit(super().drop, trial, version, attempt)
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
-        self._tell("forget", trial)
+        self._backend.forget(trial)
 
     def release(self) -> None:
+        self._errands.shutdown()
+        self._errands = ThreadPoolExecutor(1)
         super().release()
-        self._tell("release")
+        self._backend._release()
         self.gather()

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
 
@@ -56,6 +57,14 @@ def nodes() -> list[Node]:
     ray = require_ray()
     free = ray._private.state.available_resources_per_node()
     return [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
+
+
+def living() -> list[Node]:
+    """Those that answer: Ray calls a node alive for a while after it is gone."""
+    found = nodes()
+    with ThreadPoolExecutor(max(1, len(found))) as threads:
+        verdicts = list(threads.map(try_raylet, found))
+    return [node for node, verdict in zip(found, verdicts, strict=True) if verdict is Verdict.ANSWERS]
 
 
 class Verdict(Enum):

@@ -1,4 +1,8 @@
-"""Which workers and which partitions go to which node. Pure: numbers in, names out."""
+"""Which workers and which partitions go to which node. Pure: numbers in, names out.
+
+Nodes need not be alike. What the workers of a node can do together is its power: their number, times how fast one of
+its kind trains this task. Partitions go to nodes in proportion to it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hopfleet.errors import UsageError
+
+SLOW = 0.75
+"""A node whose part of all power is less than so much of a partition should not have one for itself alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,12 @@ class Node:
     @property
     def name(self) -> str:
         return f"{self.address} ({self.id[:8]})"
+
+    @property
+    def sort(self) -> str:
+        """Nodes of one sort are taken to be equally fast."""
+        gpus = f", {self.gpus:g} GPUs {self.kind}".rstrip() if self.gpus else ""
+        return f"{self.cpus:g} CPUs{gpus}"
 
     def room(self, device: str, threads: int) -> int:
         """How many workers fit: one per free GPU if it has any and they may be used, else one per share of CPUs."""
@@ -62,20 +75,47 @@ def spread(room: Mapping[str, int], count: int) -> list[str]:
     return chosen
 
 
-def place_partitions(partitions: int, workers: Mapping[str, int], replicas: int) -> dict[str, tuple[int, ...]]:
-    """The partitions of each node: each on ``replicas`` nodes, in proportion to the workers there, no node without."""
-    placed: dict[str, list[int]] = {node: [] for node in workers}
+def place_partitions(
+    partitions: int,
+    power: Mapping[str, float],
+    replicas: int,
+    held: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, tuple[int, ...]]:
+    """The partitions of each node: each on ``replicas`` nodes, in proportion to their power, no node without.
+
+    What nodes have ``held`` before they keep. A node that is too slow for a partition of its own shares one.
+    """
+    placed: dict[str, list[int]] = {node: list((held or {}).get(node, ())) for node in power}
     for partition in range(partitions):
-        for _ in range(min(replicas, len(workers))):
-            free = [node for node in workers if partition not in placed[node]]
-            placed[min(free, key=lambda node: (len(placed[node]) + 1) / workers[node])].append(partition)
-    held = {partition: sum(partition in mine for mine in placed.values()) for partition in range(partitions)}
+        while _copies(placed, partition) < min(replicas, len(power)):
+            _give(partition, placed, power)
     for mine in placed.values():
         if not mine:
-            rarest = min(held, key=lambda partition: held[partition])
-            held[rarest] += 1
-            mine.append(rarest)
+            mine.append(min(range(partitions), key=lambda partition: _copies(placed, partition)))
+    total = sum(power.values())
+    for node in power:
+        if len(power) > 1 and partitions * power[node] < SLOW * total:
+            for partition in [one for one in placed[node] if _copies(placed, one) == 1]:
+                _give(partition, placed, power)
     return {node: tuple(sorted(mine)) for node, mine in placed.items()}
+
+
+def _copies(placed: Mapping[str, Sequence[int]], partition: int) -> int:
+    return sum(partition in mine for mine in placed.values())
+
+
+def _give(partition: int, placed: Mapping[str, list[int]], power: Mapping[str, float]) -> None:
+    """To the node that will have the least to do, for what it can."""
+    free = [node for node in power if partition not in placed[node]]
+    placed[min(free, key=lambda node: (len(placed[node]) + 1) / power[node])].append(partition)
+
+
+def one_of_each(nodes: Mapping[str, str]) -> list[str]:
+    """The first node of each sort, of nodes by their sorts."""
+    found: dict[str, str] = {}
+    for node, sort in nodes.items():
+        found.setdefault(sort, node)
+    return list(found.values())
 
 
 def share(partitions: int, placed: Mapping[str, Sequence[int]]) -> tuple[int, ...]:

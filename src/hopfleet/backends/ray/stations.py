@@ -73,7 +73,14 @@ def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
     ray = cluster.require_ray()
     key = (ray.get_runtime_context().get_job_id(), node.id)
     if key not in _HOSTS:
-        actor = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=GROUPS)(Host)
+        actor = ray.remote(
+            # Nobody wants to see every question and answer on Ray's dashboard.
+            num_cpus=0,
+            max_restarts=0,
+            max_task_retries=0,
+            concurrency_groups=GROUPS,
+            enable_task_events=False,
+        )(Host)
         _HOSTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
     # It may take a while before it answers for the first time.
     return Station(node, _HOSTS[key], room, partitions, time.monotonic() + START_SECONDS)

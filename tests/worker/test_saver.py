@@ -1,0 +1,95 @@
+"""Versions that are kept far away: nobody waits for the network, and nothing counts before it has arrived."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopfleet import files
+from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSaved
+from hopfleet.store.cluster import ClusterVersions
+from hopfleet.worker.saver import Saver
+
+WAIT = 10.0
+
+
+class Model:
+    """All of a session that a saver knows."""
+
+    size = 4
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(b"four")
+
+
+class Far(ClusterVersions):
+    """Sends a version when it may, after as many failures as it is told."""
+
+    def __init__(self, checkpoints: Path, failures: int = 0) -> None:
+        super().__init__(checkpoints, node="n1", url=f"memory://{checkpoints.name}")
+        self.failures = failures
+        self.may = threading.Event()
+
+    def send(self, trial: str, version: int, attempt: int) -> None:
+        assert self.may.wait(WAIT)
+        if self.failures:
+            self.failures -= 1
+            raise OSError("memory://far: nobody answers")
+        super().send(trial, version, attempt)
+
+
+def command(attempt: int, *, durable: bool) -> SaveVersion:
+    return SaveVersion("w1", f"t000{attempt}", 2, durable, attempt)
+
+
+def saver(versions: ClusterVersions) -> tuple[Saver, queue.SimpleQueue[Event]]:
+    told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    return Saver(versions, told.put, worker="w1", threads=1), told
+
+
+def test_neither_the_model_nor_others_wait_for_the_network(tmp_path: Path) -> None:
+    model: Any = Model()
+    versions = Far(tmp_path)
+    first, told = saver(versions)
+    first.save(command(1, durable=True), model)
+    first.wait("t0001")  # it may train on, though nothing has arrived
+    first.save(command(2, durable=False), model)
+    event = told.get(timeout=WAIT)
+    assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0002", False)
+    versions.may.set()
+    event = told.get(timeout=WAIT)
+    assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0001", True)
+    assert event.digest == files.digest(versions.find("t0001", 2, 1, event.digest))
+    assert not versions.path("t0001", 2, 1, durable=True).exists(), "no copy is kept"
+    first.close()
+    versions.release()
+
+
+def test_what_does_not_arrive_is_told_once_and_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    model: Any = Model()
+    versions = Far(tmp_path, failures=2)
+    versions.may.set()
+    first, told = saver(versions)
+    first.save(command(1, durable=True), model)
+    delayed, saved = told.get(timeout=WAIT), told.get(timeout=WAIT)
+    assert isinstance(delayed, SaveDelayed) and delayed.error == "memory://far: nobody answers"
+    assert isinstance(saved, VersionSaved) and saved.attempt == 1
+    first.close()
+    versions.release()
+
+
+def test_who_is_told_to_end_does_not_wait_for_ever(tmp_path: Path) -> None:
+    model: Any = Model()
+    versions = Far(tmp_path, failures=99)
+    versions.may.set()
+    first, told = saver(versions)
+    first.save(command(1, durable=True), model)
+    assert isinstance(told.get(timeout=WAIT), SaveDelayed)
+    first.close()
+    assert told.empty()
+    versions.release()
