@@ -407,7 +407,7 @@ def test_batches_of_different_sizes_by_force(job, capfd, fast):
     """Somebody sends units out together that do not fit."""
     events: list[Any] = []
     job = replace(job, task=Late("none"), fast=fast, checkpoints=job.logs)
-    worker = Worker("w1", job, "cpu", events.append, capture=copied, guest=True)
+    worker = Worker("w1", job, "cpu", events.extend, capture=copied, guest=True)
     for number, size in enumerate((4, 8)):
         trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
         worker.obey(RunUnit("w1", trial.id, 1, 0, number + 1, 0, False, flotilla=1, more=not number), trial)
