@@ -135,8 +135,8 @@ class Workload(NamedTuple):
 
 WORKLOADS = {
     "mlp": Workload(Perceptron, 262144, 256, 3),
-    "gpt": Workload(Letters, 8192, 16, 2),
-    "resnet": Workload(Pictures, 8192, 32, 2),
+    "gpt": Workload(Letters, 4096, 16, 2),
+    "resnet": Workload(Pictures, 4096, 32, 2),
 }
 VALID = 16
 """The validation data is smaller by so much."""

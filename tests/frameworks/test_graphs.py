@@ -180,3 +180,19 @@ def test_a_member_with_nan_leaves_the_others_alone(tmp_path):
     assert "the loss is nan" in str(found[1])
     assert [found[0], found[2]] == [alone[n].train(Batches(), last=True) for n in (0, 2)]
     assert [bits(together[n], tmp_path) for n in (0, 2)] == [bits(alone[n], tmp_path) for n in (0, 2)]
+
+
+class Wide(Task):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(20, 1000), torch.nn.ReLU(), torch.nn.Linear(1000, 500), torch.nn.ReLU()
+        )
+        model.append(torch.nn.Linear(500, 4))
+        return model, OPTIMIZERS["fused adam"](model.parameters(), config["lr"])
+
+
+def test_more_members_than_streams_disturb_each_other_in_nothing(tmp_path):
+    """Their products of matrices are large enough to need scratch pads, and each has its own."""
+    configs = [{"lr": 0.001 * (n + 1)} for n in range(40)]
+    captures = compare(Wide(), configs, tmp_path)
+    assert all(capture is not None for unit in captures for capture in unit)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,9 @@ CHECKS = 3
 
 LANES = 32
 """Streams on which members take their turns. A member alone cannot fill a device; so many can."""
+
+ABREAST = 8
+"""Updates of stacked members that are made side by side: each is too small for a device."""
 
 DEVICE = frozenset({"device"})
 
@@ -214,6 +217,20 @@ class Graphs(Eager):
             self._take_up(member, capture)
 
 
+@contextlib.contextmanager
+def side_by_side(device: Any) -> Iterator[Callable[[int], contextlib.AbstractContextManager[Any]]]:
+    """Work on several streams, which begin after what was done before and are joined in the end; not so on a CPU."""
+    if device.type != "cuda":
+        yield lambda number: contextlib.nullcontext()
+        return
+    here, streams = torch.cuda.current_stream(device), _streams(str(device))[:ABREAST]
+    for stream in streams:
+        stream.wait_stream(here)
+    yield lambda number: torch.cuda.stream(streams[number % ABREAST])
+    for stream in streams:
+        here.wait_stream(stream)
+
+
 @functools.cache
 def _streams(device: str) -> list[Any]:
     return [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
@@ -290,15 +307,23 @@ def _fused(session: TorchSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def capturing(graph: Any) -> Iterator[None]:
-    # Other threads load batches and write checkpoints meanwhile.
-    graph.capture_begin(capture_error_mode="thread_local")
+    """Capture what is done on the current stream, with a scratch pad of its own for products of matrices.
+
+    Else cuBLAS would give all that is captured on one stream the same one, and what is captured may run side by side.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
     try:
-        yield
-    except Exception:
-        with contextlib.suppress(RuntimeError):
-            graph.capture_end()
-        raise
-    graph.capture_end()
+        # Other threads load batches and write checkpoints meanwhile.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any]) -> None:

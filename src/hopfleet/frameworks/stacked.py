@@ -33,10 +33,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
-from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator
+from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator, side_by_side
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
 from hopfleet.frameworks.torch import TorchSession
+
+ALIGNED = 32
+"""Each parameter begins at a multiple of so many places: products of matrices are slow where it does not."""
 
 Table = Any
 """A tensor with a row for each member."""
@@ -289,10 +292,11 @@ class Stack:
             start = self._width
             for parameter in group["params"]:
                 self._names.append(names[id(parameter)])
-                self._columns.append(slice(self._width, self._width + parameter.numel()))
+                first_column = self._width
+                self._columns.append(slice(first_column, first_column + parameter.numel()))
             self._groups.append((slice(start, self._width), {}))
         self._shapes = [tuple(parameter.shape) for parameter in self._members(0)]
-        self.weights = torch.stack([torch.cat([p.detach().reshape(-1) for p in self._members(i)]) for i in self._rows])
+        self.weights = torch.stack([self._in_columns([p.detach() for p in self._members(i)]) for i in self._rows])
         self._parameters = self._views(self.weights)
         for row in self._rows:
             for parameter, columns, shape in zip(self._members(row), self._columns, self._shapes, strict=True):
@@ -317,7 +321,11 @@ class Stack:
 
     @property
     def _width(self) -> int:
-        return self._columns[-1].stop if self._columns else 0
+        return -(-self._columns[-1].stop // ALIGNED) * ALIGNED if self._columns else 0
+
+    @property
+    def _count(self) -> tuple[int]:
+        return (len(self.sessions),)
 
     @property
     def _rows(self) -> range:
@@ -331,6 +339,16 @@ class Stack:
         rows = len(self.sessions)
         places = zip(self._names, self._columns, self._shapes, strict=True)
         return {f"model.{name}": table[:, columns].view(rows, *shape) for name, columns, shape in places}
+
+    def _in_columns(self, values: Sequence[Table], rows: tuple[int, ...] = ()) -> Table:
+        """Values for each parameter, of one member or of all, as they lie in the table: with zeros in the gaps."""
+        pieces: list[Table] = []
+        ends = [*(columns.start for columns in self._columns[1:]), self._width]
+        for value, columns, end in zip(values, self._columns, ends, strict=True):
+            pieces.append(value.reshape(*rows, -1))
+            if columns.stop < end:
+                pieces.append(value.new_zeros(*rows, end - columns.stop))
+        return torch.cat(pieces, dim=-1)
 
     # ------------------------------------------------------------------------------------- what is handed in
 
@@ -423,18 +441,20 @@ class Stack:
         columns, largest = self._groups[index][0], state.get("max_exp_avg_sq")
         # On CUDA, counts must be of this type.
         steps = self.steps.float() if self.weights.is_cuda else self.steps
-        for row, numbers in enumerate(self._numbers):
-            update(
-                [self.weights[row, columns]],
-                [grads[row]],
-                [state["exp_avg"][row]],
-                [state["exp_avg_sq"][row]],
-                [] if largest is None else [largest[row]],
-                [steps[row]],
-                **{name: numbers[index][name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
-                amsgrad=largest is not None,
-                maximize=False,
-            )
+        with side_by_side(self.weights.device) as on_lane:
+            for row, numbers in enumerate(self._numbers):
+                with on_lane(row):
+                    update(
+                        [self.weights[row, columns]],
+                        [grads[row]],
+                        [state["exp_avg"][row]],
+                        [state["exp_avg_sq"][row]],
+                        [] if largest is None else [largest[row]],
+                        [steps[row]],
+                        **{name: numbers[index][name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
+                        amsgrad=largest is not None,
+                        maximize=False,
+                    )
 
     def tables(self) -> list[Table]:
         """All that a step changes."""
@@ -457,8 +477,7 @@ class Stack:
     def gradients(self, batch: Batch) -> tuple[Table, Table]:
         """The gradients and losses of all members."""
         grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
-        rows = len(self.sessions)
-        return torch.cat([grads[f"model.{name}"].reshape(rows, -1) for name in self._names], dim=1), losses.detach()
+        return self._in_columns([grads[f"model.{name}"] for name in self._names], self._count), losses.detach()
 
     def _run(self, batch: Batch) -> tuple[Table, Table]:
         """The same, by a program if there can be one."""
@@ -522,8 +541,7 @@ class Stack:
             rest = iter(values)
             mine, others, scalars, some = ({name: next(rest) for name in part} for part in names)
             grads, losses = self._grads(mine, others, scalars, some)
-            rows = len(self.sessions)
-            return torch.cat([grads[f"model.{name}"].reshape(rows, -1) for name in self._names], dim=1), losses.detach()
+            return self._in_columns([grads[f"model.{name}"] for name in self._names], self._count), losses.detach()
 
         device = self.weights.device
         streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
@@ -558,7 +576,7 @@ class Stack:
             module.eval()
         mine = self._members(0)
         loss = session.task.loss(session.model, dict(batch))
-        alone = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, mine)])
+        alone = self._in_columns(torch.autograd.grad(loss, mine))
         for buffer, value in zip(session.model.buffers(), kept, strict=True):
             buffer.copy_(value)
         others = {name: value.clone() for name, value in self._frozen.items()}
