@@ -208,8 +208,7 @@ class Eager(Flotilla):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Called when members have taken their first step, so that a quicker way may be found for them."""
-        on_cpu = self.sessions[0].device.type == "cpu"
-        able = [m.session for m in members if on_cpu and isinstance(m.work, Steps) and admits(m.session)]
+        able = [member.session for member in members if isinstance(member.work, Steps) and admits(member.session)]
         self._joint = Joint(able) if len(able) > 1 else None
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
