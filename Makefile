@@ -31,8 +31,12 @@ test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
 PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
 PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py,src/hopfleet/wishes.py
 
+# Whole simulated experiments cover nothing that others do not, and watching them takes longer than running them.
+SUITES := tests/search/test_search_suite.py tests/scheduler/test_whole_experiments.py
+
 pure-tests: $(VENV)/.dev
-	$(BIN)/coverage run -m pytest $(PURE_TESTS)
+	$(BIN)/coverage run --include='$(PURE_FILES)' -m pytest $(PURE_TESTS) $(addprefix --ignore=,$(SUITES))
+	$(BIN)/python -m pytest $(SUITES)
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 --include='$(PURE_FILES)'
 
 LONG_TESTS := $(addprefix tests/test_,benchmarks.py docs.py notebook.py preview.py replay.py resume.py verify.py wheel.py)
