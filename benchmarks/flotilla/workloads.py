@@ -43,6 +43,8 @@ class Workload:
     widths: Callable[[Config], tuple[int, ...]]
     #: Rows to train on and to evaluate, of a tiny size if so wanted.
     data: Callable[[bool], tuple[Arrays, Arrays]]
+    #: Parts of the data, for us: a model is saved for others, or parted with, no more often than after each.
+    partitions: int | None = None
     #: Makes a batch of arrays fit for the model.
     transform: Callable[[Arrays, Any], Arrays] | None = None
 
@@ -180,6 +182,7 @@ WORKLOADS = {
         32,
         lambda config: (64, config["w"], 10),
         digits,
+        partitions=1,
     ),
     "large": Workload(
         "8 perceptrons 1024-1000-500-2, 2 epochs of 4,608 rows in batches of 256",
@@ -188,6 +191,7 @@ WORKLOADS = {
         256,
         lambda config: (1024, 1000, 500, 2),
         wide,
+        partitions=2,
     ),
     "preprocessing": Workload(
         "16 perceptrons on spectra, which take four times as long to make as to train on, 2 epochs in batches of 64",
@@ -196,7 +200,8 @@ WORKLOADS = {
         64,
         lambda config: (WINDOW // 4, 128, TONES),
         sounds,
-        spectrum,
+        partitions=2,
+        transform=spectrum,
     ),
 }
 
