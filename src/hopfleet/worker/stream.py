@@ -16,7 +16,10 @@ from hopfleet.frameworks.base import Batch, Session, Task
 Prepare = Callable[[Batch, Mapping[str, str]], Batch]
 
 VALID_BATCH = 256
-"""Rows evaluated at once. Means are exact over rows, so this is a matter of speed alone."""
+"""Rows evaluated at once, at least. Means are exact over rows, so this is a matter of speed alone."""
+
+VALID_BYTES = 1 << 18
+"""Small rows are evaluated more at once, up to so many bytes."""
 
 
 ROOM = 0.25
@@ -90,6 +93,11 @@ class Stream:
         if self._resident is not None:
             return self._session.pick(self._resident, self._order, self._batch_size, self.rows)
         return prefetch(self._session.prepare(batch, self._dtypes) for batch in self._batches)
+
+
+def valid_batch(dataset: Dataset) -> int:
+    """How many rows of a data set are evaluated at once."""
+    return max(VALID_BATCH, VALID_BYTES * dataset.rows // max(1, dataset.size))
 
 
 def _dtypes(dataset: Dataset) -> dict[str, str]:

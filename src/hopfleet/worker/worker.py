@@ -42,7 +42,7 @@ from hopfleet.store.versions import Versions
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
-from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
+from hopfleet.worker.stream import Residence, Stream, valid_batch
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work."""
@@ -295,7 +295,8 @@ class Worker:
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
-        one = _First(1, self._valid_stream(session, 0), VALID_BATCH)
+        assert self._job.valid is not None
+        one = _First(1, self._valid_stream(session, 0), valid_batch(self._job.valid))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
@@ -443,7 +444,7 @@ class Worker:
             task=self._job.task,
             session=session,
             residence=self._residence,
-            batch_size=VALID_BATCH,
+            batch_size=valid_batch(self._job.valid),
         )
 
     @contextlib.contextmanager
