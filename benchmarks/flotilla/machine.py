@@ -314,12 +314,18 @@ def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcom
     """Everybody on one workload, one after the other."""
     import numpy as np
 
-    from benchmarks.flotilla.workloads import WORKLOADS
+    from benchmarks.flotilla.workloads import WORKLOADS, cost_of_transform
 
     found: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="hopfleet-bench-") as place:
         folder = Path(place)
-        for role, arrays in zip(("train", "valid"), WORKLOADS[name].data(quick), strict=True):
+        train, valid = WORKLOADS[name].data(quick)
+        if WORKLOADS[name].transform is not None:
+            times = cost_of_transform(WORKLOADS[name], train)
+            print(
+                f"{name:13} a batch takes {times:.1f} times as long to make as to train on", file=sys.stderr, flush=True
+            )
+        for role, arrays in (("train", train), ("valid", valid)):
             (folder / role).mkdir()
             for key, array in arrays.items():
                 np.save(folder / role / f"{key}.npy", array)
@@ -329,10 +335,14 @@ def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcom
                 limit = found[REUSED].seconds
             one = found[contender] = measured(name, contender, folder, quick, limit)
             best = max(one.accuracies, default=0.0)
-            times = f"{one.seconds:6.1f} s ({one.busy:.1f} s of processors)"
-            says = one.trouble or f"{times}, {megabytes(one.peak)}, best accuracy {best:.4f}"
-            print(f"{name:13} {contender:10} {says}", file=sys.stderr, flush=True)
+            took = f"{one.seconds:6.1f} s ({one.busy:.1f} s of processors)"
+            says = one.trouble or f"{took}, {megabytes(one.peak)}, best accuracy {best:.4f}"
+            _say(name, f"{contender:10} {says}")
     return found
+
+
+def _say(name: str, text: str) -> None:
+    print(f"{name:13} {text}", file=sys.stderr, flush=True)
 
 
 def rows_of(name: str, found: Mapping[str, Outcome]) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -141,7 +142,7 @@ def wide(quick: bool) -> tuple[Arrays, Arrays]:
     return _parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
 
 
-TONES, SAMPLES, WINDOW = 8, 2048, 256
+TONES, SAMPLES, WINDOW, STRIDE = 8, 2048, 256, 76
 
 
 def sounds(quick: bool) -> tuple[Arrays, Arrays]:
@@ -160,7 +161,7 @@ def spectrum(batch: Arrays, rng: Any) -> Arrays:
     sound = batch["x"]
     if rng is not None:
         sound = np.roll(sound, int(rng.integers(SAMPLES)), axis=1)
-    pieces = np.lib.stride_tricks.sliding_window_view(sound, WINDOW, axis=1)[:, :: WINDOW // 4]
+    pieces = np.lib.stride_tricks.sliding_window_view(sound, WINDOW, axis=1)[:, ::STRIDE]
     loud = np.abs(np.fft.rfft(pieces * np.hanning(WINDOW).astype(np.float32), axis=2))
     loud = np.log1p(loud[:, :, : WINDOW // 4]).mean(axis=1)
     return {"x": loud.astype(np.float32), "y": batch["y"]}
@@ -208,3 +209,29 @@ WORKLOADS = {
 
 def workload(name: str, quick: bool) -> Workload:
     return WORKLOADS[name].tiny if quick else WORKLOADS[name]
+
+
+def cost_of_transform(workload: Workload, arrays: Arrays) -> float:
+    """How long a batch takes to be made, as a multiple of a step with it, in processor time."""
+    assert workload.transform is not None
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    raw = {key: array[: workload.batch_size] for key, array in arrays.items()}
+    model, optimizer = workload.build(workload.configs[0])
+
+    def step() -> None:
+        error = loss(model, batch)
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+
+    batch = {key: torch.as_tensor(value) for key, value in workload.transform(raw, rng).items()}
+    return _seconds(lambda: workload.transform(raw, rng), 20) / _seconds(step, 100)  # type: ignore[misc]
+
+
+def _seconds(work: Callable[[], object], times: int) -> float:
+    work()
+    began = time.thread_time()
+    for _ in range(times):
+        work()
+    return (time.thread_time() - began) / times

@@ -89,6 +89,16 @@ class Joint:
 
     def step(self) -> bool:
         """Make an update. If that cannot be done with the bits of each alone, let each do its own; then it is False."""
+        done = self._step()
+        self.forget_gradients()
+        return done
+
+    def forget_gradients(self) -> None:
+        """What optimizers do before each step."""
+        for weight in self._weights:
+            weight.grad = None
+
+    def _step(self) -> bool:
         grads = [weight.grad for weight in self._weights]
         whole = all(grad is not None and not grad.is_sparse for grad in grads)
         if whole and self._proven:
