@@ -204,8 +204,10 @@ def compete(name: str, contender: str, folder: Path, quick: bool) -> None:
         found = with_ray(workload, folder, contender == REUSED)
     else:
         found = with_hopfleet(workload, folder, contender)
-    done = time.monotonic()
-    (folder / f"{contender}.json").write_text(json.dumps({"done": done, "accuracies": found}))
+    said: dict[str, Any] = {"done": time.monotonic(), "accuracies": found}
+    if contender == PLAIN and workload.transform is not None:
+        said["cost"] = workloads.cost_of_transform(workload, load(folder)[0])
+    (folder / f"{contender}.json").write_text(json.dumps(said))
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring
@@ -219,6 +221,8 @@ class Outcome:
     busy: float
     accuracies: Sequence[float]
     trouble: str = ""
+    #: How long a batch takes to be made, as a multiple of a step, if somebody has found out.
+    cost: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -307,25 +311,19 @@ def measured(name: str, contender: str, folder: Path, quick: bool, limit: float)
     if trouble:
         return Outcome(0.0, 0.0, 0.0, [], trouble)
     said = json.loads((folder / f"{contender}.json").read_text())
-    return Outcome(said["done"] - began, watch.peak, watch.busy, said["accuracies"])
+    return Outcome(said["done"] - began, watch.peak, watch.busy, said["accuracies"], cost=said.get("cost"))
 
 
 def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcome]:
     """Everybody on one workload, one after the other."""
     import numpy as np
 
-    from benchmarks.flotilla.workloads import WORKLOADS, cost_of_transform
+    from benchmarks.flotilla.workloads import WORKLOADS
 
     found: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="hopfleet-bench-") as place:
         folder = Path(place)
-        train, valid = WORKLOADS[name].data(quick)
-        if WORKLOADS[name].transform is not None:
-            times = cost_of_transform(WORKLOADS[name], train)
-            print(
-                f"{name:13} a batch takes {times:.1f} times as long to make as to train on", file=sys.stderr, flush=True
-            )
-        for role, arrays in (("train", train), ("valid", valid)):
+        for role, arrays in zip(("train", "valid"), WORKLOADS[name].data(quick), strict=True):
             (folder / role).mkdir()
             for key, array in arrays.items():
                 np.save(folder / role / f"{key}.npy", array)
@@ -376,6 +374,8 @@ def rows_of(name: str, found: Mapping[str, Outcome]) -> Iterator[Row]:
             ratio = there[PLAIN].seconds / one.seconds
             other = f"{there[PLAIN].seconds:.1f} s: a plain loop in two processes"
             yield Row(name, f"{mode}: {what}", ours, other, ratio, *_judged(ratio, bar, "≥ {}"))
+    for cost in [one.cost for one in there.values() if one.cost is not None]:
+        yield Row(name, "making a batch, in processor time", f"{cost:.1f}", "1: a step with it")
     accuracies = [max(one.accuracies) for one in there.values()]
     if accuracies:
         same = max(accuracies) - min(accuracies) <= TOLERANCE
