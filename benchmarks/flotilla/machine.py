@@ -184,6 +184,7 @@ def with_hopfleet(workload: Any, folder: Path, fuse: str) -> list[float]:
         metric="accuracy",
         mode="max",
         batch_size=workload.batch_size,
+        partitions=workload.partitions,
         workers=WORKERS,
         fuse=fuse,
         folder=folder / f"hopfleet-{fuse}",
@@ -203,8 +204,10 @@ def compete(name: str, contender: str, folder: Path, quick: bool) -> None:
         found = with_ray(workload, folder, contender == REUSED)
     else:
         found = with_hopfleet(workload, folder, contender)
-    done = time.monotonic()
-    (folder / f"{contender}.json").write_text(json.dumps({"done": done, "accuracies": found}))
+    said: dict[str, Any] = {"done": time.monotonic(), "accuracies": found}
+    if contender == PLAIN and workload.transform is not None:
+        said["cost"] = workloads.cost_of_transform(workload, load(folder)[0])
+    (folder / f"{contender}.json").write_text(json.dumps(said))
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring
@@ -214,21 +217,26 @@ def compete(name: str, contender: str, folder: Path, quick: bool) -> None:
 class Outcome:
     seconds: float
     peak: float
+    #: Seconds that all its processes have had a processor, about.
+    busy: float
     accuracies: Sequence[float]
     trouble: str = ""
+    #: How long a batch takes to be made, as a multiple of a step, if somebody has found out.
+    cost: float | None = None
 
     @property
     def ok(self) -> bool:
         return not self.trouble
 
 
-class Memory:
+class Watch:
     """Looks at all processes below one, from beside, until told to end."""
 
     def __init__(self, root: int) -> None:
         self.peak = 0.0
         #: Everybody that was ever there. Daemons may leave their parents.
         self.family = {root}
+        self._busy: dict[int, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -242,20 +250,29 @@ class Memory:
             self.look()
 
     def look(self) -> None:
-        parents = dict(_parents())
+        there = dict(_processes())
         grown = True
         while grown:
-            new = {pid for pid, parent in parents.items() if parent in self.family} - self.family
+            new = {pid for pid, (parent, _) in there.items() if parent in self.family} - self.family
             self.family |= new
             grown = bool(new)
-        self.peak = max(self.peak, sum(map(_pss, self.family & parents.keys())))
+        self.peak = max(self.peak, sum(map(_pss, self.family & there.keys())))
+        self._busy |= {pid: there[pid][1] for pid in self.family & there.keys()}
+
+    @property
+    def busy(self) -> float:
+        """Seconds of processor time that was seen."""
+        return sum(self._busy.values())
 
 
-def _parents() -> Iterator[tuple[int, int]]:
+def _processes() -> Iterator[tuple[int, tuple[int, float]]]:
+    """All processes: each one's parent, and how long it has had a processor."""
+    tick = os.sysconf("SC_CLK_TCK")
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
             with contextlib.suppress(OSError):
-                yield int(place.name), int((place / "stat").read_text().rpartition(")")[2].split()[1])
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                yield int(place.name), (int(fields[1]), (int(fields[11]) + int(fields[12])) / tick)
 
 
 def _pss(pid: int) -> float:
@@ -278,7 +295,7 @@ def measured(name: str, contender: str, folder: Path, quick: bool, limit: float)
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=output, stderr=output)
-    memory = Memory(process.pid)
+    watch = Watch(process.pid)
     trouble = ""
     try:
         if process.wait(limit):
@@ -286,15 +303,15 @@ def measured(name: str, contender: str, folder: Path, quick: bool, limit: float)
     except subprocess.TimeoutExpired:
         trouble = f"not done after {limit:.0f} s"
     finally:
-        memory.end()
-        for pid in memory.family & dict(_parents()).keys():
+        watch.end()
+        for pid in watch.family & dict(_processes()).keys():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
     if trouble:
-        return Outcome(0.0, 0.0, [], trouble)
+        return Outcome(0.0, 0.0, 0.0, [], trouble)
     said = json.loads((folder / f"{contender}.json").read_text())
-    return Outcome(said["done"] - began, memory.peak, said["accuracies"])
+    return Outcome(said["done"] - began, watch.peak, watch.busy, said["accuracies"], cost=said.get("cost"))
 
 
 def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcome]:
@@ -316,9 +333,14 @@ def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcom
                 limit = found[REUSED].seconds
             one = found[contender] = measured(name, contender, folder, quick, limit)
             best = max(one.accuracies, default=0.0)
-            says = one.trouble or f"{one.seconds:6.1f} s, {megabytes(one.peak)}, best accuracy {best:.4f}"
-            print(f"{name:13} {contender:10} {says}", file=sys.stderr, flush=True)
+            took = f"{one.seconds:6.1f} s ({one.busy:.1f} s of processors)"
+            says = one.trouble or f"{took}, {megabytes(one.peak)}, best accuracy {best:.4f}"
+            _say(name, f"{contender:10} {says}")
     return found
+
+
+def _say(name: str, text: str) -> None:
+    print(f"{name:13} {text}", file=sys.stderr, flush=True)
 
 
 def rows_of(name: str, found: Mapping[str, Outcome]) -> Iterator[Row]:
@@ -352,6 +374,8 @@ def rows_of(name: str, found: Mapping[str, Outcome]) -> Iterator[Row]:
             ratio = there[PLAIN].seconds / one.seconds
             other = f"{there[PLAIN].seconds:.1f} s: a plain loop in two processes"
             yield Row(name, f"{mode}: {what}", ours, other, ratio, *_judged(ratio, bar, "≥ {}"))
+    for cost in [one.cost for one in there.values() if one.cost is not None]:
+        yield Row(name, "making a batch, in processor time", f"{cost:.1f}", "1: a step with it")
     accuracies = [max(one.accuracies) for one in there.values()]
     if accuracies:
         same = max(accuracies) - min(accuracies) <= TOLERANCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,8 @@ class Workload:
     widths: Callable[[Config], tuple[int, ...]]
     #: Rows to train on and to evaluate, of a tiny size if so wanted.
     data: Callable[[bool], tuple[Arrays, Arrays]]
+    #: Parts of the data, for us: a model is saved for others, or parted with, no more often than after each.
+    partitions: int | None = None
     #: Makes a batch of arrays fit for the model.
     transform: Callable[[Arrays, Any], Arrays] | None = None
 
@@ -139,7 +142,7 @@ def wide(quick: bool) -> tuple[Arrays, Arrays]:
     return _parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
 
 
-TONES, SAMPLES, WINDOW = 8, 2048, 256
+TONES, SAMPLES, WINDOW, STRIDE = 8, 2048, 256, 76
 
 
 def sounds(quick: bool) -> tuple[Arrays, Arrays]:
@@ -158,7 +161,7 @@ def spectrum(batch: Arrays, rng: Any) -> Arrays:
     sound = batch["x"]
     if rng is not None:
         sound = np.roll(sound, int(rng.integers(SAMPLES)), axis=1)
-    pieces = np.lib.stride_tricks.sliding_window_view(sound, WINDOW, axis=1)[:, :: WINDOW // 4]
+    pieces = np.lib.stride_tricks.sliding_window_view(sound, WINDOW, axis=1)[:, ::STRIDE]
     loud = np.abs(np.fft.rfft(pieces * np.hanning(WINDOW).astype(np.float32), axis=2))
     loud = np.log1p(loud[:, :, : WINDOW // 4]).mean(axis=1)
     return {"x": loud.astype(np.float32), "y": batch["y"]}
@@ -180,6 +183,7 @@ WORKLOADS = {
         32,
         lambda config: (64, config["w"], 10),
         digits,
+        partitions=1,
     ),
     "large": Workload(
         "8 perceptrons 1024-1000-500-2, 2 epochs of 4,608 rows in batches of 256",
@@ -188,6 +192,7 @@ WORKLOADS = {
         256,
         lambda config: (1024, 1000, 500, 2),
         wide,
+        partitions=2,
     ),
     "preprocessing": Workload(
         "16 perceptrons on spectra, which take four times as long to make as to train on, 2 epochs in batches of 64",
@@ -196,10 +201,37 @@ WORKLOADS = {
         64,
         lambda config: (WINDOW // 4, 128, TONES),
         sounds,
-        spectrum,
+        partitions=2,
+        transform=spectrum,
     ),
 }
 
 
 def workload(name: str, quick: bool) -> Workload:
     return WORKLOADS[name].tiny if quick else WORKLOADS[name]
+
+
+def cost_of_transform(workload: Workload, arrays: Arrays) -> float:
+    """How long a batch takes to be made, as a multiple of a step with it, in processor time."""
+    assert workload.transform is not None
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    raw = {key: array[: workload.batch_size] for key, array in arrays.items()}
+    model, optimizer = workload.build(workload.configs[0])
+
+    def step() -> None:
+        error = loss(model, batch)
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+
+    batch = {key: torch.as_tensor(value) for key, value in workload.transform(raw, rng).items()}
+    return _seconds(lambda: workload.transform(raw, rng), 20) / _seconds(step, 100)  # type: ignore[misc]
+
+
+def _seconds(work: Callable[[], object], times: int) -> float:
+    work()
+    began = time.thread_time()
+    for _ in range(times):
+        work()
+    return (time.thread_time() - began) / times

@@ -25,7 +25,7 @@ from hopfleet.data.manifest import FILE, partition_name
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.frameworks.torch import TorchSession
-from hopfleet.worker.stream import VALID_BATCH, Stream
+from hopfleet.worker.stream import Stream, valid_batch
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -116,7 +116,7 @@ class Site:
         """Metrics over some partitions of the validation data."""
         found = []
         for partition in partitions:
-            stream = Stream(valid, partition, session=session, batch_size=VALID_BATCH)
+            stream = Stream(valid, partition, session=session, batch_size=valid_batch(valid))
             seed = derive(self.workload.seed, "evaluate", epoch, partition)
             found.append(session.evaluate(stream, seed=seed))
         return add(found)

@@ -343,3 +343,10 @@ def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
         assert backend._due == []  # it had done something
         wait_for(backend, WorkerJoined)
     assert [len(due) for due in pauses] == [0, 1, 1, 1, 1, 1]
+
+
+def test_libraries_are_told_how_many_threads_there_are(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert local._environment(3)["OMP_NUM_THREADS"] == "3"
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert local._environment(3)["OMP_NUM_THREADS"] == "8"

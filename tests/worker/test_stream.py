@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.worker.stream import Residence, Stream
+from hopfleet.worker.stream import Residence, Stream, valid_batch
 
 
 class Task(hop.TorchTask):
@@ -65,3 +65,10 @@ def test_what_is_kept_is_prepared_once_and_can_be_given_back(data):
     residence.clear()
     residence.find(data, 0, prepare)
     assert calls == [25, 25]
+
+
+def test_small_rows_are_evaluated_many_at_once(tmp_path):
+    small = hop.partition({"x": np.zeros((4096, 8), np.float32)}, tmp_path / "small", partitions=2)
+    large = hop.partition({"x": np.zeros((64, 4096), np.float32)}, tmp_path / "large", partitions=2)
+    assert 4096 < valid_batch(small) <= 8192
+    assert valid_batch(large) == 256

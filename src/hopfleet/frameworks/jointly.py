@@ -3,12 +3,12 @@
 An optimizer on the CPU calls a handful of small operations for each of its tensors, and with small models calling them
 takes longer than what they do. Here lists of tensors, those of all members, go through the same operations in the same
 order, so every member has the bits that its own optimizer gives it. That is not taken on trust: the first update of
-every unit is made both ways and compared.
+every kind of member is made both ways and compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,10 @@ SPECIAL = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fu
 """Settings with which an optimizer calls other operations."""
 
 
+_PROVEN: set[Hashable] = set()
+"""Kinds of members whose updates have come out the same both ways."""
+
+
 class Part(NamedTuple):
     """A group of weights of one optimizer, and where they are in the lists of all weights."""
 
@@ -33,7 +37,7 @@ class Part(NamedTuple):
 
 
 def admits(session: TorchSession) -> bool:
-    """Whether the updates of a trial, which has made one in this unit, can be made together with others."""
+    """Whether the updates of a trial, which has made some already, can be made together with others."""
     if session.device.type != "cpu" or not session.habits.plain or session.scaler is not None:
         return False
     if len(session.optimizers) != 1 or type(session.optimizers[0]) not in KINDS:
@@ -55,7 +59,7 @@ def _plain(optimizer: Any, group: Mapping[str, Any]) -> bool:
     states = [optimizer.state.get(parameter) for parameter in group["params"]]
     if not all(states) or len({float(state["step"]) for state in states}) != 1:
         return False
-    return all(p.grad is not None and not p.is_complex() and not p.grad.is_sparse for p in group["params"])
+    return not any(parameter.is_complex() for parameter in group["params"])
 
 
 class Joint:
@@ -81,12 +85,23 @@ class Joint:
                 before = float(states[0]["step"])
                 self._parts.append(Part(group, slice(start, len(self._weights)), before, decoupled))
         self._made = 0
+        self._proven = all(self._kind(part) in _PROVEN for part in self._parts)
 
     def step(self) -> bool:
         """Make an update. If that cannot be done with the bits of each alone, let each do its own; then it is False."""
+        done = self._step()
+        self.forget_gradients()
+        return done
+
+    def forget_gradients(self) -> None:
+        """What optimizers do before each step."""
+        for weight in self._weights:
+            weight.grad = None
+
+    def _step(self) -> bool:
         grads = [weight.grad for weight in self._weights]
-        whole = all(grad is not None for grad in grads)
-        if whole and self._made:
+        whole = all(grad is not None and not grad.is_sparse for grad in grads)
+        if whole and self._proven:
             self._update(grads)
             return True
         self.settle()
@@ -100,6 +115,8 @@ class Joint:
         self._update(grads)
         if all(map(_same, self._copies(), expected)):
             torch._foreach_sub_(self._counts, 1)  # ... until it is settled
+            self._proven = True
+            _PROVEN.update(map(self._kind, self._parts))
             return True
         self._become(expected)
         return False
@@ -141,6 +158,11 @@ class Joint:
         torch._foreach_div_(spread, roots)
         torch._foreach_add_(spread, floors)
         torch._foreach_addcdiv_(self._weights, self._first, spread, sizes)
+
+    def _kind(self, part: Part) -> Hashable:
+        """What must be alike for an update to be made alike."""
+        weights = self._weights[part.place]
+        return (*((w.shape, w.dtype, w.stride()) for w in weights), bool(part.group["weight_decay"]), part.decoupled)
 
     def _each(self) -> None:
         for session in self.sessions:

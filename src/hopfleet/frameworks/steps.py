@@ -83,18 +83,18 @@ class Steps:
         return loss
 
     def all_but_update(self, batch: Batch) -> None:
-        """Train on a batch, but leave the update to somebody else."""
-        self._losses.append(self._backward(batch).reshape(-1))
+        """Train on a batch, but leave the update to somebody else, who leaves no gradients behind."""
+        self._losses.append(self._backward(batch, clear=False).reshape(-1))
         self._rows.append(rows_of(batch))
         self._waiting = 0
 
-    def _backward(self, batch: Batch) -> Any:
-        """Add to the gradients; returns the loss."""
+    def _backward(self, batch: Batch, *, clear: bool = True) -> Any:
+        """Add to the gradients, after those of an earlier update are gone; returns the loss."""
         session, habits = self._session, self._session.habits
         with habits.autocast(session.device):
             loss = session.task.loss(session.callable, batch)
         _check_loss(loss)
-        if not self._waiting:
+        if clear and not self._waiting:
             session.task.optimizer.zero_grad(set_to_none=True)
         share = loss if habits.accumulate == 1 else loss / habits.accumulate
         (share if session.scaler is None else session.scaler.scale(share)).backward()

@@ -190,10 +190,10 @@ class Eager(Flotilla):
 
     def _updated(self, joint: Joint, crew: Sequence[Member]) -> Joint | None:
         """Make the update that these members share; returns who makes the next one."""
+        began = time.perf_counter()
         if len(crew) < len(joint.sessions):
             joint.settle()
             joint = Joint([member.session for member in crew])
-        began = time.perf_counter()
         goes_on = bool(crew) and joint.step()
         spent = time.perf_counter() - began
         for member in crew:
@@ -209,7 +209,9 @@ class Eager(Flotilla):
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Called when members have taken their first step, so that a quicker way may be found for them."""
         able = [member.session for member in members if isinstance(member.work, Steps) and admits(member.session)]
-        self._joint = Joint(able) if len(able) > 1 else None
+        if len(able) > 1:
+            self._joint = Joint(able)
+            self._joint.forget_gradients()
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         total = sum(member.seconds for member in members) or 1.0

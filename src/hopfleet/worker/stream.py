@@ -16,7 +16,10 @@ from hopfleet.worker.feed import Feed, Pace, Portion
 Prepare = Callable[[Batch, Mapping[str, str]], Batch]
 
 VALID_BATCH = 256
-"""Rows evaluated at once. Means are exact over rows, so this is a matter of speed alone."""
+"""Rows evaluated at once, at least. Means are exact over rows, so this is a matter of speed alone."""
+
+VALID_BYTES = 1 << 18
+"""Small rows are evaluated more at once, up to so many bytes."""
 
 
 ROOM = 0.25
@@ -107,6 +110,11 @@ def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
             yield batch
             began = time.perf_counter()
             pace.using.add(began - given)
+
+
+def valid_batch(dataset: Dataset) -> int:
+    """How many rows of a data set are evaluated at once."""
+    return max(VALID_BATCH, VALID_BYTES * dataset.rows // max(1, dataset.size))
 
 
 def _dtypes(dataset: Dataset) -> dict[str, str]:

@@ -45,7 +45,7 @@ from hopfleet.worker.feed import Feed, Portion
 from hopfleet.worker.job import Finding, Job
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
-from hopfleet.worker.stream import VALID_BATCH, Residence, Stream
+from hopfleet.worker.stream import Residence, Stream, valid_batch
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work; more if the device has them to spare."""
@@ -368,12 +368,13 @@ class Worker:
         config = revealed(trial.config, self._values(trial))
         portions = [Portion(job.train, 0, self._batch_size(trial), job.seed, 1)]
         if job.valid is not None:
-            portions.append(Portion(job.valid, 0, VALID_BATCH))
+            portions.append(Portion(job.valid, 0, valid_batch(job.valid)))
         return next(filter(None, (feed.unsteady(portion, config) for portion in portions)), "")
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
-        one = _First(1, self._valid_stream(session, 0), VALID_BATCH)
+        assert self._job.valid is not None
+        one = _First(1, self._valid_stream(session, 0), valid_batch(self._job.valid))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
@@ -561,7 +562,7 @@ class Worker:
             feed=self._feed,
             together=together,
             residence=self._residence,
-            batch_size=VALID_BATCH,
+            batch_size=valid_batch(self._job.valid),
         )
 
     @contextlib.contextmanager
