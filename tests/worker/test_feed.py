@@ -461,9 +461,13 @@ def test_the_same_batches_from_feeders(job, tmp_path, room):
     assert bool(left) == (room > 100)
 
 
-def pids_of_feeders(one: Nursery) -> list[int]:
-    text = subprocess.run(["ps", "-o", "pid=", "--ppid", str(one.pid)], capture_output=True, text=True).stdout
-    return [int(word) for word in text.split()]
+def pids_of_feeders(one: Nursery, count: int = 2) -> list[int]:
+    """Their process ids, when all of them are there."""
+    pids: list[int] = []
+    while len(pids) < count:
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(one.pid)], capture_output=True, text=True)
+        pids = [int(word) for word in listed.stdout.split()]
+    return pids
 
 
 def test_a_feeder_that_dies_is_missed_by_nobody(job, tmp_path):
