@@ -11,6 +11,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import Entangled
 from hopfleet.frameworks.torch import TorchSession
 
 
@@ -59,6 +60,7 @@ HABITS: dict[str, dict[str, Any]] = {
     "clip": {"clip_norm": 0.01},
     "accumulate": {"accumulate": 2},
     "ema": {"ema": 0.9},
+    "deterministic": {"deterministic": True},
     "all": {"precision": "bf16", "clip_norm": 0.5, "accumulate": 3, "ema": 0.5},
 }
 
@@ -171,8 +173,67 @@ def test_a_habit_may_depend_on_the_configuration():
 
 
 @pytest.mark.parametrize(
-    ("habit", "value"), [("precision", "int8"), ("clip_norm", 0), ("accumulate", 0), ("accumulate", 1.5), ("ema", 1.0)]
+    ("habit", "value"),
+    [
+        ("precision", "int8"),
+        ("clip_norm", 0),
+        ("accumulate", 0),
+        ("accumulate", 1.5),
+        ("ema", 1.0),
+        ("deterministic", 1),
+    ],
 )
 def test_bad_habits_are_named(habit, value):
     with pytest.raises(TaskError, match=f"{habit}={value!r}: must be"):
         Task(**{habit: value}).open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+
+
+class Watching(Task):
+    """Notes whether the process is strict while a trial is at work."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.seen = [*getattr(self, "seen", []), torch.are_deterministic_algorithms_enabled()]
+        return super().loss(model, batch)
+
+
+def test_deterministic_while_a_trial_is_at_work_and_not_longer() -> None:
+    for wanted in (False, True):
+        task = Watching(deterministic=wanted)
+        one, *others = several(task)
+        one.train(Batches(), last=False)
+        one.evaluate(Batches(), seed=0)
+        task.flotilla(others).train(Batches(), last=[False, False])
+        assert set(task.seen) == {wanted}
+        assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        one.train(Batches(), last=False)
+        assert torch.are_deterministic_algorithms_enabled()  # as it was
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_has_no_deterministic_algorithm_raises() -> None:
+    class Lost(Task):
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            torch.nn.functional.max_unpool1d(torch.ones(1, 1, 2), torch.tensor([[[0, 2]]]), 2)
+            return super().loss(model, batch)
+
+    for wanted in (False, True):
+        (one,) = several(Lost(deterministic=wanted), 1)
+        if wanted:
+            with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+                one.train(Batches(), last=False)
+        else:
+            one.train(Batches(), last=False)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_strict_do_not_sail_with_others() -> None:
+    class Mixed(Task):
+        @property
+        def deterministic(self) -> bool:  # type: ignore[override]
+            return bool(self.config["lr"] > 0.015)
+
+    with pytest.raises(Entangled, match="some are deterministic"):
+        Mixed().flotilla(several(Mixed(), 2))

@@ -118,7 +118,10 @@ def test_what_is_put_in_comes_out(tmp_path):
         "empty": np.empty((0, 3), "uint8"),
         "texts": ["a", "üb", ""],
         "rows": [np.arange(2), np.arange(5, dtype="int8")],
-        "tensor": torch.arange(3),
+        "bytes": [b"a", b"", bytes(200)],
+        "words": np.array(["one", "three"]),
+        "flags": np.array([True, False]),
+        "scalar": np.array(2.5),
     }
     assert larder.get("u", 3) is None and not larder.has("u", 3)
     assert larder.put("u", 3, batch) > 12 * 8 * 3
@@ -126,11 +129,11 @@ def test_what_is_put_in_comes_out(tmp_path):
     for _ in range(2):
         found = larder.get("u", 3)
         assert found is not None and list(found) == list(batch)
-        for name in ("plain", "turned", "backwards", "empty"):
+        for name in ("plain", "turned", "backwards", "empty", "words", "flags", "scalar"):
             assert np.array_equal(found[name], batch[name]) and found[name].dtype == batch[name].dtype
-        assert found["texts"] == batch["texts"]
+            assert found[name].shape == batch[name].shape
+        assert found["texts"] == batch["texts"] and found["bytes"] == batch["bytes"]
         assert all(np.array_equal(*pair) for pair in zip(found["rows"], batch["rows"], strict=True))
-        assert torch.equal(found["tensor"], batch["tensor"])
         assert found["plain"].ctypes.data % 64 == 0
         found["plain"][:] = 0  # one's own: the next one must not see it
     larder.drop("u", 3)
@@ -141,7 +144,8 @@ def test_what_is_put_in_comes_out(tmp_path):
 
 def test_what_cannot_travel_is_not_kept(tmp_path):
     larder = Larder(tmp_path, 10**6)
-    assert larder.put("u", 0, {"x": lambda: None}) == 0
+    for strange in (None, 1.5, torch.zeros(3), np.array([None]), np.ma.masked_array([1]), [{}]):
+        assert larder.put("u", 0, {"x": strange}) == 0
     assert [path.name for path in tmp_path.iterdir()] == []
     (tmp_path / "file").write_text("")
     nowhere = Larder(tmp_path / "file", 10)
@@ -457,9 +461,13 @@ def test_the_same_batches_from_feeders(job, tmp_path, room):
     assert bool(left) == (room > 100)
 
 
-def pids_of_feeders(one: Nursery) -> list[int]:
-    text = subprocess.run(["ps", "-o", "pid=", "--ppid", str(one.pid)], capture_output=True, text=True).stdout
-    return [int(word) for word in text.split()]
+def pids_of_feeders(one: Nursery, count: int = 2) -> list[int]:
+    """Their process ids, when all of them are there."""
+    pids: list[int] = []
+    while len(pids) < count:
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(one.pid)], capture_output=True, text=True)
+        pids = [int(word) for word in listed.stdout.split()]
+    return pids
 
 
 def test_a_feeder_that_dies_is_missed_by_nobody(job, tmp_path):

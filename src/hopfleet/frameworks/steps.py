@@ -33,6 +33,7 @@ class Habits:
     channels_last: bool
     compile: bool
     ema: float | None
+    deterministic: bool
 
     @classmethod
     def of(cls, task: Any) -> Habits:
@@ -45,6 +46,8 @@ class Habits:
             raise TaskError(f"accumulate={habits.accumulate!r}: must be a whole number of batches, 1 or more")
         if habits.ema is not None and not 0 < habits.ema < 1:
             raise TaskError(f"ema={habits.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
+        if not isinstance(habits.deterministic, bool):
+            raise TaskError(f"deterministic={habits.deterministic!r}: must be True or False")
         return habits
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ import numpy as np
 
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import CheckpointError, MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches, Flotilla, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Session, Task, TrackedConfig
 from hopfleet.frameworks.tree import Arrays, flatten, unflatten
 
 try:
@@ -53,6 +54,8 @@ class TorchTask(Task):
     compile: bool = False
     #: Evaluate, and in the end hand out, a moving average of the weights, of which each update keeps this share.
     ema: float | None = None
+    #: Use algorithms only that give the same bits each time; what has none raises. This may be slower.
+    deterministic: bool = False
 
     optimizer: Any = None
     lr_scheduler: Any = None
@@ -105,6 +108,8 @@ class TorchTask(Task):
         return "" if type(self).train is TorchTask.train else "it owns its training loop (it overrides train)"
 
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
+        if len({session.habits.deterministic for session in sessions}) > 1:
+            raise Entangled("some are deterministic and others are not; that is a matter of the whole process")
         if fast:
             from hopfleet.frameworks.stacked import Stacked
 
@@ -398,6 +403,8 @@ class TorchSession(Session):
     def _adopt_habits(self) -> None:
         self.task.config = self.config
         self.habits = habits = Habits.of(self.task)
+        if habits.deterministic and self.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is refused
         if habits.channels_last:
             self.model.to(memory_format=torch.channels_last)
         if habits.precision == "fp16" and self.scaler is None:
@@ -445,6 +452,11 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     before = randomness.current(session.device) if session.guest else None
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    habits: Habits | None = getattr(session, "habits", None)  # a model that is being built has none yet
+    strict = habits is not None and habits.deterministic and not torch.are_deterministic_algorithms_enabled()
+    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    if strict:
+        torch.use_deterministic_algorithms(True)
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:
@@ -456,6 +468,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
             randomness.put(before, session.device)
         torch.set_num_threads(threads)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+        if strict:
+            torch.use_deterministic_algorithms(False, warn_only=lenient)
 
 
 def _parts(built: Any) -> tuple[Any, list[Any], list[Any], Any]:

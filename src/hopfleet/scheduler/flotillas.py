@@ -4,6 +4,10 @@ A policy chooses one unit for one worker. Others fit it if they owe the same par
 of the same size, and have their model at hand; together they read, transform and move every batch once. A flotilla is
 made anew for each unit, so nobody waits for anybody: those that ran together are ready together, and mostly go on
 together.
+
+Slow and quick ones may go together. Where members step in turn the worker is busy all the time; where they step side by
+side the slowest sets the pace, and it would take no less without the others, who would have to come after it. What they
+may not do is to take more than their worker's share while another one is idle.
 """
 
 from __future__ import annotations

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import mmap
 import os
-import pickle
 import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from hopfleet.frameworks.base import Batch
 
@@ -25,10 +28,7 @@ _LENGTH = struct.Struct("<q")
 
 
 class Larder:
-    """A folder of batches, of which all users together keep about ``room`` bytes.
-
-    The folder must be one that nobody else can write to: what is found there is unpickled.
-    """
+    """A folder of batches, of which all users together keep about ``room`` bytes."""
 
     def __init__(self, folder: Path, room: int) -> None:
         self._folder = folder
@@ -105,29 +105,52 @@ def _alive(pid: int) -> bool:
 
 
 def _packed(batch: Batch) -> Iterator[bytes | memoryview]:
-    """A batch as a file: lengths, everything but the arrays, then each array where it can be used in place."""
-    buffers: list[pickle.PickleBuffer] = []
-    rest = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
-    views = [buffer.raw() for buffer in buffers]
-    lengths = [len(views), len(rest), *(view.nbytes for view in views)]
-    head = b"".join(map(_LENGTH.pack, lengths)) + rest
-    yield head
-    position = len(head)
-    for view in views:
+    """A batch as a file: the length of its description, that, then each array where it can be used in place."""
+    pieces: list[memoryview] = []
+    described = {name: _described(value, pieces) for name, value in batch.items()}
+    text = json.dumps([described, [piece.nbytes for piece in pieces]]).encode()
+    yield _LENGTH.pack(len(text)) + text
+    position = _LENGTH.size + len(text)
+    for piece in pieces:
         yield bytes(-position % ALIGNMENT)
-        yield view
-        position += -position % ALIGNMENT + view.nbytes
+        yield piece
+        position += -position % ALIGNMENT + piece.nbytes
+
+
+def _described(value: Any, pieces: list[memoryview]) -> Any:
+    """What JSON can hold of a value; the rest becomes ``pieces``. Raises TypeError for what is not of a data set."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [_described(each, pieces) for each in value]
+    if isinstance(value, bytes):
+        pieces.append(memoryview(value))
+        return {}
+    if type(value) is not np.ndarray or value.dtype.kind not in "biufcSUmM":
+        raise TypeError(type(value))
+    pieces.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    return {"dtype": value.dtype.str, "shape": value.shape}
 
 
 def _unpacked(data: memoryview) -> Batch:
-    count, rest = (_LENGTH.unpack_from(data, place)[0] for place in (0, _LENGTH.size))
-    lengths = [_LENGTH.unpack_from(data, (2 + number) * _LENGTH.size)[0] for number in range(count)]
-    begin = (2 + count) * _LENGTH.size
-    position = begin + rest
-    views = []
-    for length in lengths:
+    length = _LENGTH.unpack_from(data)[0]
+    position = _LENGTH.size + length
+    described, lengths = json.loads(bytes(data[_LENGTH.size : position]))
+    pieces: list[memoryview] = []
+    for size in lengths:
         position += -position % ALIGNMENT
-        views.append(data[position : position + length])
-        position += length
-    batch: Batch = pickle.loads(data[begin : begin + rest], buffers=views)
-    return batch
+        pieces.append(data[position : position + size])
+        position += size
+    left = iter(pieces)
+    return {name: _value(description, left) for name, description in described.items()}
+
+
+def _value(description: Any, pieces: Iterator[memoryview]) -> Any:
+    if isinstance(description, str):
+        return description
+    if isinstance(description, list):
+        return [_value(each, pieces) for each in description]
+    piece = next(pieces)
+    if not description:
+        return bytes(piece)
+    return np.ndarray(description["shape"], np.dtype(description["dtype"]), buffer=piece)
