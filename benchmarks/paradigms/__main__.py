@@ -34,7 +34,7 @@ EXTRA = "ps-async-one"
 CUT_SECONDS = 20.0
 """Longer than Ray's own health checks."""
 
-LONGER = 3
+LONGER, QUICK_LONGER = 3, 15
 """Times the epochs, when a link is cut: the host is to be back before all is over."""
 
 QUICK = Workload(rows=2_560, valid_rows=256, trials=4, epochs=2)
@@ -90,7 +90,8 @@ def _measure(lab: Lab, name: str) -> Measured:
         quick = lab.workload.rows == QUICK.rows
         found = hopping.hop(lab, 5 if quick else 100, 2 if quick else 6)
     else:
-        longer = replace(lab, workload=replace(lab.workload, epochs=LONGER * lab.workload.epochs))
+        times = QUICK_LONGER if lab.workload.rows == QUICK.rows else LONGER
+        longer = replace(lab, workload=replace(lab.workload, epochs=times * lab.workload.epochs))
         found = hopping.run(longer, hopping.Cut(lab.hosts[1], units=2 * len(lab.hosts), seconds=CUT_SECONDS))
         many = longer.workload
         found.notes.update(cut=CUT_SECONDS, wanted=many.trials * many.epochs * many.partitions)

@@ -105,7 +105,7 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         **said,
         stored=storage.received,
         restored=storage.sent,
-        control=head.sent + head.received - storage.sent,  # which goes to the head when all is over
+        head=head.sent + head.received,
     )
 
 

@@ -78,10 +78,10 @@ def remarks(results: Mapping[str, Measured]) -> list[str]:
 
 def _moved(results: Mapping[str, Measured]) -> str:
     notes = results["hopping"].notes
-    stored, restored, control = (f"{notes[name] / 1e6:.1f} MB" for name in ("stored", "restored", "control"))
+    stored, restored, head = (f"{notes[name] / 1e6:.1f} MB" for name in ("stored", "restored", "head"))
     return (
-        f"Of what hopping moved, {stored} went to the storage host and {restored} came from there, mostly when all was "
-        f"over; {control} more came to the head or went from it. {notes['hops']} of {notes['units']} units hopped. "
+        f"Of what hopping moved, {stored} went to the storage host and {restored} came from there; {head} came to the "
+        f"head or went from it, the last versions included. {notes['hops']} of {notes['units']} units hopped. "
         f"Workers were busy for {notes['busy']:.0%} of the time."
     )
 

@@ -27,9 +27,10 @@ from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.cluster import living
 from hopfleet.backends.vitals import vitals
 from hopfleet.cli.doctor import doctor
-from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJoined, WorkerLost
 from hopfleet.files import digest
 from hopfleet.store.journal import Journal
+from hopfleet.store.versions import TMPFS
 from hopfleet.testing.backends import BackendSuite, job, trial, wait_for, wait_for_any
 from hopfleet.worker.job import Job
 
@@ -110,7 +111,7 @@ def demo(name: str, backend: Any, data: Any = None) -> hop.Experiment:
         order="fixed",
         name=name,
         backend=backend,
-        workers=3,
+        workers=2,
         device="cpu",
     )
 
@@ -160,6 +161,8 @@ def test_what_is_killed_changes_nothing(cluster: Any) -> None:
     assert fingerprints(results) == fingerprints(chained("calm", "local").fit(quiet=True))
     units = messages(results, UnitFinished)
     assert any(unit.hopped for unit in units)
+    if TMPFS.is_dir():
+        assert not any(saved.digest for saved in messages(results, VersionSaved) if not saved.durable), "in memory"
     died, *_, with_node = messages(results, WorkerLost)
     assert "node" not in died.reason
     assert "its raylet is gone" in with_node.reason

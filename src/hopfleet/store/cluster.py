@@ -90,6 +90,12 @@ class ClusterVersions(Versions):
         if self._remote is not None and not self._node:
             self._remote.remove(trial)
 
+    def share(self) -> None:
+        if self.far:
+            # Shared memory whose owner is gone may be swept away.
+            self.durable_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        super().share()
+
     def release(self) -> None:
         super().release()
         if self.far and self._node:

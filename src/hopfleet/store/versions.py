@@ -199,11 +199,15 @@ class Versions:
         """Where a hand-over goes when shared memory is short."""
         return self.durable_folder / trial / f"hop-{version:05d}{_suffix(attempt)}"
 
+    def share(self) -> None:
+        """Have a folder in shared memory that nobody else can see into, and that says whose it is."""
+        if not (self.shared_folder / OWNER).exists():
+            self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
+
     def _has_room(self, size: int) -> bool:
         with contextlib.suppress(OSError):
-            if not (self.shared_folder / OWNER).exists():
-                self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
+            self.share()
             return self._is_mine() and shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
         return False
 

@@ -277,6 +277,7 @@ class WorkerActor:
         versions = self._versions
         logs = versions.shared_folder / LOGS / setup.name
         try:
+            versions.share()
             logs.mkdir(parents=True, exist_ok=True, mode=0o700)
             job: Job = cloudpickle.loads(self._payload)
             _preload(job)
