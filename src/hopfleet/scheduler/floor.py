@@ -67,7 +67,8 @@ class Floor:
     @property
     def expects_more(self) -> bool:
         """Whether more units should end at this very moment. In earnest two never do; in virtual time they often do."""
-        close = 1e-9 * abs(self.now)
+        # As far as sums of times are off by rounding; the time of day is a large number, of which this is milliseconds.
+        close = 1e-12 * abs(self.now)
         return any(abs(self.worker_free[w] - self.now) <= close for w, trial in self.runs.items() if trial >= 0)
 
     def able(self, worker: int) -> set[int]:
