@@ -68,7 +68,7 @@ class Lab:
 
     def wipe(self) -> None:
         """Empty the disks of all hosts."""
-        for host in self.hosts:
+        for host in (*self.hosts, HEAD):
             shutil.rmtree(self.disk(host), ignore_errors=True)
 
     def python(self, host: str, *words: str, **options: Any) -> subprocess.Popen[str]:

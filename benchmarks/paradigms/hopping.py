@@ -335,7 +335,7 @@ def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
         "training": ended - first,
         "units": len(units),
         "hops": sum(unit.hopped for unit in units),
-        "busy": sum(message.ended - message.started for message in work) / (workers * span),
+        "busy": sum(message.share * (message.ended - message.started) for message in work) / (workers * span),
         "lost workers": [message.reason for message in messages if isinstance(message, WorkerLost)],
     }
 
