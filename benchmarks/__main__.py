@@ -7,6 +7,7 @@ import importlib
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,12 +37,17 @@ def main() -> int:
     for name in options.only or SPINE:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows += importlib.import_module(f"benchmarks.{name}").measure(options.quick)
+    status = conclude(rows, load, DOCUMENT if options.write else None)
+    return 0 if options.quick else status
+
+
+def conclude(rows: Sequence[Row], load: float, document: Path | None, begin: str = BEGIN, end: str = END) -> int:
+    """Print what was measured, with the load before it, and write it into a document; 1 if a bar is missed, else 0."""
     results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
     print(results)
-    if options.write:
-        write(results, DOCUMENT)
-    missed = [row for row in rows if row.ok is False]
-    return 1 if missed and not options.quick else 0
+    if document is not None:
+        write(results, document, begin, end)
+    return 1 if any(row.ok is False for row in rows) else 0
 
 
 def machine() -> str:

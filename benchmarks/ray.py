@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.__main__ import machine, write
-from benchmarks.row import Row, milliseconds, table
+from benchmarks.__main__ import conclude
+from benchmarks.row import Row, milliseconds
 from benchmarks.runs import scratch, tiny_data, units_of
 from benchmarks.tasks import Freight, NoWork
 from hopfleet.backends.ray.backend import Ray
@@ -178,11 +178,8 @@ def main() -> int:
     options = parser.parse_args()
     load = os.getloadavg()[0]
     rows = measure(options.quick)
-    results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
-    print(results)
-    if options.write:
-        write(results, DOCUMENT, BEGIN, END)
-    return 1 if any(row.ok is False for row in rows) and not options.quick else 0
+    status = conclude(rows, load, DOCUMENT if options.write else None, BEGIN, END)
+    return 0 if options.quick else status
 
 
 if __name__ == "__main__":

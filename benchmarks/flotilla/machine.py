@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import DOCUMENT, machine, write
-from benchmarks.row import Row, megabytes, table
+from benchmarks.__main__ import DOCUMENT, conclude
+from benchmarks.row import Row, megabytes
 
 MODES = ("exact", "fast")
 REUSED, FRESH = RAY = ("ray-reused", "ray-fresh")
@@ -415,11 +415,8 @@ def main() -> int:
     for name in options.names or names:
         # Those that are compared most closely run next to each other.
         rows += rows_of(name, raced(name, [*others, *options.modes], options.quick))
-    results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
-    print(results)
-    if options.write:
-        write(results, DOCUMENT, BEGIN, END)
-    return 1 if any(row.ok is False for row in rows) and not options.quick else 0
+    status = conclude(rows, load, DOCUMENT if options.write else None, BEGIN, END)
+    return 0 if options.quick else status
 
 
 if __name__ == "__main__":

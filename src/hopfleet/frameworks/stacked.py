@@ -695,7 +695,7 @@ def _stepped(stack: Stack, captain: Member, batch: Batch) -> Table:
     """A step of a stack, replayed if it was captured."""
     captured = stack.capture
     if captured is not None and captured.fits(batch):
-        return captured.step(batch, captain)
+        return captured.step(batch)
     losses = stack.step(batch)
     if captured is None and stack.capturable:
         try:
@@ -723,12 +723,12 @@ class StackCapture:
         with own_generator(device, self._generator), torch.cuda.stream(stream), capturing(self._graph):
             self._losses = stack.step(dict(self._inputs))
         torch.cuda.current_stream().wait_stream(stream)
-        self._check(stack, captain)
+        self._check(stack)
 
     def fits(self, batch: Batch) -> bool:
         return batch_key(batch, next(iter(self._inputs.values())).device) == self._key
 
-    def step(self, batch: Batch, captain: Member) -> Table:
+    def step(self, batch: Batch) -> Table:
         for name, value in self._inputs.items():
             value.copy_(batch[name], non_blocking=True)
         self._generator.set_state(torch.cuda.get_rng_state(self._losses.device))
@@ -736,11 +736,11 @@ class StackCapture:
         torch.cuda.set_rng_state(self._generator.get_state(), self._losses.device)
         return self._losses.clone()
 
-    def _check(self, stack: Stack, captain: Member) -> None:
+    def _check(self, stack: Stack) -> None:
         """Raise if a replay does not do what the step does. All is as before then."""
         before = [table.clone() for table in stack.tables()]
         random = torch.cuda.get_rng_state(self._losses.device)
-        replayed = [self.step(self._inputs, captain), *(table.clone() for table in stack.tables())]
+        replayed = [self.step(self._inputs), *(table.clone() for table in stack.tables())]
         for again in (True, False):
             for table, value in zip(stack.tables(), before, strict=True):
                 table.copy_(value)
