@@ -41,6 +41,19 @@ def test_grouping_does_not_matter(values, cut):
 
 
 @quick
+@given(st.lists(st.tuples(st.floats(), st.integers(1, 100)), min_size=1, max_size=6))
+def test_many_at_once(values):
+    sums = [RowSum.of(mean, rows) for mean, rows in values]
+    assert same(RowSum.over(*zip(*values, strict=True)), reduce(plus, sums))
+
+
+def test_many_at_once_by_hand():
+    assert RowSum.over([0.5, 0.25, -1.5], [1, 2, 3]) == RowSum(Fraction(-7, 2), 6)
+    assert RowSum.over([], []) == RowSum(Fraction(0), 0)
+    assert RowSum.over([1.0, math.inf], [1, 2]) == RowSum(math.inf, 3)
+
+
+@quick
 @given(pieces)
 def test_mean_is_rounded_once(values):
     total = sum(Fraction(mean) * rows for mean, rows in values)

@@ -7,7 +7,7 @@ fractions they add up to the same mean whatever the order; the one rounding happ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,6 +25,20 @@ class RowSum:
         if not math.isfinite(mean):
             return cls(float(mean), rows)
         return cls(Fraction(mean) * rows, rows)
+
+    @classmethod
+    def over(cls, means: Sequence[float], rows: Sequence[int]) -> RowSum:
+        """Many pieces of so many rows each, in one go: the same as the sum of what ``of`` says of each."""
+        everything = sum(rows)
+        infinite = [mean for mean in means if not math.isfinite(mean)]
+        if infinite:
+            return cls(sum(infinite), everything)
+        # Floats have powers of two below the line, and few different ones.
+        above: dict[int, int] = {}
+        for mean, count in zip(means, rows, strict=True):
+            over, under = mean.as_integer_ratio()
+            above[under] = above.get(under, 0) + over * count
+        return cls(sum((Fraction(over, under) for under, over in above.items()), Fraction(0)), everything)
 
     def __add__(self, other: RowSum) -> RowSum:
         rows = self.rows + other.rows

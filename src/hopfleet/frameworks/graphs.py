@@ -162,7 +162,7 @@ class Graphs(Eager):
         """Take up the captures of earlier units that still hold."""
         for member in members:
             capture = member.session.aboard.get(type(member.work))
-            if isinstance(capture, Capture) and capture.footing == _footing(member.session, self._key):
+            if isinstance(capture, Capture) and capture.footing == _footing(member, self._key):
                 self._take_up(member, capture)
 
     def _take_up(self, member: Member, capture: Capture) -> None:
@@ -212,7 +212,7 @@ class Graphs(Eager):
                     _restore(session, before)  # what was done on the host, to no avail
                 continue
             _verdicts[kind] = ""
-            capture.footing = _footing(session, key)
+            capture.footing = _footing(member, key)
             session.aboard[type(member.work)] = capture
             self._take_up(member, capture)
 
@@ -361,13 +361,17 @@ def _same_bits(one: Any, other: Any) -> bool:
 
 def _tensors(session: TorchSession) -> list[Any]:
     """All that a step may change: weights, buffers and what optimizers have gathered."""
-    found = [*session.model.parameters(), *session.model.buffers(), *session.average]
+    found = _weights(session)
     for optimizer in session.optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 found += [state[name] for name in sorted(state) if torch.is_tensor(state[name])]
     return found
+
+
+def _weights(session: TorchSession) -> list[Any]:
+    return [*session.model.parameters(), *session.model.buffers(), *session.average]
 
 
 def _snapshot(session: TorchSession) -> list[Any]:
@@ -393,8 +397,11 @@ def _kind(session: TorchSession) -> Hashable:
     return type(session.task), str(session.model), str(optimizers), str(session.device)
 
 
-def _footing(session: TorchSession, key: Hashable) -> Hashable:
-    """All that a captured step relies on."""
+def _footing(member: Member, key: Hashable) -> Hashable:
+    """All that what is captured relies on: an evaluation has nothing to do with optimizers."""
+    session = member.session
+    if isinstance(member.work, Measures):
+        return key, tuple(tensor.data_ptr() for tensor in _weights(session))
     places = tuple(tensor.data_ptr() for tensor in _tensors(session))
     return key, places, str([_settings(optimizer) for optimizer in session.optimizers])
 

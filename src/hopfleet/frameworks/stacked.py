@@ -32,6 +32,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
+from hopfleet.frameworks.attention import Attending
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
 from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator, side_by_side
 from hopfleet.frameworks.steps import Steps, rows_of
@@ -48,6 +49,10 @@ CHANGING = "the loss of the task is not always the same function of model, batch
 
 COMPARED = 64
 """A program is compared with what it stands for in the first batch of a unit, the 64th, the 4096th and so on."""
+
+
+CLOSE = 0.01
+"""So far, compared with the largest, what is compiled may be off: more than rounding, less than another function."""
 
 
 class Unstackable(Exception):
@@ -215,8 +220,8 @@ def kind(session: TorchSession) -> Hashable:
         raise Unstackable(f"the optimizer is {', '.join(names)}")
     if session.scaler is not None:
         raise Unstackable("a gradient scaler looks at values")
-    if not session.habits.plain or session.habits.compile:
-        raise Unstackable("the task clips, averages, gathers or compiles, or has another precision")
+    if not session.habits.plain:
+        raise Unstackable("the task clips, averages or gathers, or has another precision")
     return form(session), session.counters["units"] == 0
 
 
@@ -278,6 +283,27 @@ class Tried(NamedTuple):
     config: TrackedConfig  #: that of a member, by which it is known what the loss reads
 
 
+class Group(NamedTuple):
+    """A group of parameters: which they are, where they lie in the table, and its settings, a row for each member."""
+
+    parameters: slice
+    columns: slice
+    settings: dict[str, Table]
+
+
+def _place(table: Table, row: int, columns: slice) -> int:
+    """Where a row of some columns lies in memory."""
+    return int(table.data_ptr() + (row * table.stride(0) + columns.start) * table.element_size())
+
+
+def _alike(found: Table, expected: Table, compiled: bool) -> bool:
+    """Whether a program has done what it stands for; a compiler may round otherwise."""
+    if torch.equal(found, expected) or bool(found.isnan().any()):
+        return True
+    off = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+    return compiled and float(off) < CLOSE
+
+
 class Stack:
     """Members of one kind in one table: ``weights`` and each entry of ``state`` have a row for each of them."""
 
@@ -285,16 +311,16 @@ class Stack:
         self.sessions = sessions
         first = sessions[0]
         names = {id(parameter): name for name, parameter in first.model.named_parameters()}
-        self._groups: list[tuple[slice, dict[str, Table]]] = []
+        self._groups: list[Group] = []
         self._names: list[str] = []
         self._columns: list[slice] = []
         for group in first.optimizers[0].param_groups:
-            start = self._width
+            start, first_name = self._width, len(self._names)
             for parameter in group["params"]:
                 self._names.append(names[id(parameter)])
                 first_column = self._width
                 self._columns.append(slice(first_column, first_column + parameter.numel()))
-            self._groups.append((slice(start, self._width), {}))
+            self._groups.append(Group(slice(first_name, len(self._names)), slice(start, self._width), {}))
         self._shapes = [tuple(parameter.shape) for parameter in self._members(0)]
         self.weights = torch.stack([self._in_columns([p.detach() for p in self._members(i)]) for i in self._rows])
         self._parameters = self._views(self.weights)
@@ -314,6 +340,10 @@ class Stack:
         self._numbers: list[list[dict[str, float]]] = []
         #: How many units each member had trained when this stack began its last one.
         self._units = [-1] * len(sessions)
+        #: The numbers of steps that optimizers count for each parameter, by device, once they know their rows.
+        self._counts: dict[Any, Table] = {}
+        #: For updates that are made in one go: weights, state and steps of each member, parameter by parameter.
+        self._lists = [[self._pieces(table[row]) for table in self._tables_of_update] for row in self._rows]
         #: Its captured step, if there is one; whether there can be one.
         self.capture: StackCapture | None = None
         self.capturable = self.weights.is_cuda and first.task.lr_step != "batch"
@@ -324,8 +354,12 @@ class Stack:
         return -(-self._columns[-1].stop // ALIGNED) * ALIGNED if self._columns else 0
 
     @property
-    def _count(self) -> tuple[int]:
-        return (len(self.sessions),)
+    def _tables_of_update(self) -> list[Table]:
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+        return [self.weights, *(self.state[name] for name in names if name in self.state)]
+
+    def _pieces(self, row: Table) -> list[Table]:
+        return [row[columns] for columns in self._columns]
 
     @property
     def _rows(self) -> range:
@@ -340,15 +374,19 @@ class Stack:
         places = zip(self._names, self._columns, self._shapes, strict=True)
         return {f"model.{name}": table[:, columns].view(rows, *shape) for name, columns, shape in places}
 
-    def _in_columns(self, values: Sequence[Table], rows: tuple[int, ...] = ()) -> Table:
-        """Values for each parameter, of one member or of all, as they lie in the table: with zeros in the gaps."""
+    def _in_columns(self, values: Sequence[Table], some: slice = slice(None), rows: tuple[int, ...] = ()) -> Table:
+        """Values for some parameters, of one member or of all, as they lie in the table: with zeros in the gaps."""
         pieces: list[Table] = []
         ends = [*(columns.start for columns in self._columns[1:]), self._width]
-        for value, columns, end in zip(values, self._columns, ends, strict=True):
+        for value, columns, end in zip(values, self._columns[some], ends[some], strict=True):
             pieces.append(value.reshape(*rows, -1))
             if columns.stop < end:
                 pieces.append(value.new_zeros(*rows, end - columns.stop))
         return torch.cat(pieces, dim=-1)
+
+    def _flat(self, grads: Mapping[str, Table], losses: Table) -> list[Table]:
+        """Gradients, each parameter's with a row for each member, and losses."""
+        return [*(grads[f"model.{name}"].reshape(len(self.sessions), -1) for name in self._names), losses.detach()]
 
     # ------------------------------------------------------------------------------------- what is handed in
 
@@ -368,7 +406,7 @@ class Stack:
                         count = max(count, 2.0)  # SGD only wants to know whether it has begun
                 count = float(state["step"]) if "step" in state else count
             counts.append([count])
-        self.steps = torch.tensor(counts, dtype=self.weights.dtype, device=self.weights.device)
+        self.steps = torch.tensor(counts, dtype=torch.float32, device=self.weights.device)
 
     def _others(self) -> dict[str, Table]:
         """Buffers, rates of dropout, and parameters that no optimizer has."""
@@ -399,7 +437,8 @@ class Stack:
     ) -> Any:
         """The loss of one member; under vmap, of all of them."""
         config = {**dict(dict.items(self.sessions[0].config)), **scalars}
-        return functional_call(self._loss, {**mine, **others}, (dict(batch), config))
+        with Attending():
+            return functional_call(self._loss, {**mine, **others}, (dict(batch), config))
 
     # ------------------------------------------------------------------------------------------------ a step
 
@@ -410,49 +449,48 @@ class Stack:
         if self._numbers == before:
             return
         self.capture = None  # it has the old ones
-        for index, (_, settings) in enumerate(self._groups):
+        for index, group in enumerate(self._groups):
             numbers = [of_one[index] for of_one in self._numbers]
             for name in numbers[0]:
                 column = [[entry[name]] for entry in numbers]
-                settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
+                group.settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; returns their losses."""
         with library(self.onednn), torch.no_grad():
-            grads, losses = self._run(batch)
+            *grads, losses = self._run(batch)
         self.steps += 1
         optimizer = self.sessions[0].optimizers[0]
-        update = UPDATES[type(optimizer)]
         with torch.no_grad():
-            for index, (group, (columns, settings)) in enumerate(
-                zip(optimizer.param_groups, self._groups, strict=True)
-            ):
-                state = {name: self.state[name][:, columns] for name in _gathers(optimizer, group)}
+            for index, (group, known) in enumerate(zip(optimizer.param_groups, self._groups, strict=True)):
                 if type(optimizer) in FUSED and not group["maximize"]:
-                    self._fused(FUSED[type(optimizer)], index, grads[:, columns], state)
+                    self._fused(FUSED[type(optimizer)], index, grads)
                     continue
+                rows = self._in_columns(grads[known.parameters], known.parameters, (len(self.sessions),))
+                state = {name: self.state[name][:, known.columns] for name in _gathers(optimizer, group)}
                 flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
-                downhill = -grads[:, columns] if group.get("maximize") else grads[:, columns]
-                update(self.weights[:, columns], downhill, state, settings, self.steps, flags)
+                downhill = -rows if group.get("maximize") else rows
+                weights = self.weights[:, known.columns]
+                UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
         return losses
 
-    def _fused(self, update: Callable[..., None], index: int, grads: Table, state: Mapping[str, Any]) -> None:
+    def _fused(self, update: Callable[..., None], index: int, grads: Sequence[Table]) -> None:
         """Update a group of one member after the other, each in one go."""
-        columns, largest = self._groups[index][0], state.get("max_exp_avg_sq")
-        # On CUDA, counts must be of this type.
-        steps = self.steps.float() if self.weights.is_cuda else self.steps
+        some = self._groups[index].parameters
+        of_rows = list(zip(*(grad.unbind() for grad in grads[some]), strict=True))
         with side_by_side(self.weights.device) as on_lane:
             for row, numbers in enumerate(self._numbers):
+                weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
                 with on_lane(row):
                     update(
-                        [self.weights[row, columns]],
-                        [grads[row]],
-                        [state["exp_avg"][row]],
-                        [state["exp_avg_sq"][row]],
-                        [] if largest is None else [largest[row]],
-                        [steps[row]],
+                        weights,
+                        of_rows[row],
+                        first,
+                        second,
+                        largest[0] if largest else [],
+                        [self.steps[row]] * len(weights),
                         **{name: numbers[index][name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
-                        amsgrad=largest is not None,
+                        amsgrad=bool(largest),
                         maximize=False,
                     )
 
@@ -470,18 +508,17 @@ class Stack:
             for parameter, columns in zip(self._members(row), self._columns, strict=True):
                 state = optimizer.state.get(parameter, {})
                 pairs = [(parameter, self.weights), *((state.get(name), table) for name, table in self.state.items())]
-                if any(own is None or own.data_ptr() != table[row, columns].data_ptr() for own, table in pairs):
+                if any(own is None or own.data_ptr() != _place(table, row, columns) for own, table in pairs):
                     return False
         return True
 
-    def gradients(self, batch: Batch) -> tuple[Table, Table]:
-        """The gradients and losses of all members."""
-        grads, losses = self._grads(self._parameters, self._frozen, self._scalars, batch)
-        return self._in_columns([grads[f"model.{name}"] for name in self._names], self._count), losses.detach()
+    def gradients(self, batch: Batch) -> list[Table]:
+        """The gradients of all members, parameter by parameter, and their losses."""
+        return self._flat(*self._grads(self._parameters, self._frozen, self._scalars, batch))
 
-    def _run(self, batch: Batch) -> tuple[Table, Table]:
+    def _run(self, batch: Batch) -> list[Table]:
         """The same, by a program if there can be one."""
-        if self.weights.device.type != "cpu" or not all(map(torch.is_tensor, batch.values())):
+        if (self.weights.is_cuda and not self.compiles) or not all(map(torch.is_tensor, batch.values())):
             return self.gradients(batch)
         program = self._program(batch)
         if program is None:
@@ -492,7 +529,11 @@ class Stack:
             return program(*self._inputs(batch))
         return self._compared(program, batch, key)
 
-    def _compared(self, program: Program, batch: Batch, key: Hashable) -> tuple[Table, Table]:
+    @property
+    def compiles(self) -> bool:
+        return self.sessions[0].habits.compile
+
+    def _compared(self, program: Program, batch: Batch, key: Hashable) -> list[Table]:
         """Both ways; if they differ, the program is not used again."""
         device = self.weights.device
         streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
@@ -501,7 +542,7 @@ class Stack:
         for name, value in buffers.items():
             self._frozen[name].copy_(value)
         expected = self.gradients(batch)
-        if not all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(found, expected, strict=True)):
+        if not all(_alike(a, b, self.compiles) for a, b in zip(found, expected, strict=True)):
             _programs[key] = None
             if self._runs[key] > 1:
                 raise Entangled(CHANGING)
@@ -525,7 +566,7 @@ class Stack:
         key = self._key(batch)
         if key not in _programs:
             _waiting[key] = _waiting.get(key, 0) + 1
-            if _waiting[key] < PAYS:
+            if _waiting[key] < PAYS and not self.compiles:
                 return None
             try:
                 _programs[key] = self._written(batch)
@@ -537,11 +578,10 @@ class Stack:
     def _written(self, batch: Batch) -> Program:
         names = [list(part) for part in (self._parameters, self._frozen, self._scalars, batch)]
 
-        def work(*values: Table) -> tuple[Table, Table]:
+        def work(*values: Table) -> list[Table]:
             rest = iter(values)
             mine, others, scalars, some = ({name: next(rest) for name in part} for part in names)
-            grads, losses = self._grads(mine, others, scalars, some)
-            return self._in_columns([grads[f"model.{name}"] for name in self._names], self._count), losses.detach()
+            return self._flat(*self._grads(mine, others, scalars, some))
 
         device = self.weights.device
         streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
@@ -553,7 +593,11 @@ class Stack:
                 self._frozen[name].copy_(value)
         written.graph.eliminate_dead_code()
         written.recompile()
-        return written
+        if not self.compiles:
+            return written
+        # What is drawn by chance is drawn as it would be without a compiler.
+        compiled: Program = torch.compile(written, fullgraph=True, dynamic=False, options={"fallback_random": True})
+        return compiled
 
     def try_out(self, batch: Batch) -> None:
         """Find out how far members of this kind are off, and how they are quickest, if that is not known."""
@@ -583,7 +627,7 @@ class Stack:
         if self.weights.device.type == "cpu":
             self.onednn = quicker(lambda: self.gradients(batch))
         with library(self.onednn):
-            stacked = self.gradients(batch)[0][0]
+            stacked = self._in_columns([grad[0] for grad in self.gradients(batch)[:-1]])
         for name, value in others.items():
             self._frozen[name].copy_(value)
         for module in chance:
@@ -593,21 +637,29 @@ class Stack:
     def settle(self) -> None:
         """Let every optimizer know what it would have gathered by itself."""
         self._units = [session.counters["units"] for session in self.sessions]
-        seen, steps = self.sessions[0].config, self.steps.reshape(-1).tolist()
+        for session in self.sessions:
+            session.config.share(self.sessions[0].config)
+        if not self._counts:
+            self._hand_out()
+        for counts in self._counts.values():
+            counts.copy_(self.steps.expand_as(counts))
+
+    def _hand_out(self) -> None:
+        """Give every optimizer its rows of what is gathered."""
         for row, session in enumerate(self.sessions):
             optimizer = session.optimizers[0]
-            session.config.share(seen)
-            places = {id(p): columns for p, columns in zip(self._members(row), self._columns, strict=True)}
+            places = {id(p): number for number, p in enumerate(self._members(row))}
             for group in optimizer.param_groups:
-                wanted = _gathers(optimizer, group)
                 there = group.get("capturable") or group.get("fused")
+                device = self.weights.device if there else torch.device("cpu")
+                if device not in self._counts:
+                    self._counts[device] = torch.zeros(len(self.sessions), len(places), device=device)
                 for parameter in group["params"]:
-                    columns, state = places[id(parameter)], optimizer.state[parameter]
-                    for name in wanted:
-                        state[name] = self.state[name][row, columns].view(parameter.shape)
+                    number, state = places[id(parameter)], optimizer.state[parameter]
+                    for name in _gathers(optimizer, group):
+                        state[name] = self.state[name][row, self._columns[number]].view(parameter.shape)
                     if type(optimizer) is not torch.optim.SGD:
-                        where = parameter.device if there else "cpu"
-                        state["step"] = torch.tensor(steps[row], device=where)
+                        state["step"] = self._counts[device][row, number]
 
 
 class Stacked(Eager):
@@ -631,7 +683,7 @@ class Stacked(Eager):
         on_cuda = self.sessions[0].device.type == "cuda"
         others = Graphs(self.sessions) if on_cuda else Eager(self.sessions)
         others.turn = self.turn
-        with library(all(known.onednn for known in _tried.values())):
+        with library(all(known.onednn for known in _tried.values())), _uncompiled(self.sessions):
             results = others.evaluate(batches, seed=seed)
         self.shares = others.shares
         return results
@@ -691,6 +743,19 @@ class Stacked(Eager):
             yield stack, crew
 
 
+@contextlib.contextmanager
+def _uncompiled(sessions: Sequence[TorchSession]) -> Iterator[None]:
+    """Have models as they are: compiling each of them takes longer than it saves where all train as one."""
+    kept = [session.callable for session in sessions]
+    for session in sessions:
+        session.callable = session.model
+    try:
+        yield
+    finally:
+        for session, compiled in zip(sessions, kept, strict=True):
+            session.callable = compiled
+
+
 def _stepped(stack: Stack, captain: Member, batch: Batch) -> Table:
     """A step of a stack, replayed if it was captured."""
     captured = stack.capture
@@ -747,14 +812,14 @@ class StackCapture:
             torch.cuda.set_rng_state(random, self._losses.device)
             if again:
                 eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
-        if not all(map(torch.equal, replayed, eager)):
+        if not all(_alike(a, b, stack.compiles) for a, b in zip(replayed, eager, strict=True)):
             raise ValueError("a replayed step does not do what the step does")
 
 
 PAYS = 16
 """Batches of a kind after which it is worth while to write a program."""
 
-Program = Callable[..., tuple[Table, Table]]
+Program = Callable[..., list[Table]]
 
 _programs: dict[Hashable, Program | None] = {}
 _waiting: dict[Hashable, int] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
 
@@ -162,5 +162,4 @@ def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
     for number, value in enumerate(values, 1):
         if not math.isfinite(value):
             raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
-    pieces = [{"loss": RowSum.of(value, count)} for value, count in zip(values, rows, strict=True)]
-    return add(pieces)["loss"]
+    return RowSum.over(values, rows)

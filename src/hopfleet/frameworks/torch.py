@@ -512,21 +512,26 @@ def summed(found: Iterable[tuple[Mapping[str, Any], int]]) -> dict[str, RowSum]:
         some = [value for value in there if value.dtype == dtype and value.numel() == 1]
         if some:
             numbers |= zip(map(id, some), torch.cat([value.reshape(1) for value in some]).tolist(), strict=True)
-    return add(
-        {name: _row_sum(name, numbers.get(id(value), value), rows) for name, value in metrics.items()}
-        for metrics, rows in found
-    )
+    exact: list[Mapping[str, RowSum]] = []
+    plain: dict[str, tuple[list[float], list[int]]] = {}
+    for metrics, rows in found:
+        for name, value in metrics.items():
+            if isinstance(value, RowSum):
+                exact.append({name: value})
+                continue
+            means, counts = plain.setdefault(name, ([], []))
+            means.append(_number(name, numbers.get(id(value), value)))
+            counts.append(rows)
+    return add([{name: RowSum.over(*pieces) for name, pieces in plain.items()}, *exact])
 
 
-def _row_sum(name: str, value: Any, rows: int) -> RowSum:
-    if isinstance(value, RowSum):
-        return value
+def _number(name: str, value: Any) -> float:
     try:
         if torch.is_tensor(value):
             if value.numel() != 1:
                 raise ValueError(f"a tensor of shape {tuple(value.shape)}")
             value = value.detach()
-        return RowSum.of(float(value), rows)
+        return float(value)
     except (TypeError, ValueError) as error:
         raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
 
