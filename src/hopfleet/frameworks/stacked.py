@@ -38,12 +38,10 @@ from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generat
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
 from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.updates import ALIKE, FUSED, UPDATES, Flags, Table, gathers, settings_of
 
 ALIGNED = 32
 """Each parameter begins at a multiple of so many places: products of matrices are slow where it does not."""
-
-Table = Any
-"""A tensor with a row for each member."""
 
 CHANGING = "the loss of the task is not always the same function of model, batch and configuration"
 
@@ -57,119 +55,6 @@ CLOSE = 0.01
 
 class Unstackable(Exception):
     """Why members cannot be stacked."""
-
-
-# ------------------------------------------------------------------------------------------------- optimizers
-
-
-class Flags(NamedTuple):
-    """Settings that are the same for all members, because they change what is computed."""
-
-    nesterov: bool
-    decoupled: bool
-
-
-Update = Callable[[Table, Table, dict[str, Table], Mapping[str, Table], Table, Flags], None]
-"""Makes one step, given weights, gradients, state and settings of a group and the number of steps with this one."""
-
-
-def _sgd(
-    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
-) -> None:
-    grads = grads + of["weight_decay"] * weights
-    if "momentum_buffer" in state:
-        momentum = state["momentum_buffer"]
-        # The first gradient is taken whole.
-        kept = torch.where(steps > 1, 1 - of["dampening"], torch.ones_like(steps))
-        momentum.mul_(of["momentum"]).add_(kept * grads)
-        grads = grads + of["momentum"] * momentum if flags.nesterov else momentum
-    weights.sub_(of["lr"] * grads)
-
-
-def _adam(
-    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
-) -> None:
-    if flags.decoupled:
-        weights.mul_(1 - of["lr"] * of["weight_decay"])
-    else:
-        grads = grads + of["weight_decay"] * weights
-    first, second = state["exp_avg"], state["exp_avg_sq"]
-    first.lerp_(grads, (1 - of["beta1"]).expand_as(grads))
-    second.mul_(of["beta2"]).add_((1 - of["beta2"]) * grads * grads)
-    size = second
-    if "max_exp_avg_sq" in state:
-        size = torch.maximum(state["max_exp_avg_sq"], second, out=state["max_exp_avg_sq"])
-    scale = of["lr"] / (1 - of["beta1"] ** steps)
-    root = (1 - of["beta2"] ** steps) ** 0.5
-    weights.sub_(scale * first / (size.sqrt() / root + of["eps"]))
-
-
-def _rmsprop(
-    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
-) -> None:
-    grads = grads + of["weight_decay"] * weights
-    square = state["square_avg"]
-    square.mul_(of["alpha"]).add_((1 - of["alpha"]) * grads * grads)
-    spread = square
-    if "grad_avg" in state:
-        state["grad_avg"].lerp_(grads, (1 - of["alpha"]).expand_as(grads))
-        spread = square - state["grad_avg"] ** 2
-    step = grads / (spread.sqrt() + of["eps"])
-    if "momentum_buffer" in state:
-        step = state["momentum_buffer"].mul_(of["momentum"]).add_(step)
-    weights.sub_(of["lr"] * step)
-
-
-def _adagrad(
-    weights: Table, grads: Table, state: dict[str, Table], of: Mapping[str, Table], steps: Table, flags: Flags
-) -> None:
-    grads = grads + of["weight_decay"] * weights
-    state["sum"].add_(grads * grads)
-    weights.sub_(of["lr"] / (1 + (steps - 1) * of["lr_decay"]) * grads / (state["sum"].sqrt() + of["eps"]))
-
-
-UPDATES: Mapping[type, Update] = {
-    torch.optim.SGD: _sgd,
-    torch.optim.Adam: _adam,
-    torch.optim.AdamW: _adam,
-    torch.optim.RMSprop: _rmsprop,
-    torch.optim.Adagrad: _adagrad,
-}
-
-FUSED: Mapping[type, Callable[..., None]] = {
-    torch.optim.Adam: torch._fused_adam_,
-    torch.optim.AdamW: torch._fused_adamw_,
-}
-"""Updates that are made in one go. They take one member at a time."""
-
-ALIKE = ("nesterov", "amsgrad", "centered", "maximize")
-"""Settings that members of one kind share."""
-
-
-def _gathers(optimizer: Any, group: Mapping[str, Any]) -> list[str]:
-    """What an optimizer keeps for each weight."""
-    match optimizer:
-        case torch.optim.SGD():
-            return ["momentum_buffer"] if group["momentum"] else []
-        case torch.optim.Adam():
-            return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
-        case torch.optim.RMSprop():
-            names = ["square_avg", *(["momentum_buffer"] if group["momentum"] else [])]
-            return [*names, *(["grad_avg"] if group["centered"] else [])]
-        case _:
-            return ["sum"]
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the settings of a group."""
-    numbers = {name: float(value) for name, value in group.items() if _is_number(value)}
-    if "betas" in group:
-        numbers["beta1"], numbers["beta2"] = map(float, group["betas"])
-    return numbers
-
-
-def _is_number(value: Any) -> bool:
-    return (torch.is_tensor(value) and not value.ndim) or type(value) in (int, float)
 
 
 # ----------------------------------------------------------------------------------------------------- models
@@ -237,7 +122,7 @@ def form(session: TorchSession) -> str:
         (
             [tuple(p.shape) for p in group["params"]],
             [bool(group.get(flag)) for flag in ALIKE],
-            _gathers(optimizer, group),
+            gathers(optimizer, group),
         )
         for group in optimizer.param_groups
     ]
@@ -393,7 +278,7 @@ class Stack:
     def _gather(self) -> None:
         """Lay out what the optimizers have gathered so far."""
         optimizers = [session.optimizers[0] for session in self.sessions]
-        wanted = sorted({name for group in optimizers[0].param_groups for name in _gathers(optimizers[0], group)})
+        wanted = sorted({name for group in optimizers[0].param_groups for name in gathers(optimizers[0], group)})
         self.state = {name: torch.zeros_like(self.weights) for name in wanted}
         counts = []
         for row, optimizer in enumerate(optimizers):
@@ -445,7 +330,7 @@ class Stack:
     def read_settings(self) -> None:
         """Take over the settings of all optimizers, as they are now."""
         groups_of = [session.optimizers[0].param_groups for session in self.sessions]
-        before, self._numbers = self._numbers, [[_settings(group) for group in groups] for groups in groups_of]
+        before, self._numbers = self._numbers, [[settings_of(group) for group in groups] for groups in groups_of]
         if self._numbers == before:
             return
         self.capture = None  # it has the old ones
@@ -467,7 +352,7 @@ class Stack:
                     self._fused(FUSED[type(optimizer)], index, grads)
                     continue
                 rows = self._in_columns(grads[known.parameters], known.parameters, (len(self.sessions),))
-                state = {name: self.state[name][:, known.columns] for name in _gathers(optimizer, group)}
+                state = {name: self.state[name][:, known.columns] for name in gathers(optimizer, group)}
                 flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
                 downhill = -rows if group.get("maximize") else rows
                 weights = self.weights[:, known.columns]
@@ -656,7 +541,7 @@ class Stack:
                     self._counts[device] = torch.zeros(len(self.sessions), len(places), device=device)
                 for parameter in group["params"]:
                     number, state = places[id(parameter)], optimizer.state[parameter]
-                    for name in _gathers(optimizer, group):
+                    for name in gathers(optimizer, group):
                         state[name] = self.state[name][row, self._columns[number]].view(parameter.shape)
                     if type(optimizer) is not torch.optim.SGD:
                         state["step"] = self._counts[device][row, number]

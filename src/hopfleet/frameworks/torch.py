@@ -221,7 +221,7 @@ class TorchSession(Session):
                 scheduler.step()
         self.counters["units"] += 1
         self.counters["epochs"] += last
-        return {f"train_{name}": _row_sum(name, value, rows) for name, value in (result or {}).items()}
+        return {f"train_{name}": value for name, value in summed([(result or {}, rows)]).items()}
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         kept, self.random = self.random, randomness.seeded(seed)
