@@ -218,6 +218,32 @@ def test_a_loss_that_changes_is_noticed(monkeypatch):
         Stacked(crew).train(Batches(), last=[True] * 4)
 
 
+@pytest.mark.parametrize("off", [1e-13, 1.0])
+def test_compiled_on_request(off, monkeypatch, capsys):
+    """What a compiler made may round otherwise; if it does something else, it is not used."""
+    compiled: list[Any] = []
+
+    def compiler(program: Any, **options: Any) -> Any:
+        compiled.append(program)
+        return lambda *inputs: [value * (1 + off) for value in program(*inputs)]
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    task = Task()
+    alone, together = (several(task, configs("adam")) for _ in range(2))
+    task.compile = True
+    for one in together:
+        one._adopt_habits()
+        one.callable = None  # nobody compiles the models one by one
+    stacked_ones = Stacked(together)
+    stacked_ones.train(Batches(), last=[True] * 4)
+    stacked_ones.evaluate(Batches(), seed=0)
+    assert len(compiled) == 4 + 2  # what _adopt_habits asks for, and batches of 16 and of 8 rows
+    assert [program is None for program in stacked._programs.values()] == [off == 1.0] * 2
+    for one, other in zip(alone, together, strict=True):
+        one.train(Batches(), last=True)
+        close(one, other)
+
+
 def test_the_quicker_library_is_chosen():
     seen: list[bool] = []
 

@@ -1,0 +1,58 @@
+"""Attention of many members at once: what each would get alone, in one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from hopfleet.frameworks.attention import Attending
+
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
+MEMBERS = 5
+
+
+def loss(weights: Any, x: Any, mask: Any = None, **options: Any) -> Any:
+    query, key, value = (x @ weights).view(3, 7, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    found = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, **options)
+    return (found * found).sum()
+
+
+def folded(weights: Any, x: Any, mask: Any = None, **options: Any) -> Any:
+    with Attending():
+        return loss(weights, x, mask, **options)
+
+
+def inputs() -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((MEMBERS, 16, 48), (3, 7, 16))
+    return tuple(torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.1}])
+def test_the_gradients_that_each_has_alone(options):
+    weights, x = inputs()
+    found = vmap(lambda one: grad(folded)(one, x, **options))(weights)
+    for one, of_one in zip(weights, found, strict=True):
+        torch.testing.assert_close(of_one, grad(loss)(one, x, **options), rtol=1e-4, atol=1e-4)
+
+
+def attentions(work: Any) -> int:
+    nodes = make_fx(vmap(work))(inputs()[0]).graph.nodes
+    return sum("scaled_dot_product" in str(node.target) for node in nodes)
+
+
+def test_one_operation_forward_and_one_backward():
+    x = inputs()[1]
+    assert attentions(lambda one: grad(folded)(one, x)) == 2
+    assert attentions(lambda one: grad(loss)(one, x)) > 2  # else all of this is of no use any more
+
+
+def test_with_a_mask_it_is_torchs_own():
+    weights, x = inputs()
+    mask = torch.ones(7, 7, dtype=torch.bool, device=DEVICE).tril()
+    found = vmap(lambda one: grad(folded)(one, x, mask))(weights)
+    torch.testing.assert_close(found, vmap(lambda one: grad(loss)(one, x, mask))(weights))
