@@ -5,10 +5,11 @@
 ``off``, ``exact`` and ``fast`` are this project's own ways, through Experiment, with one worker; ``compiled`` is
 ``fast`` with a task that says ``compile = True``. ``packed`` is a plain PyTorch loop in 14 processes that share the
 GPU, each with one configuration and the data on the device; ``mps`` is the same under NVIDIA's Multi-Process Service.
-Data, evaluation and checkpoints after each epoch are included everywhere, compiling too; start-up, the import of
-PyTorch above all, is told beside. What trains one at a time is slow and steady, so only some of the configurations do
-that (--some); that of 32 only 14 are packed, one for each process, keeps these from waiting for each other at the end.
-Figures are samples per second.
+Data, evaluation and checkpoints after each epoch are included everywhere; start-up, the import of PyTorch above all,
+is told beside. Figures are samples per second. ``off``, ``packed`` and ``mps`` are slow and steady, so fewer
+configurations and epochs are enough to know them: 14 configurations, one for each process, so that none waits for
+another in the end, and 2 one at a time (--some). Their first steps, in which CUDA gets ready, are left out; those of
+the others, with captures and compiling, count.
 """
 
 from __future__ import annotations
@@ -133,17 +134,20 @@ class Workload(NamedTuple):
     rows: int
     batch_size: int
     epochs: int
+    #: For what is steady.
+    fewer: int
 
 
 WORKLOADS = {
-    "mlp": Workload(Perceptron, 262144, 256, 8),
-    "gpt": Workload(Letters, 8192, 16, 3),
-    "resnet": Workload(Pictures, 4096, 32, 2),
+    "mlp": Workload(Perceptron, 262144, 256, 16, 2),
+    "gpt": Workload(Letters, 8192, 16, 6, 1),
+    "resnet": Workload(Pictures, 4096, 32, 4, 1),
 }
 VALID = 16
 """The validation data is smaller by so much."""
 
 PROCESSES = 14
+PARTITIONS = 4
 OURS = ("off", "exact", "fast", "compiled")
 
 
@@ -159,7 +163,8 @@ class Figure(NamedTuple):
 
 
 def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
-    task, rows, batch_size, epochs = WORKLOADS[name]
+    task, rows, batch_size, epochs, fewer = WORKLOADS[name]
+    steady = mode == "off"
     began = time.perf_counter()
     model = task()
     model.compile = mode == "compiled"
@@ -168,7 +173,7 @@ def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
         train=folder / "train",
         valid=folder / "valid",
         space={"lr": hop.loguniform(1e-5, 1e-3)},
-        search=hop.Random(trials=trials, max_epochs=epochs),
+        search=hop.Random(trials=trials, max_epochs=fewer if steady else epochs),
         metric="loss",
         mode="min",
         batch_size=batch_size,
@@ -185,16 +190,18 @@ def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
         lines = [line for log in results.folder.logs.glob("*.log") for line in log.read_text().splitlines()]
         for line in dict.fromkeys(line for line in lines if line.startswith("hopfleet:")):
             print(f"  {line}", flush=True)
-    spans = results.history.spans
-    training = max(span.ended for span in spans) - min(span.started for span in spans)
+    spans = sorted(results.history.spans, key=lambda span: span.started)
     shutil.rmtree(results.folder.path)
-    return Figure(rows * epochs * trials, training, took)
+    samples = rows * trials * (fewer if steady else epochs) - (rows // PARTITIONS if steady else 0)
+    started = spans[0].ended if steady else spans[0].started
+    return Figure(samples, max(span.ended for span in spans) - started, took)
 
 
 def packed(name: str, trials: int, folder: Path, *, mps: bool) -> Figure:
     """A plain loop in several processes."""
     began = time.perf_counter()
-    control = subprocess.Popen(["nvidia-cuda-mps-control", "-f"]) if mps else None
+    quiet = subprocess.DEVNULL
+    control = subprocess.Popen(["nvidia-cuda-mps-control", "-f"], stdout=quiet, stderr=quiet) if mps else None
     try:
         if mps:
             time.sleep(2)
@@ -217,30 +224,37 @@ def packed(name: str, trials: int, folder: Path, *, mps: bool) -> Figure:
         if control is not None:
             subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", check=False, timeout=30)
             control.wait(timeout=30)
-    _, rows, _, epochs = WORKLOADS[name]
-    return Figure(rows * epochs * trials, ended - started, ended - began)
+    workload = WORKLOADS[name]
+    return Figure(workload.rows * workload.fewer * trials, ended - started, ended - began)
 
 
 def plain(name: str, rates: list[float], folder: Path, number: int, barrier: Any, ready: Any) -> None:
-    task_of, rows, batch_size, epochs = WORKLOADS[name]
+    task_of, rows, batch_size, _, epochs = WORKLOADS[name]
     task = task_of()
     train, valid = (
         {column: torch.from_numpy(value).cuda() for column, value in data(name, count, seed).items()}
         for count, seed in ((rows, 0), (rows // VALID, 1))
     )
+
+    def step(model: Any, optimizer: Any, some: Any) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        task.loss(model, {column: value[some] for column, value in train.items()}).backward()
+        optimizer.step()
+
+    def begin(rate: float) -> tuple[Any, Any]:
+        model = task.build({"lr": rate})[0].cuda()
+        return model, torch.optim.Adam(model.parameters(), lr=rate, fused=True)
+
+    step(*begin(rates[0]), torch.arange(batch_size, device="cuda"))
     torch.cuda.synchronize()
     barrier.wait(timeout=300)
     for trial, rate in enumerate(rates):
         torch.manual_seed(trial)
-        model, _ = task.build({"lr": rate})
-        model.cuda()
-        optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
+        model, optimizer = begin(rate)
         for epoch in range(epochs):
             model.train()
             for some in torch.split(torch.randperm(rows, device="cuda"), batch_size):
-                optimizer.zero_grad(set_to_none=True)
-                task.loss(model, {column: value[some] for column, value in train.items()}).backward()
-                optimizer.step()
+                step(model, optimizer, some)
             model.eval()
             with torch.no_grad():
                 parts = {column: torch.split(value, 256) for column, value in valid.items()}
@@ -265,7 +279,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             os.environ["HOPFLEET_HOME"] = str(folder / "home")
-            hop.partition(data(name, workload.rows, 0), folder / "train", partitions=4)
+            hop.partition(data(name, workload.rows, 0), folder / "train", partitions=PARTITIONS)
             hop.partition(data(name, workload.rows // VALID, 1), folder / "valid", partitions=1)
             figures: dict[str, Figure] = {}
             for mode in options.modes:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.frameworks.graphs import Graphs
 from hopfleet.frameworks.steps import Steps
 from hopfleet.frameworks.together import Measures
 from hopfleet.frameworks.torch import TorchSession
@@ -196,3 +197,9 @@ def test_more_members_than_streams_disturb_each_other_in_nothing(tmp_path):
     configs = [{"lr": 0.001 * (n + 1)} for n in range(40)]
     captures = compare(Wide(), configs, tmp_path)
     assert all(capture is not None for unit in captures for capture in unit)
+
+
+def test_convolutions_run_side_by_side_whatever_is_allowed():
+    task = Images()
+    crew = several(task, [{"lr": 0.1}, {"lr": 0.2}])
+    assert type(task.flotilla(crew, fast=True)) is Graphs

@@ -78,7 +78,7 @@ def _laid_out(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[
 
 
 def _put(path: Path, header: bytes, pieces: Sequence[Any]) -> None:
-    left = [memoryview(header), *(memoryview(piece.cpu().numpy()) for piece in pieces)]
+    left = [memoryview(header), *(memoryview(_on_host(piece).numpy()) for piece in pieces)]
     size = sum(piece.nbytes for piece in left)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
@@ -91,6 +91,16 @@ def _put(path: Path, header: bytes, pieces: Sequence[Any]) -> None:
         os.ftruncate(descriptor, size)
     finally:
         os.close(descriptor)
+
+
+def _on_host(piece: Any) -> Any:
+    """Bytes where they can be written from. What a GPU can write to by itself keeps nobody else from using it."""
+    if not piece.is_cuda:
+        return piece.cpu()
+    host = torch.empty(piece.shape, dtype=piece.dtype, pin_memory=True)
+    host.copy_(piece, non_blocking=True)
+    torch.cuda.current_stream(piece.device).synchronize()
+    return host
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -110,11 +110,12 @@ class TorchTask(Task):
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
         if len({session.habits.deterministic for session in sessions}) > 1:
             raise Entangled("some are deterministic and others are not; that is a matter of the whole process")
-        if fast:
+        on_cuda = sessions[0].device.type == "cuda"
+        if fast and not (on_cuda and _convolves(sessions[0].model)):
             from hopfleet.frameworks.stacked import Stacked
 
             return Stacked(sessions)
-        if sessions[0].device.type == "cuda":
+        if on_cuda:
             from hopfleet.frameworks.graphs import Graphs
 
             return Graphs(sessions)
@@ -523,6 +524,11 @@ def summed(found: Iterable[tuple[Mapping[str, Any], int]]) -> dict[str, RowSum]:
             means.append(_number(name, numbers.get(id(value), value)))
             counts.append(rows)
     return add([{name: RowSum.over(*pieces) for name, pieces in plain.items()}, *exact])
+
+
+def _convolves(model: Any) -> bool:
+    """Whether a model has convolutions: on CUDA, those of many models in one are slower than side by side."""
+    return any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in model.modules())
 
 
 def _number(name: str, value: Any) -> float:

@@ -21,6 +21,9 @@ VALID_BATCH = 256
 VALID_BYTES = 1 << 18
 """Small rows are evaluated more at once, up to so many bytes."""
 
+VALID_ROWS = 1024
+"""On other devices than a CPU, so many at once where they have no more than 16 times as many bytes."""
+
 
 ROOM = 0.25
 """The part of the free memory of a device that one partition may take."""
@@ -112,9 +115,11 @@ def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
             pace.using.add(began - given)
 
 
-def valid_batch(dataset: Dataset) -> int:
+def valid_batch(dataset: Dataset, device: str = "cpu") -> int:
     """How many rows of a data set are evaluated at once."""
-    return max(VALID_BATCH, VALID_BYTES * dataset.rows // max(1, dataset.size))
+    size = max(1, dataset.size)
+    more = 0 if device == "cpu" else min(VALID_ROWS, 16 * VALID_BYTES * dataset.rows // size)
+    return max(VALID_BATCH, VALID_BYTES * dataset.rows // size, more)
 
 
 def _dtypes(dataset: Dataset) -> dict[str, str]:

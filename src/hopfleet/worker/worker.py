@@ -368,13 +368,13 @@ class Worker:
         config = revealed(trial.config, self._values(trial))
         portions = [Portion(job.train, 0, self._batch_size(trial), job.seed, 1)]
         if job.valid is not None:
-            portions.append(Portion(job.valid, 0, valid_batch(job.valid)))
+            portions.append(Portion(job.valid, 0, valid_batch(job.valid, self._device)))
         return next(filter(None, (feed.unsteady(portion, config) for portion in portions)), "")
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
         assert self._job.valid is not None
-        one = _First(1, self._valid_stream(session, 0), valid_batch(self._job.valid))
+        one = _First(1, self._valid_stream(session, 0), valid_batch(self._job.valid, self._device))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
@@ -562,7 +562,7 @@ class Worker:
             feed=self._feed,
             together=together,
             residence=self._residence,
-            batch_size=valid_batch(self._job.valid),
+            batch_size=valid_batch(self._job.valid, self._device),
         )
 
     @contextlib.contextmanager
