@@ -190,25 +190,6 @@ def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum"])
-def test_in_parts(name, monkeypatch):
-    monkeypatch.setattr(stacked, "chunks", lambda rows, device: [rows[:3], rows[3:]])
-    alone, together = (several(Task(), configs(name, norm=True)) for _ in range(2))
-    for last in (False, True):
-        found = Stacked(together).train(Batches(), last=[last] * 4)
-        for one, other, sums in zip(alone, together, found, strict=True):
-            expected = one.train(Batches(), last=last)
-            assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
-            close(one, other)
-
-
-def test_parts_are_alike_but_for_the_last():
-    there = torch.device("cuda")
-    assert stacked.chunks(range(32), there) == [range(8), range(8, 16), range(16, 24), range(24, 32)]
-    assert stacked.chunks(range(5), there) == [range(2), range(2, 4), range(4, 5)]
-    assert stacked.chunks(range(32), torch.device("cpu")) == [range(32)]
-
-
 class Counting(Task):
     """Weighs the loss by something that no program knows, from some call on."""
 

@@ -74,4 +74,5 @@ def test_small_rows_are_evaluated_many_at_once(tmp_path):
     assert valid_batch(large) == valid_batch(large, "cuda:0") == 256
     assert valid_batch(small, "cuda:0") == valid_batch(small)
     medium = hop.partition({"x": np.zeros((64, 1024), np.float32)}, tmp_path / "medium", partitions=2)
-    assert (valid_batch(medium), valid_batch(medium, "cuda:0")) == (256, 1023)  # the files are a little larger
+    assert valid_batch(medium) == 256
+    assert 1000 < valid_batch(medium, "cuda:0") <= 1024  # files are a little larger than rows

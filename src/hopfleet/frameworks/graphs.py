@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,24 +217,18 @@ class Graphs(Eager):
             self._take_up(member, capture)
 
 
-class Lanes:
-    """A few streams beside the current one, for work that is too small for a device; on a CPU there are none."""
-
-    def __init__(self, device: Any) -> None:
-        self._streams = _streams(str(device))[:ABREAST] if device.type == "cuda" else []
-
-    def follow(self) -> None:
-        """Let what is done there from now on wait for what was done here."""
-        for stream in self._streams:
-            stream.wait_stream(torch.cuda.current_stream())
-
-    def lane(self, number: int) -> contextlib.AbstractContextManager[Any]:
-        return torch.cuda.stream(self._streams[number % ABREAST]) if self._streams else contextlib.nullcontext()
-
-    def join(self) -> None:
-        """Wait here for what was done there."""
-        for stream in self._streams:
-            torch.cuda.current_stream().wait_stream(stream)
+@contextlib.contextmanager
+def side_by_side(device: Any) -> Iterator[Callable[[int], contextlib.AbstractContextManager[Any]]]:
+    """Work on several streams, which begin after what was done before and are joined in the end; not so on a CPU."""
+    if device.type != "cuda":
+        yield lambda number: contextlib.nullcontext()
+        return
+    here, streams = torch.cuda.current_stream(device), _streams(str(device))[:ABREAST]
+    for stream in streams:
+        stream.wait_stream(here)
+    yield lambda number: torch.cuda.stream(streams[number % ABREAST])
+    for stream in streams:
+        here.wait_stream(stream)
 
 
 @functools.cache

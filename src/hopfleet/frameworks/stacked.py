@@ -34,7 +34,7 @@ from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.attention import Attending
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
-from hopfleet.frameworks.graphs import Graphs, Lanes, batch_key, capturing, own_generator
+from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator, side_by_side
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
 from hopfleet.frameworks.torch import TorchSession
@@ -48,9 +48,6 @@ CHANGING = "the loss of the task is not always the same function of model, batch
 COMPARED = 64
 """A program is compared with what it stands for in the first batch of a unit, the 64th, the 4096th and so on."""
 
-
-PARTS = 4
-"""On CUDA, so many parts of a stack go one after another: while one is updated, the next has its gradients taken."""
 
 CLOSE = 0.01
 """So far, compared with the largest, what is compiled may be off: more than rounding, less than another function."""
@@ -164,12 +161,6 @@ def quicker(work: Callable[[], object], times: int = 3) -> bool:
 # -------------------------------------------------------------------------------------------------- the stack
 
 
-def chunks(rows: range, device: Any) -> list[range]:
-    """The rows as they take their steps: in parts of one size, but for the last."""
-    size = len(rows) if device.type == "cpu" else max(2, -(-len(rows) // PARTS))
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
 class Tried(NamedTuple):
     """What was found out about members of one kind."""
 
@@ -183,18 +174,6 @@ class Group(NamedTuple):
     parameters: slice
     columns: slice
     settings: dict[str, Table]
-
-
-class Part(NamedTuple):
-    """Some members of a stack, and their rows of all that a loss is taken of."""
-
-    rows: range
-    parameters: Mapping[str, Table]
-    frozen: Mapping[str, Table]
-    scalars: Mapping[str, Table]
-
-    def inputs(self, batch: Batch) -> list[Table]:
-        return [*self.parameters.values(), *self.frozen.values(), *self.scalars.values(), *batch.values()]
 
 
 def _place(table: Table, row: int, columns: slice) -> int:
@@ -253,7 +232,6 @@ class Stack:
         #: Its captured step, if there is one; whether there can be one.
         self.capture: StackCapture | None = None
         self.capturable = self.weights.is_cuda and first.task.lr_step != "batch"
-        self._parts = [self._part(rows) for rows in chunks(self._rows, self.weights.device)]
         self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
 
     @property
@@ -264,11 +242,6 @@ class Stack:
     def _tables_of_update(self) -> list[Table]:
         names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         return [self.weights, *(self.state[name] for name in names if name in self.state)]
-
-    def _part(self, rows: range) -> Part:
-        some = slice(rows.start, rows.stop)
-        tables = (self._parameters, self._frozen, self._scalars)
-        return Part(rows, *({name: value[some] for name, value in table.items()} for table in tables))
 
     def _pieces(self, row: Table) -> list[Table]:
         return [row[columns] for columns in self._columns]
@@ -298,7 +271,7 @@ class Stack:
 
     def _flat(self, grads: Mapping[str, Table], losses: Table) -> list[Table]:
         """Gradients, each parameter's with a row for each member, and losses."""
-        return [*(grads[f"model.{name}"].reshape(len(losses), -1) for name in self._names), losses.detach()]
+        return [*(grads[f"model.{name}"].reshape(len(self.sessions), -1) for name in self._names), losses.detach()]
 
     # ------------------------------------------------------------------------------------- what is handed in
 
@@ -369,49 +342,42 @@ class Stack:
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; returns their losses."""
-        lanes, found = Lanes(self.weights.device), []
+        with library(self.onednn), torch.no_grad():
+            *grads, losses = self._run(batch)
         self.steps += 1
-        for part in self._parts:
-            with library(self.onednn), torch.no_grad():
-                found.append(self._run(batch, part))
-                lanes.follow()
-                self._update(part, found[-1][:-1], lanes)
-        lanes.join()
-        # Only now may the gradients go: they were read elsewhere.
-        return torch.cat([losses for *_, losses in found])
+        optimizer = self.sessions[0].optimizers[0]
+        with torch.no_grad():
+            for index, (group, known) in enumerate(zip(optimizer.param_groups, self._groups, strict=True)):
+                if type(optimizer) in FUSED and not group["maximize"]:
+                    self._fused(FUSED[type(optimizer)], index, grads)
+                    continue
+                rows = self._in_columns(grads[known.parameters], known.parameters, (len(self.sessions),))
+                state = {name: self.state[name][:, known.columns] for name in gathers(optimizer, group)}
+                flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
+                downhill = -rows if group.get("maximize") else rows
+                weights = self.weights[:, known.columns]
+                UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
+        return losses
 
-    def _update(self, part: Part, grads: Sequence[Table], lanes: Lanes) -> None:
-        optimizer, rows = self.sessions[0].optimizers[0], slice(part.rows.start, part.rows.stop)
-        for index, (group, known) in enumerate(zip(optimizer.param_groups, self._groups, strict=True)):
-            if type(optimizer) in FUSED and not group["maximize"]:
-                self._fused(FUSED[type(optimizer)], index, part, grads[known.parameters], lanes)
-                continue
-            slopes = self._in_columns(grads[known.parameters], known.parameters, (len(part.rows),))
-            state = {name: self.state[name][rows, known.columns] for name in gathers(optimizer, group)}
-            settings = {name: values[rows] for name, values in known.settings.items()}
-            flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
-            downhill = -slopes if group.get("maximize") else slopes
-            weights = self.weights[rows, known.columns]
-            UPDATES[type(optimizer)](weights, downhill, state, settings, self.steps[rows], flags)
-
-    def _fused(self, update: Callable[..., None], index: int, part: Part, grads: Sequence[Table], lanes: Lanes) -> None:
+    def _fused(self, update: Callable[..., None], index: int, grads: Sequence[Table]) -> None:
         """Update a group of one member after the other, each in one go."""
         some = self._groups[index].parameters
-        for row, slopes in zip(part.rows, zip(*(grad.unbind() for grad in grads), strict=True), strict=True):
-            weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
-            numbers = self._numbers[row][index]
-            with lanes.lane(row):
-                update(
-                    weights,
-                    slopes,
-                    first,
-                    second,
-                    largest[0] if largest else [],
-                    [self.steps[row]] * len(weights),
-                    **{name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
-                    amsgrad=bool(largest),
-                    maximize=False,
-                )
+        of_rows = list(zip(*(grad.unbind() for grad in grads[some]), strict=True))
+        with side_by_side(self.weights.device) as on_lane:
+            for row, numbers in enumerate(self._numbers):
+                weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
+                with on_lane(row):
+                    update(
+                        weights,
+                        of_rows[row],
+                        first,
+                        second,
+                        largest[0] if largest else [],
+                        [self.steps[row]] * len(weights),
+                        **{name: numbers[index][name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
+                        amsgrad=bool(largest),
+                        maximize=False,
+                    )
 
     def tables(self) -> list[Table]:
         """All that a step changes."""
@@ -431,84 +397,85 @@ class Stack:
                     return False
         return True
 
-    def gradients(self, batch: Batch, part: Part) -> list[Table]:
-        """The gradients of some members, parameter by parameter, and their losses."""
-        return self._flat(*self._grads(part.parameters, part.frozen, part.scalars, batch))
+    def gradients(self, batch: Batch) -> list[Table]:
+        """The gradients of all members, parameter by parameter, and their losses."""
+        return self._flat(*self._grads(self._parameters, self._frozen, self._scalars, batch))
 
-    def _run(self, batch: Batch, part: Part) -> list[Table]:
+    def _run(self, batch: Batch) -> list[Table]:
         """The same, by a program if there can be one."""
         if (self.weights.is_cuda and not self.compiles) or not all(map(torch.is_tensor, batch.values())):
-            return self.gradients(batch, part)
-        program = self._program(batch, part)
+            return self.gradients(batch)
+        program = self._program(batch)
         if program is None:
-            return self.gradients(batch, part)
-        key = self._key(batch, part)
+            return self.gradients(batch)
+        key = self._key(batch)
         self._runs[key] += 1
         if self._runs[key] != COMPARED ** round(math.log(self._runs[key], COMPARED)):
-            return program(*part.inputs(batch))
-        return self._compared(program, batch, part)
+            return program(*self._inputs(batch))
+        return self._compared(program, batch, key)
 
     @property
     def compiles(self) -> bool:
         return self.sessions[0].habits.compile
 
-    def _compared(self, program: Program, batch: Batch, part: Part) -> list[Table]:
+    def _compared(self, program: Program, batch: Batch, key: Hashable) -> list[Table]:
         """Both ways; if they differ, the program is not used again."""
-        key, device = self._key(batch, part), self.weights.device
-        streams, buffers = randomness.current(device), {name: value.clone() for name, value in part.frozen.items()}
-        found = program(*part.inputs(batch))
+        device = self.weights.device
+        streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
+        found = program(*self._inputs(batch))
         randomness.put(streams, device)
         for name, value in buffers.items():
-            part.frozen[name].copy_(value)
-        expected = self.gradients(batch, part)
+            self._frozen[name].copy_(value)
+        expected = self.gradients(batch)
         if not all(_alike(a, b, self.compiles) for a, b in zip(found, expected, strict=True)):
             _programs[key] = None
             if self._runs[key] > 1:
                 raise Entangled(CHANGING)
         return expected
 
-    def _key(self, batch: Batch, part: Part) -> Hashable:
+    def _inputs(self, batch: Batch) -> list[Table]:
+        return [*self._parameters.values(), *self._frozen.values(), *self._scalars.values(), *batch.values()]
+
+    def _key(self, batch: Batch) -> Hashable:
         """What a program depends on."""
         if not self._kind:
             alike = {k: v for k, v in dict.items(self.sessions[0].config) if k not in self._scalars}
             task = self.sessions[0].task
-            self._kind = f"{id(task)} {form(self.sessions[0])} {alike} {list(self._scalars)}"
-        return (
-            self._kind,
-            len(part.rows),
-            *((name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()),
+            self._kind = f"{id(task)} {form(self.sessions[0])} {len(self.sessions)} {alike} {list(self._scalars)}"
+        return self._kind, *(
+            (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
         )
 
-    def _program(self, batch: Batch, part: Part) -> Program | None:
+    def _program(self, batch: Batch) -> Program | None:
         """The operations of a step; None if they cannot be written down, or not yet: few batches do not pay."""
-        key = self._key(batch, part)
+        key = self._key(batch)
         if key not in _programs:
             _waiting[key] = _waiting.get(key, 0) + 1
             if _waiting[key] < PAYS and not self.compiles:
                 return None
             try:
-                _programs[key] = self._written(batch, part)
+                _programs[key] = self._written(batch)
             except Exception as error:
                 _programs[key] = None
                 _tell(f"trials are stacked without a program: {describe(error)}")
         return _programs[key]
 
-    def _written(self, batch: Batch, part: Part) -> Program:
-        names = [list(table) for table in (part.parameters, part.frozen, part.scalars, batch)]
+    def _written(self, batch: Batch) -> Program:
+        names = [list(part) for part in (self._parameters, self._frozen, self._scalars, batch)]
 
         def work(*values: Table) -> list[Table]:
             rest = iter(values)
-            mine, others, scalars, some = ({name: next(rest) for name in table} for table in names)
+            mine, others, scalars, some = ({name: next(rest) for name in part} for part in names)
             return self._flat(*self._grads(mine, others, scalars, some))
 
         device = self.weights.device
-        streams, buffers = randomness.current(device), {name: value.clone() for name, value in part.frozen.items()}
+        streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
         try:
-            written = make_fx(work)(*part.inputs(batch))
+            written = make_fx(work)(*self._inputs(batch))
         finally:
             randomness.put(streams, device)
             for name, value in buffers.items():
-                part.frozen[name].copy_(value)
+                self._frozen[name].copy_(value)
         written.graph.eliminate_dead_code()
         written.recompile()
         if not self.compiles:
@@ -519,7 +486,7 @@ class Stack:
 
     def try_out(self, batch: Batch) -> None:
         """Find out how far members of this kind are off, and how they are quickest, if that is not known."""
-        key = self._key(batch, self._parts[0])
+        key = self._key(batch)
         if key not in _tried:
             off = self._deviation(batch)
             _tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
@@ -543,9 +510,9 @@ class Stack:
             buffer.copy_(value)
         others = {name: value.clone() for name, value in self._frozen.items()}
         if self.weights.device.type == "cpu":
-            self.onednn = quicker(lambda: self.gradients(batch, self._parts[0]))
+            self.onednn = quicker(lambda: self.gradients(batch))
         with library(self.onednn):
-            stacked = self._in_columns([grad[0] for grad in self.gradients(batch, self._parts[0])[:-1]])
+            stacked = self._in_columns([grad[0] for grad in self.gradients(batch)[:-1]])
         for name, value in others.items():
             self._frozen[name].copy_(value)
         for module in chance:
