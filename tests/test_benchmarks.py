@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import NAMES
+from benchmarks.flotilla.curves import LEVEL, chance, measure
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,3 +42,15 @@ def test_contenders_on_two_cores() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "best accuracy" in done.stdout and "failed" not in done.stdout
+
+
+def test_a_tendency_is_not_taken_for_chance() -> None:
+    steady, mixed = np.linspace(0.9, 1.1, 20), np.array([1.0, -1.0] * 10)
+    assert chance(steady) < LEVEL < chance(mixed)
+    assert chance(np.zeros(4)) == 1.0
+
+
+def test_stacked_trials_have_curves() -> None:
+    if not os.environ.get("HOPFLEET_LONG"):
+        pytest.skip("HOPFLEET_LONG=1 runs it")
+    assert all(row.ok for row in measure(quick=True))

@@ -1,0 +1,100 @@
+"""Do trials that are stacked learn as well as alone? The demo's networks on digits, ``fast`` against ``exact``.
+
+    python -m benchmarks.flotilla.curves [--quick]
+
+Both train the same configurations with the same seeds, rows and visit orders, so each trial has a partner. Rounding
+differs, and so do the masks of dropout; then two curves part, as they do with another seed. What must not be is a
+tendency. So the partners' differences (in the loss after the last epoch, and in its mean over all epochs) are
+compared with what is seen when their signs are drawn by chance: p is how often chance gives a mean at least as large.
+Beside it stands how far apart partners are, compared with how far apart another seed puts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import hopfleet as hop
+from benchmarks.__main__ import conclude
+from benchmarks.row import Row
+from benchmarks.runs import scratch
+from hopfleet import demo
+
+NETWORKS = ("mlp", "cnn", "resnet")
+LEVEL = 0.01
+FLIPS = 20_000
+
+
+def measure(quick: bool) -> list[Row]:
+    networks, trials, epochs = (("mlp",), 6, 2) if quick else (NETWORKS, 32, 5)
+    rows: list[Row] = []
+    for network in networks:
+        exact, fast, other = (
+            curves(network, trials, epochs, fuse=fuse, seed=seed)
+            for fuse, seed in (("exact", 0), ("fast", 0), ("exact", 1))
+        )
+        for what, ours, theirs, apart in (
+            ("loss after the last epoch", fast[:, -1], exact[:, -1], other[:, -1]),
+            ("loss over all epochs", fast.mean(axis=1), exact.mean(axis=1), other.mean(axis=1)),
+        ):
+            p = chance(ours - theirs)
+            spread, usual = (float(np.std(values - theirs)) for values in (ours, apart))
+            rows.append(
+                Row(
+                    "curves",
+                    f"{network}, {trials} trials of {epochs} epochs: {what}; p {p:.2f}, {spread:.1e} apart",
+                    f"{ours.mean():.5f}",
+                    f"{theirs.mean():.5f}: exact; another seed puts them {usual:.1e} apart",
+                    float(ours.mean() / theirs.mean()),
+                    f"p ≥ {LEVEL}",
+                    p >= LEVEL,
+                )
+            )
+    return rows
+
+
+def curves(network: str, trials: int, epochs: int, *, fuse: str, seed: int) -> Any:
+    """The validation loss of each trial, epoch by epoch."""
+    train, valid = demo.data()
+    rates = np.geomspace(0.001, 0.02, trials).tolist()
+    with scratch() as folder:
+        results = hop.Experiment(
+            demo.Digits(),
+            train=train,
+            valid=valid,
+            space={"network": hop.grid_search([network]), "lr": hop.grid_search(rates)},
+            search=hop.Grid(max_epochs=epochs),
+            metric="loss",
+            mode="min",
+            partitions=2,
+            batch_size=32,
+            name="curves",
+            folder=folder,
+            backend="inline",
+            order="fixed",
+            fuse=fuse,
+            seed=seed,
+        ).fit(quiet=True)
+        return np.array([[row["loss"] for row in trial.history] for trial in results.trials])
+
+
+def chance(differences: Any) -> float:
+    """How often a mean of these differences, with signs drawn by chance, is at least as large as it is."""
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (FLIPS, len(differences)))
+    return float(np.mean(np.abs((signs * differences).mean(axis=1)) >= abs(differences.mean()) * (1 - 1e-9)))
+
+
+def main(options: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few trials: shows that it works")
+    quick = parser.parse_args(options).quick
+    return conclude(measure(quick), os.getloadavg()[0], None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
