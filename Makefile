@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests long-tests other-tests ray-tests cluster-tests lint format bench chaos cluster docs clean
+.PHONY: help demo test pure-tests long-tests other-tests ray-tests cluster-tests gpu lint format bench chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -51,6 +51,12 @@ CLUSTER_TESTS := tests/backends/test_ray.py tests/backends/test_ray_by_hand.py t
 
 ray-tests: $(VENV)/.dev  # a real Ray cluster, a real S3 server and other paradigms, on this machine
 	$(BIN)/python -m pytest $(CLUSTER_TESTS)
+
+gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits, and how fast
+	PYTHONPATH=src:tests:tests/frameworks $(PYTHON) -m pytest $(GPU_TESTS)
+	PYTHONPATH=src:. $(PYTHON) -m benchmarks.flotilla.device
+
+GPU_TESTS := $(addprefix tests/frameworks/test_,graphs.py together.py stacked.py attention.py torch.py) tests/test_bits.py
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports
 	$(BIN)/ruff check .
