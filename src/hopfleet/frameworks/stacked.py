@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.func import functional_call, grad_and_value, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.attention import Attending
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
 from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator, side_by_side
+from hopfleet.frameworks.programs import compiled, quickened, recorded
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
 from hopfleet.frameworks.torch import TorchSession
@@ -470,19 +470,13 @@ class Stack:
 
         device = self.weights.device
         streams, buffers = randomness.current(device), {name: value.clone() for name, value in self._frozen.items()}
+        inputs = self._inputs(batch)
         try:
-            written = make_fx(work)(*self._inputs(batch))
+            return compiled(work, inputs) if self.compiles else quickened(recorded(work, inputs), inputs)
         finally:
             randomness.put(streams, device)
             for name, value in buffers.items():
                 self._frozen[name].copy_(value)
-        written.graph.eliminate_dead_code()
-        written.recompile()
-        if not self.compiles:
-            return written
-        # What is drawn by chance is drawn as it would be without a compiler.
-        compiled: Program = torch.compile(written, fullgraph=True, dynamic=False, options={"fallback_random": True})
-        return compiled
 
     def try_out(self, batch: Batch) -> None:
         """Find out how far members of this kind are off, and how they are quickest, if that is not known."""
