@@ -87,16 +87,26 @@ class Steps:
 
     def all_but_update(self, batch: Batch) -> None:
         """Train on a batch, but leave the update to somebody else, who leaves no gradients behind."""
-        self._losses.append(self._backward(batch, clear=False).reshape(-1))
-        self._rows.append(rows_of(batch))
+        self.note({"loss": self._backward(batch, clear=False)}, rows_of(batch))
         self._waiting = 0
+
+    def loss(self, batch: Batch) -> Any:
+        """Note the loss of a batch; returns it. Its gradients, too, are left to somebody else."""
+        loss = self._loss(batch)
+        self.note({"loss": loss.detach()}, rows_of(batch))
+        return loss
+
+    def _loss(self, batch: Batch) -> Any:
+        session = self._session
+        with session.habits.autocast(session.device):
+            loss = session.task.loss(session.callable, batch)
+        _check_loss(loss)
+        return loss
 
     def _backward(self, batch: Batch, *, clear: bool = True) -> Any:
         """Add to the gradients, after those of an earlier update are gone; returns the loss."""
         session, habits = self._session, self._session.habits
-        with habits.autocast(session.device):
-            loss = session.task.loss(session.callable, batch)
-        _check_loss(loss)
+        loss = self._loss(batch)
         if clear and not self._waiting:
             session.task.optimizer.zero_grad(set_to_none=True)
         share = loss if habits.accumulate == 1 else loss / habits.accumulate

@@ -122,6 +122,11 @@ class TorchTask(Task):
 
         return Eager(sessions)
 
+    def be_nobodys(self) -> None:
+        """Have no trial at hand. Who looks for one finds nothing, and cannot take it for its own."""
+        self.optimizer = self.lr_scheduler = self.scaler = self._session = None
+        self.config = None  # type: ignore[assignment]
+
     def spare_memory(self, device: str) -> int:
         return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else 0
 
