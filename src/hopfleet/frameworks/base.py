@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -121,8 +121,9 @@ class Flotilla(ABC):
 class Task(ABC):
     """What is to be trained. Users derive from a framework's own task class."""
 
-    #: Modules that workers import before they fork.
-    preload: ClassVar[tuple[str, ...]] = ()
+    #: Modules that workers import before they fork, and those that they import too if rounding may differ.
+    preload: Sequence[str] = ()
+    preload_fast: Sequence[str] = ()
 
     #: ``transform(batch, rng)`` makes a new batch of numpy arrays from one; ``rng`` is None in evaluation.
     transform: Callable[[Batch, np.random.Generator | None], Batch] | None = None

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +35,9 @@ class TorchTask(Task):
     ``self.lr_scheduler`` and ``self.scaler`` are those that ``build`` returned for it.
     """
 
-    # The first optimizer of a process imports torch._dynamo, which takes more than a second.
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "hopfleet.frameworks.torch")
+    preload: Sequence[str] = ("torch", "hopfleet.frameworks.uncompiled", "hopfleet.frameworks.torch")
+    # Stacks are differentiated by functions that ask the compiler for more than the stand-in has.
+    preload_fast: Sequence[str] = ("torch._dynamo.config",)
 
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
@@ -62,6 +63,11 @@ class TorchTask(Task):
     scaler: Any = None
     _session: TorchSession | None = None
     config: Mapping[str, Any] = {}
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.compile is not False and "preload" not in vars(cls):
+            cls.preload = (*cls.preload, *cls.preload_fast)
 
     def build(self, config: Mapping[str, Any]) -> Any:
         """The model, its optimizer and, if wanted, an LR scheduler and a gradient scaler, as a tuple."""
