@@ -11,7 +11,7 @@ import torch
 from test_torch import Batches
 
 import hopfleet as hop
-from hopfleet.frameworks import jointly, together
+from hopfleet.frameworks import jointly, steps, together
 from hopfleet.frameworks.base import Entangled
 from hopfleet.frameworks.jointly import Joint, admits
 from hopfleet.frameworks.torch import TorchSession
@@ -142,7 +142,7 @@ def test_who_looks_at_its_configuration_in_the_backward_pass_is_not_given_anothe
 
 
 def test_large_ones_step_one_after_another(monkeypatch, tmp_path, made):
-    monkeypatch.setattr(jointly, "SMALL", 4 * (4 * 3 + 3 + 3 * 3 + 3) - 1)
+    monkeypatch.setattr(steps, "SMALL", 4 * (4 * 3 + 3 + 3 * 3 + 3) - 1)
     alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
     found = together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
     assert found == [one.train(Batches(), last=True) for one in alone]

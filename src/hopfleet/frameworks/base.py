@@ -30,7 +30,8 @@ class Batches(Iterable[Batch], Sized, Protocol):
 
 
 class Session(ABC):
-    """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate``."""
+    """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate`` if it is
+    ``steady``."""
 
     #: Whether the process belongs to somebody else, whose random streams must be left as they are.
     guest: bool = True
@@ -39,6 +40,11 @@ class Session(ABC):
     @abstractmethod
     def size(self) -> int:
         """About how many bytes a saved version takes."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether all that is saved stays as it is during ``evaluate``, so that ``save`` may run beside it."""
+        return True
 
     @property
     def parameters(self) -> int:

@@ -22,6 +22,7 @@ from torch.optim import optimizer as optim
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.steps import is_small
 from hopfleet.frameworks.torch import TorchSession
 
 APART = "their gradients cannot be computed at once"
@@ -31,9 +32,6 @@ KINDS = (torch.optim.Adam, torch.optim.AdamW)
 
 SPECIAL = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
 """Settings with which an optimizer calls other operations."""
-
-SMALL = 1 << 20
-"""Bytes of weights up to which a model is small."""
 
 _PROVEN: set[Hashable] = set()
 """Kinds of members whose updates have come out the same both ways."""
@@ -54,7 +52,7 @@ def admits(session: TorchSession) -> bool:
         return False
     if len(session.optimizers) != 1 or type(session.optimizers[0]) not in KINDS:
         return False
-    if sum(weight.numel() * weight.element_size() for weight in session.model.parameters()) > SMALL:
+    if not is_small(session.model):
         return False
     optimizer = session.optimizers[0]
     watched = (

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PRECISIONS: Mapping[str, Any] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+SMALL = 1 << 20
+"""Bytes of weights up to which a model is small."""
+
 
 @dataclass(frozen=True, slots=True)
 class Habits:
@@ -69,9 +72,13 @@ class Steps:
         self._rows: list[int] = []
         #: Batches whose gradients wait for an update.
         self._waiting = 0
+        self._small = is_small(session.model)
 
     def __call__(self, batch: Batch) -> None:
         self.note(self.take(batch), rows_of(batch))
+        if not self._waiting and not self._small:
+            # Until the next step they would only take memory, while others may want some.
+            self._session.task.optimizer.zero_grad(set_to_none=True)
         self.step_schedule()
 
     def take(self, batch: Batch) -> Mapping[str, Any]:
@@ -145,6 +152,10 @@ class Steps:
         if self._waiting:
             self._update()
         return {"loss": _mean_loss(self._losses, self._rows)}
+
+
+def is_small(model: Any) -> bool:
+    return bool(sum(weight.numel() * weight.element_size() for weight in model.parameters()) <= SMALL)
 
 
 def rows_of(batch: Batch) -> int:

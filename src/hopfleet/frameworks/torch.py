@@ -235,13 +235,9 @@ class TorchSession(Session):
         return {f"train_{name}": _row_sum(name, value, rows) for name, value in (result or {}).items()}
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
-        kept, self.random = self.random, randomness.seeded(seed)
         self.model.eval()
-        try:
-            with self._environment(), torch.no_grad(), self.averaged():
-                found = [self.measure(batch) for batch in batches]
-        finally:
-            self.random = kept
+        with self._environment(randomness.seeded(seed)), torch.no_grad(), self.averaged():
+            found = [self.measure(batch) for batch in batches]
         return summed(found)
 
     def measure(self, batch: Batch) -> tuple[Mapping[str, Any], int]:
@@ -264,6 +260,11 @@ class TorchSession(Session):
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def steady(self) -> bool:
+        # An average changes places with the weights, and buffers may count whatever they like.
+        return not self.average and next(self.model.buffers(), None) is None
 
     @property
     def parameters(self) -> int:
@@ -394,13 +395,17 @@ class TorchSession(Session):
         return tensor.to(self.device)
 
     @contextlib.contextmanager
-    def _environment(self) -> Iterator[None]:
-        """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards."""
+    def _environment(self, random: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards.
+
+        With other ``random`` streams, its own stay as they are.
+        """
         with process_settings(self):
-            randomness.put(self.random, self.device)
+            randomness.put(self.random if random is None else random, self.device)
             self.take_over()
             yield
-            self.random = randomness.current(self.device)
+            if random is None:
+                self.random = randomness.current(self.device)
 
     def take_over(self) -> None:
         """Let the task's attributes be those of this trial."""

@@ -1,8 +1,8 @@
 """PyTorch's compiler, kept out of processes that compile nothing.
 
-The first optimizer of a process imports ``torch._dynamo``, only to tell it to look away. That takes as long as to import
-torch, and tens of megabytes. A stand-in takes notice instead. Whoever wants anything else of the compiler gets the real
-one, which is imported then and knows all that the stand-in was told.
+The first optimizer of a process imports ``torch._dynamo``, only to tell it to look away. That takes as long as to
+import torch, and tens of megabytes. A stand-in takes notice instead. Whoever wants anything else of the compiler gets
+the real one, which is imported then, and is told again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -36,7 +36,7 @@ class StandIn(ModuleType):
 
     def disable(self, function: Any = None, recursive: bool = True, **how: Any) -> Any:
         if not callable(function):
-            return getattr(loaded(), "disable")(function, recursive, **how)
+            return loaded().disable(function, recursive, **how)
         self._left_alone.append(function)
         return function
 
