@@ -11,7 +11,8 @@ import torch
 from test_torch import Batches
 
 import hopfleet as hop
-from hopfleet.frameworks import jointly, together
+from hopfleet.frameworks import jointly, steps, together
+from hopfleet.frameworks.base import Entangled
 from hopfleet.frameworks.jointly import Joint, admits
 from hopfleet.frameworks.torch import TorchSession
 
@@ -75,7 +76,7 @@ def test_the_bits_that_they_have_alone(kind, decoupled, tmp_path, made):
         found = together[0].task.flotilla(together).train(Batches(), last=[last] * 3)
         assert found == [one.train(Batches(), last=last) for one in alone]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
-    assert made == [3] * 2 * (len(Batches()) - 1)
+    assert made == [1, 1, 1] + [3] * (2 * (len(Batches()) - 1) - 1)  # each has proven its own once
 
 
 def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
@@ -100,7 +101,53 @@ def test_an_update_with_other_bits_is_not_made(tmp_path, monkeypatch, made):
     for one in alone:
         one.train(Batches(), last=True)
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
-    assert made == [2]
+    assert made == [1, 1]
+
+
+class Drawing(Task):
+    """Some draw random numbers."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        noise = torch.rand(()) if self.config.get("noisy") else 1.0
+        return super().loss(model, batch) * noise
+
+
+def test_gradients_are_computed_at_once_where_nobody_draws(tmp_path, monkeypatch, made):
+    passes: list[int] = []
+    real = Joint.backward
+    monkeypatch.setattr(Joint, "backward", lambda self, losses: (passes.append(len(losses)), real(self, losses)))
+    for noisy, expected in ((False, [3] * (len(Batches()) - 1)), (True, [])):
+        configs: list[dict[str, Any]] = [{"lr": 0.01}, {"lr": 0.02, "noisy": noisy}, {"lr": 0.03}]
+        alone, together = (several(Drawing(), configs) for _ in range(2))
+        found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+        assert found == [one.train(Batches(), last=True) for one in alone]
+        assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+        assert passes == expected
+        passes.clear()
+
+
+class Hooked(Task):
+    """What happens to its gradients depends on its configuration."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch) * 1.0
+        loss.register_hook(lambda grad: grad * self.config["lr"])
+        return loss
+
+
+def test_who_looks_at_its_configuration_in_the_backward_pass_is_not_given_another(made):
+    together = several(Hooked(), [{"lr": 0.01}, {"lr": 0.02}])
+    with pytest.raises(Entangled, match=r"gradients cannot be computed at once \(TypeError"):
+        together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
+
+
+def test_large_ones_step_one_after_another(monkeypatch, tmp_path, made):
+    monkeypatch.setattr(steps, "SMALL", 4 * (4 * 3 + 3 + 3 * 3 + 3) - 1)
+    alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
+    found = together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
+    assert found == [one.train(Batches(), last=True) for one in alone]
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made == []
 
 
 def test_who_may_come_along():

@@ -11,6 +11,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
+from hopfleet.frameworks import steps
 from hopfleet.frameworks.base import Entangled
 from hopfleet.frameworks.torch import TorchSession
 
@@ -237,3 +238,19 @@ def test_the_strict_do_not_sail_with_others() -> None:
 
     with pytest.raises(Entangled, match="some are deterministic"):
         Mixed().flotilla(several(Mixed(), 2))
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_gradients_of_large_models_are_not_kept(monkeypatch: pytest.MonkeyPatch, small: bool, accumulate: int) -> None:
+    class Looking(Task):
+        def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+            seen.append(model[0].weight.grad is not None)
+            return super().loss(model, batch)
+
+    seen: list[bool] = []
+    monkeypatch.setattr(steps, "SMALL", 4 * (4 * 8 + 8 + 8 + 1) - (not small))
+    (one,) = several(Looking(accumulate=accumulate), 1)
+    one.train(Batches(), last=True)
+    after = [small] * 4 if accumulate == 1 else [True, small, True, small]
+    assert seen == [False, *after]

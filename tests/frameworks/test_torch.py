@@ -138,6 +138,24 @@ def test_evaluation_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
+def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> None:
+    class Plain(Task):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            net = torch.nn.Linear(4, 1)
+            return net, torch.optim.Adam(net.parameters())
+
+        def metrics(self, model: Any, batch: dict[str, Any]) -> Mapping[str, Any]:
+            one.save(tmp_path / "during")
+            return {"noise": torch.rand(())}
+
+    one = trained(Plain().open({}, seed=3, device="cpu", threads=1), 1)
+    one.save(tmp_path / "before")
+    assert one.steady
+    one.evaluate(Batches(), seed=1)
+    assert (tmp_path / "during").read_bytes() == (tmp_path / "before").read_bytes()
+    assert not session().steady, "its buffer counts calls"
+
+
 def test_the_callers_generators_are_left_alone() -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = random.random(), np.random.rand(), torch.rand(())

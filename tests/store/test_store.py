@@ -26,7 +26,7 @@ from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, Not
 from hopfleet.files import digest, write_atomically
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import SPARE_BYTES, SPARES, Versions, check
+from hopfleet.store.versions import MOST_SPARE_BYTES, SPARE_BYTES, SPARES, Versions, check
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
 
@@ -283,7 +283,18 @@ def test_dropped_files_are_written_over(tmp_path: Path) -> None:
         versions.write("t3", number, 3, fill, durable=False, size=SPARE_BYTES)
     for number in range(2 * SPARES):
         versions.drop("t3", number, 3)
-    assert len(list((versions.shared_folder / "spare").iterdir())) == SPARES
+    spares = versions.shared_folder / "spare"
+    assert len(list(spares.iterdir())) == SPARES
+    # ... nor more bytes than that.
+    for file in spares.iterdir():
+        file.unlink()
+    for number in range(2):
+        sparse = versions.path("t4", number, 3, durable=False)
+        sparse.parent.mkdir(exist_ok=True)
+        with sparse.open("wb") as file:
+            file.truncate(MOST_SPARE_BYTES // 2 + 1)
+        versions.drop("t4", number, 3)
+    assert [file.name for file in spares.iterdir()] == ["t4-v00000-3.safetensors"]
 
 
 def test_short_shared_memory_spills(tmp_path: Path) -> None:

@@ -228,7 +228,9 @@ class Local:
             )
         theirs.close()
         self._awake = False
-        hello = {"path": sys.path, "preload": self._job.task.preload}
+        task = self._job.task
+        preload = [*task.preload, *(task.preload_fast if self._job.fast else ())]
+        hello = {"path": sys.path, "preload": preload}
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(hello).encode() + b"\n")
 

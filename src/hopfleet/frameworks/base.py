@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class Batches(Iterable[Batch], Sized, Protocol):
 
 
 class Session(ABC):
-    """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate``."""
+    """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate`` if it is
+    ``steady``."""
 
     #: Whether the process belongs to somebody else, whose random streams must be left as they are.
     guest: bool = True
@@ -39,6 +40,11 @@ class Session(ABC):
     @abstractmethod
     def size(self) -> int:
         """About how many bytes a saved version takes."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether all that is saved stays as it is during ``evaluate``, so that ``save`` may run beside it."""
+        return True
 
     @property
     def parameters(self) -> int:
@@ -121,8 +127,9 @@ class Flotilla(ABC):
 class Task(ABC):
     """What is to be trained. Users derive from a framework's own task class."""
 
-    #: Modules that workers import before they fork.
-    preload: ClassVar[tuple[str, ...]] = ()
+    #: Modules that workers import before they fork, and those that they import too if rounding may differ.
+    preload: Sequence[str] = ()
+    preload_fast: Sequence[str] = ()
 
     #: ``transform(batch, rng)`` makes a new batch of numpy arrays from one; ``rng`` is None in evaluation.
     transform: Callable[[Batch, np.random.Generator | None], Batch] | None = None

@@ -1,9 +1,15 @@
-"""One update for many trials: what their optimizers do to each weight, called once for all of them.
+"""One backward pass and one update for many small trials: what is done for each of them, called once for all.
 
 An optimizer on the CPU calls a handful of small operations for each of its tensors, and with small models calling them
 takes longer than what they do. Here lists of tensors, those of all members, go through the same operations in the same
 order, so every member has the bits that its own optimizer gives it. That is not taken on trust: the first update of
 every kind of member is made both ways and compared.
+
+Gradients of several losses can be asked for at once, too. Nothing ties the members together there either: what belongs
+to one of them is done in the order that it has alone. But nobody can say whose turn it is, so a member must neither
+draw random numbers meanwhile nor look at the task's attributes.
+
+Large models gain nothing, and their gradients would take memory all at once. They step one after another.
 """
 
 from __future__ import annotations
@@ -14,14 +20,18 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import optimizer as optim
 
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.steps import is_small
 from hopfleet.frameworks.torch import TorchSession
+
+APART = "their gradients cannot be computed at once"
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 """Optimizers whose updates can be made jointly. Those derived from them may do something else."""
 
 SPECIAL = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
 """Settings with which an optimizer calls other operations."""
-
 
 _PROVEN: set[Hashable] = set()
 """Kinds of members whose updates have come out the same both ways."""
@@ -41,6 +51,8 @@ def admits(session: TorchSession) -> bool:
     if session.device.type != "cpu" or not session.habits.plain or session.scaler is not None:
         return False
     if len(session.optimizers) != 1 or type(session.optimizers[0]) not in KINDS:
+        return False
+    if not is_small(session.model):
         return False
     optimizer = session.optimizers[0]
     watched = (
@@ -87,6 +99,14 @@ class Joint:
         self._made = 0
         self._proven = all(self._kind(part) in _PROVEN for part in self._parts)
 
+    def backward(self, losses: Sequence[Any]) -> None:
+        """Compute the gradients of all members, who have computed their losses."""
+        self.sessions[0].task.be_nobodys()
+        try:
+            torch.autograd.backward(losses)
+        except Exception as error:
+            raise Entangled(f"{APART} ({describe(error)})") from error
+
     def step(self) -> bool:
         """Make an update. If that cannot be done with the bits of each alone, let each do its own; then it is False."""
         done = self._step()
@@ -108,14 +128,21 @@ class Joint:
         if not whole:
             self._each()
             return False
+        # Each by itself, so that the copies are those of one.
+        same = [type(self)([session])._prove() for session in self.sessions]
+        self._parts = [part._replace(before=part.before + 1) for part in self._parts]
+        self._proven = all(same)
+        return self._proven
+
+    def _prove(self) -> bool:
+        """Make an update in both ways; returns whether they are the same. That of the optimizers holds."""
+        grads = [weight.grad for weight in self._weights]
         before = self._copies()
         self._each()
         expected = self._copies()
         self._become(before)
         self._update(grads)
-        if all(map(_same, self._copies(), expected)):
-            torch._foreach_sub_(self._counts, 1)  # ... until it is settled
-            self._proven = True
+        if all(map(_same, self._tensors(), expected)):
             _PROVEN.update(map(self._kind, self._parts))
             return True
         self._become(expected)

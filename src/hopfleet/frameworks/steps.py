@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PRECISIONS: Mapping[str, Any] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+SMALL = 1 << 20
+"""Bytes of weights up to which a model is small."""
+
 
 @dataclass(frozen=True, slots=True)
 class Habits:
@@ -69,9 +72,13 @@ class Steps:
         self._rows: list[int] = []
         #: Batches whose gradients wait for an update.
         self._waiting = 0
+        self._small = is_small(session.model)
 
     def __call__(self, batch: Batch) -> None:
         self.note(self.take(batch), rows_of(batch))
+        if not self._waiting and not self._small:
+            # Until the next step they would only take memory, while others may want some.
+            self._session.task.optimizer.zero_grad(set_to_none=True)
         self.step_schedule()
 
     def take(self, batch: Batch) -> Mapping[str, Any]:
@@ -87,16 +94,26 @@ class Steps:
 
     def all_but_update(self, batch: Batch) -> None:
         """Train on a batch, but leave the update to somebody else, who leaves no gradients behind."""
-        self._losses.append(self._backward(batch, clear=False).reshape(-1))
-        self._rows.append(rows_of(batch))
+        self.note({"loss": self._backward(batch, clear=False)}, rows_of(batch))
         self._waiting = 0
+
+    def loss(self, batch: Batch) -> Any:
+        """Note the loss of a batch; returns it. Its gradients, too, are left to somebody else."""
+        loss = self._loss(batch)
+        self.note({"loss": loss.detach()}, rows_of(batch))
+        return loss
+
+    def _loss(self, batch: Batch) -> Any:
+        session = self._session
+        with session.habits.autocast(session.device):
+            loss = session.task.loss(session.callable, batch)
+        _check_loss(loss)
+        return loss
 
     def _backward(self, batch: Batch, *, clear: bool = True) -> Any:
         """Add to the gradients, after those of an earlier update are gone; returns the loss."""
         session, habits = self._session, self._session.habits
-        with habits.autocast(session.device):
-            loss = session.task.loss(session.callable, batch)
-        _check_loss(loss)
+        loss = self._loss(batch)
         if clear and not self._waiting:
             session.task.optimizer.zero_grad(set_to_none=True)
         share = loss if habits.accumulate == 1 else loss / habits.accumulate
@@ -135,6 +152,10 @@ class Steps:
         if self._waiting:
             self._update()
         return {"loss": _mean_loss(self._losses, self._rows)}
+
+
+def is_small(model: Any) -> bool:
+    return bool(sum(weight.numel() * weight.element_size() for weight in model.parameters()) <= SMALL)
 
 
 def rows_of(batch: Batch) -> int:

@@ -179,26 +179,35 @@ class Eager(Flotilla):
         member.draws = randomness.changed(before, member.random)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
-        """Members' work on a batch, with one update for all who can have it."""
+        """Members' work on a batch, with gradients and an update at once for all who can have them."""
         joint = self._joint
         crew = {id(session) for session in joint.sessions} if joint is not None else set()
+        at_once = not any(member.draws for member in members)
+        losses: list[Any] = []
         for member in members:
             work: Any = member.work
-            member.do(partial(work.all_but_update if id(member.session) in crew else work, dict(batch)))
+            if id(member.session) not in crew:
+                member.do(partial(work, dict(batch)))
+            elif not at_once:
+                member.do(partial(work.all_but_update, dict(batch)))
+            elif (loss := member.do(partial(work.loss, dict(batch)))) is not None:
+                losses.append(loss)
         if joint is not None:
-            self._joint = self._updated(joint, [m for m in members if m.aboard and id(m.session) in crew])
+            self._joint = self._updated(joint, [m for m in members if m.aboard and id(m.session) in crew], losses)
 
-    def _updated(self, joint: Joint, crew: Sequence[Member]) -> Joint | None:
-        """Make the update that these members share; returns who makes the next one."""
+    def _updated(self, joint: Joint, crew: Sequence[Member], losses: Sequence[Any]) -> Joint | None:
+        """Make the update that these members share, from losses or from gradients; returns who makes the next one."""
         began = time.perf_counter()
         if len(crew) < len(joint.sessions):
             joint.settle()
             joint = Joint([member.session for member in crew])
+        if losses:
+            joint.backward(losses)
         goes_on = bool(crew) and joint.step()
-        spent = time.perf_counter() - began
+        spent, total = time.perf_counter() - began, sum(member.seconds for member in crew)
         for member in crew:
-            member.seconds += spent / len(crew)
-            if member.session.task.lr_step == "batch":
+            member.seconds += spent * member.seconds / total
+            if member.session.schedulers:
                 member.do(member.work.step_schedule)  # type: ignore[attr-defined]
         return joint if goes_on else None
 

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +35,9 @@ class TorchTask(Task):
     ``self.lr_scheduler`` and ``self.scaler`` are those that ``build`` returned for it.
     """
 
-    # The first optimizer of a process imports torch._dynamo, which takes more than a second.
-    preload: ClassVar[tuple[str, ...]] = ("torch", "torch._dynamo", "hopfleet.frameworks.torch")
+    preload: Sequence[str] = ("torch", "hopfleet.frameworks.uncompiled", "hopfleet.frameworks.torch")
+    # Stacks are differentiated by functions that ask the compiler for more than the stand-in has.
+    preload_fast: Sequence[str] = ("torch._dynamo.config",)
 
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
@@ -62,6 +63,11 @@ class TorchTask(Task):
     scaler: Any = None
     _session: TorchSession | None = None
     config: Mapping[str, Any] = {}
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if cls.compile is not False and "preload" not in vars(cls):
+            cls.preload = (*cls.preload, *cls.preload_fast)
 
     def build(self, config: Mapping[str, Any]) -> Any:
         """The model, its optimizer and, if wanted, an LR scheduler and a gradient scaler, as a tuple."""
@@ -122,6 +128,11 @@ class TorchTask(Task):
         from hopfleet.frameworks.together import Eager
 
         return Eager(sessions)
+
+    def be_nobodys(self) -> None:
+        """Have no trial at hand. Who looks for one finds nothing, and cannot take it for its own."""
+        self.optimizer = self.lr_scheduler = self.scaler = self._session = None
+        self.config = None  # type: ignore[assignment]
 
     def spare_memory(self, device: str) -> int:
         return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else 0
@@ -225,13 +236,9 @@ class TorchSession(Session):
         return {f"train_{name}": value for name, value in summed([(result or {}, rows)]).items()}
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
-        kept, self.random = self.random, randomness.seeded(seed)
         self.model.eval()
-        try:
-            with self._environment(), torch.no_grad(), self.averaged():
-                found = [self.measure(batch) for batch in batches]
-        finally:
-            self.random = kept
+        with self._environment(randomness.seeded(seed)), torch.no_grad(), self.averaged():
+            found = [self.measure(batch) for batch in batches]
         return summed(found)
 
     def measure(self, batch: Batch) -> tuple[Mapping[str, Any], int]:
@@ -254,6 +261,11 @@ class TorchSession(Session):
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def steady(self) -> bool:
+        # An average changes places with the weights, and buffers may count whatever they like.
+        return not self.average and next(self.model.buffers(), None) is None
 
     @property
     def parameters(self) -> int:
@@ -384,13 +396,17 @@ class TorchSession(Session):
         return tensor.to(self.device)
 
     @contextlib.contextmanager
-    def _environment(self) -> Iterator[None]:
-        """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards."""
+    def _environment(self, random: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """The trial's own random streams, threads and optimizer while its code runs; the process's own afterwards.
+
+        With other ``random`` streams, its own stay as they are.
+        """
         with process_settings(self):
-            randomness.put(self.random, self.device)
+            randomness.put(self.random if random is None else random, self.device)
             self.take_over()
             yield
-            self.random = randomness.current(self.device)
+            if random is None:
+                self.random = randomness.current(self.device)
 
     def take_over(self) -> None:
         """Let the task's attributes be those of this trial."""

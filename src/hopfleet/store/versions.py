@@ -29,8 +29,9 @@ DAMAGED = "is damaged: another SHA-256 than in the journal"
 
 SPARE = "spare"
 SPARES = 4
-SPARE_BYTES = 1 << 20
-"""A folder of shared memory with at most so many dropped versions, of at least so many bytes, to be written over."""
+SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 1 << 28
+"""A folder of shared memory with at most so many dropped versions, to be written over: each of at least so many bytes,
+and all together of no more than the most."""
 
 OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
 """Names of version files, in their folders; those included that they have while they are written."""
@@ -158,7 +159,8 @@ class Versions:
         """Keep a few dropped files: memory that was used before is written twice as fast."""
         spares = self.shared_folder / SPARE
         spares.mkdir(exist_ok=True, mode=0o700)
-        if path.stat().st_size >= SPARE_BYTES and sum(1 for _ in spares.iterdir()) < SPARES:
+        size, kept = path.stat().st_size, [file.stat().st_size for file in os.scandir(spares)]
+        if size >= SPARE_BYTES and len(kept) < SPARES and size + sum(kept) <= MOST_SPARE_BYTES:
             path.rename(spares / f"{path.parent.name}-{path.name}")
         else:
             path.unlink()

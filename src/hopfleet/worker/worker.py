@@ -50,8 +50,9 @@ from hopfleet.worker.stream import Residence, Stream, valid_batch
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work; more if the device has them to spare."""
 
-COPIES = 1 << 26
-"""Bytes of models that may wait to be saved while they train on; more if the device has them to spare."""
+COPIES = 1 << 24
+"""Bytes of models that may wait to be saved while they train on; more if the device has them to spare. What is
+larger is saved while it is evaluated, or trains on after that."""
 
 SAVERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 """Threads that save models."""
@@ -441,7 +442,9 @@ class Worker:
     def _session(self, command: RunUnit | Evaluate, trial: Trial) -> tuple[Session, bool]:
         """The trial's model at the version wanted, and whether it had to be fetched."""
         version = command.version
-        self._saver.wait(trial.id)
+        held = self._held.get(trial.id)
+        if held is None or held.version != version or isinstance(command, RunUnit) or not held.session.steady:
+            self._saver.wait(trial.id)
         # Taken out of the cache while in use: if the user's code raises, a half-trained model must not stay.
         held = self._held.pop(trial.id, None)
         if held is not None and held.version == version:

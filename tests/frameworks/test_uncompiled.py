@@ -1,0 +1,57 @@
+"""Optimizers do without the compiler; who wants it gets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import hopfleet as hop
+
+SCRIPT = """
+import sys
+import torch
+from hopfleet.frameworks import uncompiled
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+compiler = sys.modules["torch._dynamo"]
+assert isinstance(compiler, uncompiled.StandIn) and "sympy" not in sys.modules
+told = torch.optim.Optimizer.add_param_group.__wrapped__.__dict__
+assert "__dynamo_disable" in told
+
+import torch._dynamo.config
+
+assert type(torch._dynamo) is type(sys), "the real one"
+assert sys.modules["torch._dynamo"] is torch._dynamo
+assert sys.modules["torch._dynamo.config"] is torch._dynamo.config, "and each of its modules once"
+assert compiler.disable is torch._dynamo.disable
+assert "__dynamo_disable" not in told, "it is told again"
+optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+assert told["__dynamo_disable"] is not torch.optim.Optimizer.add_param_group.__wrapped__
+assert torch.compile(model, backend="eager")(torch.ones(1, 2)).shape == (1, 1)
+assert uncompiled.loaded() is torch._dynamo
+"""
+
+
+def test_the_compiler_is_imported_when_it_is_wanted() -> None:
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
+
+
+def test_who_compiles_has_the_compiler_before_workers_fork() -> None:
+    class Plain(hop.TorchTask):
+        pass
+
+    class Compiled(hop.TorchTask):
+        compile = True
+
+    class Choosy(hop.TorchTask):
+        @property
+        def compile(self) -> bool:  # type: ignore[override]
+            return bool(self.config["compile"])
+
+    assert "hopfleet.frameworks.uncompiled" in Plain().preload
+    assert not set(hop.TorchTask.preload_fast) & set(Plain().preload)
+    assert set(hop.TorchTask.preload_fast) <= set(Compiled().preload) & set(Choosy().preload)
