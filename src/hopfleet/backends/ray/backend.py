@@ -44,6 +44,7 @@ from hopfleet.backends.ray.stations import (
     open_station,
     own_fault,
 )
+from hopfleet.backends.ray.whereabouts import Whereabouts
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
@@ -170,10 +171,8 @@ class Ray:
         self._numbers = itertools.count(1)
         #: What has come from the cluster: a result, and who is to hear of it.
         self._arrivals: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], None]]] = queue.SimpleQueue()
-        #: The nodes whose shared memory holds what a save made: of a trial, a version, under a number.
-        self._places: dict[Save, set[str]] = {}
-        #: What nodes are to drop; it goes along with what their workers are told or asked next.
-        self._drops: dict[str, list[Save]] = {}
+        #: Where versions are. What nodes are to drop goes along with what their workers are told or asked next.
+        self._whereabouts = Whereabouts()
         #: Workers to be started: when, where (or anywhere), after how many failures.
         self._due: list[tuple[float, str | None, int]] = []
         #: Nodes that were there at the start or have been met since.
@@ -467,15 +466,15 @@ class Ray:
             if member.listened and not member.outbox:
                 continue
             told, member.outbox = member.outbox, []
-            letter = (member.told, told, self._drops.pop(member.node, ()))
+            letter = (member.told, told, self._whereabouts.drops(member.node))
             member.told += 1
             if member.listened:
                 member.actor.tell.remote(*letter)
             else:
                 member.listened = True
                 self._await(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
-        for node in [node for node in self._drops if node not in {member.node for member in self._members.values()}]:
-            saves = self._drops.pop(node)
+        manned = {member.node for member in self._members.values()}
+        for node, saves in self._whereabouts.drops_elsewhere(manned).items():
             if station := self._stations.get(node):
                 station.call("drop", self._where, saves)
 
@@ -486,15 +485,12 @@ class Ray:
 
     def drop(self, save: Save) -> bool:
         """Have a version dropped where it is, if it is in the memory of nodes."""
-        nodes = self._places.pop(save, None)
-        for node in nodes or ():
-            self._drops.setdefault(node, []).append(save)
-        return nodes is not None
+        return self._whereabouts.drop(save)
 
     def forget(self, trial: str) -> None:
         """Have all of a trial dropped everywhere."""
-        self._places = {save: nodes for save, nodes in self._places.items() if save[0] != trial}
-        for station in self._stations.values():
+        self._whereabouts.forget(trial)
+        for station in list(self._stations.values()):
             station.call("forget", self._where, trial)
 
     def _release(self) -> None:
@@ -508,7 +504,7 @@ class Ray:
         if command.saved is None:
             return None
         save = (command.trial, command.version, command.saved)
-        there = self._places.get(save)
+        there = self._whereabouts.nodes(save)
         if not there or member.node in there:
             return None
         node = next(iter(there))
@@ -541,10 +537,10 @@ class Ray:
             case "Events":
                 for event in body:
                     if isinstance(event, VersionSaved) and not event.durable:
-                        self._places.setdefault((event.trial, event.version, event.attempt), set()).add(member.node)
+                        self._whereabouts.add((event.trial, event.version, event.attempt), member.node)
                 self._events.extend(body)
             case "Fetched":
-                self._places.setdefault(body, set()).add(member.node)
+                self._whereabouts.add(body, member.node)
             case "Printed":
                 name, printed = body
                 with (self._job.logs / name).open("ab") as log:
@@ -696,13 +692,9 @@ class Ray:
             self._lose(member, reason)
         for member in self._members.values():
             self._tell(member, "Gone", node)
-        for key, nodes in list(self._places.items()):
-            nodes.discard(node)
-            if not nodes:
-                del self._places[key]
-                trial, version, save = key
-                lost_with = f"its node {station.node.name} was lost"
-                self._events.append(VersionLost(trial, version, lost_with, saved=save))
+        for trial, version, save in self._whereabouts.lose(node):
+            lost_with = f"its node {station.node.name} was lost"
+            self._events.append(VersionLost(trial, version, lost_with, saved=save))
         if self._closing:
             return
         if not self._stations:
