@@ -8,6 +8,7 @@ them in the background, and keeps no copy; the process that runs the experiment 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -31,8 +32,13 @@ class ClusterVersions(Versions):
         super().__init__(checkpoints)
         self.shared_folder = self.shared_folder.with_name(f"{self.shared_folder.name}-{node[:12] or 'driver'}")
         self._node = node
-        self._remote = Remote(url) if url else None
+        self._url = url
         self.far = bool(url)
+
+    @functools.cached_property
+    def _remote(self) -> Remote | None:
+        """Made when it is needed: what it takes to talk to some places is loaded slowly."""
+        return Remote(self._url) if self._url else None
 
     def write(
         self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int

@@ -1,7 +1,8 @@
 """What runs on the nodes: one host per node, and the workers.
 
 A host does for its node what no worker should wait for: it fetches partitions, hands versions to other nodes through
-Ray's object store, and looks after the workers' processes. Its beat tells that the node lives.
+Ray's object store, sends durable ones to where they are kept, and looks after the workers' processes. Its beat tells
+that the node lives.
 
 A worker obeys in a thread of its own, one command after another; the actor around it only passes commands in and
 events out. Ray restarts nothing and repeats nothing here: that is the controller's business.
@@ -67,10 +68,14 @@ class Place:
     checkpoints: Path
     url: str = ""
 
-    def versions(self, node: str) -> ClusterVersions:
-        # What is on its way to a URL lies in a folder of the node's own.
+    @property
+    def folder(self) -> Path:
+        """Where a node writes durable versions. What is on its way to a URL lies in a folder of the node's own."""
         way = cache_folder().parent / "uploads" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
-        return ClusterVersions(way if self.url else self.checkpoints, node=node, url=self.url)
+        return way if self.url else self.checkpoints
+
+    def versions(self, node: str) -> ClusterVersions:
+        return ClusterVersions(self.folder, node=node, url=self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,10 @@ class Host:
         """A version, for another node."""
         return place.versions(self._node).content(trial, version, attempt)
 
+    def send(self, place: Place, trial: str, version: int, attempt: int) -> None:
+        """Bring a durable version from this node's disk to where it is kept."""
+        place.versions(self._node).send(trial, version, attempt)
+
     def drop(self, place: Place, saves: Sequence[Save]) -> None:
         versions = place.versions(self._node)
         for save in saves:
@@ -204,12 +213,35 @@ def _noted(found: list[str]) -> Iterator[None]:
         found.append(str(error))
 
 
+class Entrusted(ClusterVersions):
+    """Versions as a worker sees them: the host of its node sends what is kept far away.
+
+    So one process of a node talks to that place, and no worker has to load what it takes to do so.
+    """
+
+    def __init__(self, place: Place, node: str, host: Any) -> None:
+        super().__init__(place.folder, node=node, url=place.url)
+        self._place, self._host = place, host
+
+    def send(self, trial: str, version: int, attempt: int) -> None:
+        import ray
+
+        sent = self._host.send.options(concurrency_group="sends").remote(self._place, trial, version, attempt)
+        try:
+            ray.get(sent)
+        except OSError:  # the host's own
+            raise
+        except ray.exceptions.RayError as error:
+            raise OSError(f"version {version} of {trial} could not be sent: {describe(error)}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a worker is told first."""
 
     name: str
     node: str
+    host: Any
     device: str
     place: Place
     path: tuple[str, ...]
@@ -225,26 +257,28 @@ class WorkerActor:
         self._payload = payload
         self._inbox: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        #: Nodes that are lost: what is being fetched from there will not come.
-        self._gone: set[str] = set()
+        #: The hosts of nodes. Of those that are not there, what is being fetched will not come.
+        self._hosts: dict[str, Any] = {}
         #: Letters that have overtaken another, by number; the number of the one that comes next.
         self._early: dict[int, Sequence[Told]] = {}
         self._next = 0
         self._order = threading.Lock()
-        self._versions = setup.place.versions(setup.node)
+        self._versions = Entrusted(setup.place, setup.node, setup.host)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
     def tell(self, number: int, words: Sequence[Told], drops: Sequence[Save]) -> None:
         """Take commands, and drop what nobody needs on this node. Letters are numbered: calls overtake each other.
 
-        A parcel holds a reference to the version that a command needs, if that is on another node.
+        A parcel names the node that has the version that a command needs, if that is another one.
         """
         with self._order:
             self._early[number] = words
             while self._next in self._early:
                 for word in self._early.pop(self._next):
-                    if word[0] == "Gone":
-                        self._gone.add(word[1])
+                    if word[0] == "Host":
+                        self._hosts[word[1]] = word[2]
+                    elif word[0] == "Gone":
+                        self._hosts.pop(word[1], None)
                     else:
                         self._inbox.put(word)
                 self._next += 1
@@ -318,15 +352,19 @@ class WorkerActor:
                     time.sleep(PATIENCE_SECONDS)
                     os._exit(1)
 
-    def _unpack(self, versions: ClusterVersions, command: Command, parcel: Sequence[Any]) -> None:
+    def _unpack(self, versions: ClusterVersions, command: Command, node: str) -> None:
         """Fetch a version from another node. If that fails, the worker will not find it, and says so."""
         import ray
 
         assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
         save = (command.trial, command.version, command.saved)
-        content, node = parcel
+        host = self._hosts.get(node)
+        if host is None:
+            return
+        # Asked for from here, it belongs to this worker: nobody else has to know of it.
+        content = host.content.options(concurrency_group="files").remote(self._setup.place, *save)
         while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
-            if node in self._gone:
+            if self._hosts.get(node) is not host:
                 return
         try:
             versions.receive(*save, ray.get(content))

@@ -3,7 +3,7 @@
 Each worker is asked, all the time, what it has to tell; the answer comes when there is something, or as a sign of life.
 The next question takes along what it is told, so a unit costs one call, and so does what its node is to drop.
 A model hops within a node through shared memory and between nodes through Ray's object store: the worker that needs it
-is given a reference, and fetches it from the host of the node that has it. Nothing of it comes here.
+is told which node has it, and fetches it from the host there. Nothing of it comes here.
 
 A node is lost when its raylet is gone, or its host is silent and it cannot be reached: Ray takes longer to notice.
 Whatever a lost worker still says is not heard. The partitions of a lost node are fetched anew by others.
@@ -44,6 +44,7 @@ from hopfleet.backends.ray.stations import (
     open_station,
     own_fault,
 )
+from hopfleet.backends.ray.whereabouts import Whereabouts
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
@@ -63,8 +64,11 @@ from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
 from hopfleet.store.cluster import ClusterVersions, link_storage
 from hopfleet.worker.job import Finding, Job, pickled
 
-BEAT_SECONDS = 0.8
-"""How long a host waits before it answers that it lives."""
+BEAT_SECONDS = 30.0
+"""How long a host waits before it answers; if its process ends before, that shows at once."""
+
+ASK_SECONDS = 1.1
+"""If nothing was heard from a node for so long, its host is asked whether it lives."""
 
 POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""
@@ -87,7 +91,7 @@ LOOK_SECONDS = 0.4
 AWAY_SECONDS = 1.0
 """If nobody has listened for so long, silence says nothing."""
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 1.0
 """How often to look for nodes that joined."""
 
 RETURN_SECONDS = 10.0
@@ -170,10 +174,8 @@ class Ray:
         self._numbers = itertools.count(1)
         #: What has come from the cluster: a result, and who is to hear of it.
         self._arrivals: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], None]]] = queue.SimpleQueue()
-        #: The nodes whose shared memory holds what a save made: of a trial, a version, under a number.
-        self._places: dict[Save, set[str]] = {}
-        #: What nodes are to drop; it goes along with what their workers are told or asked next.
-        self._drops: dict[str, list[Save]] = {}
+        #: Where versions are. What nodes are to drop goes along with what their workers are told or asked next.
+        self._whereabouts = Whereabouts()
         #: Workers to be started: when, where (or anywhere), after how many failures.
         self._due: list[tuple[float, str | None, int]] = []
         #: Nodes that were there at the start or have been met since.
@@ -352,6 +354,8 @@ class Ray:
         for member in list(self._members.values()):
             end(member.actor)
         self._members.clear()
+        for station in self._stations.values():
+            station.hang_up()
         self._stations.clear()
         self._arrivals = queue.SimpleQueue()  # whatever comes now, nobody hears
         if self._ours:
@@ -390,6 +394,9 @@ class Ray:
         station = open_station(node, node.room(self._job.device, self._job.threads), partitions)
         self._stations[node.id] = station
         self._listen_to_host(station)
+        self._ask_host(station)
+        for member in self._members.values():
+            self._tell(member, "Host", node.id, station.host)
         return station
 
     def _fetch(self, station: Station, partitions: tuple[int, ...]) -> None:
@@ -432,10 +439,12 @@ class Ray:
         )
         name = f"w{next(self._numbers)}"
         path = tuple(entry for entry in sys.path if entry)
-        setup = Setup(name, node, job.device, self._where, path, home())
+        setup = Setup(name, node, station.host, job.device, self._where, path, home())
         started = actor.remote(setup, self._payload)
         exchange = started.exchange.options(concurrency_group="talk")
-        self._members[name] = Member(name, node, started, exchange, time.monotonic(), failures)
+        member = self._members[name] = Member(name, node, started, exchange, time.monotonic(), failures)
+        for other in self._stations.values():
+            self._tell(member, "Host", other.node.id, other.host)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -456,9 +465,7 @@ class Ray:
 
     # -------------------------------------------------------------------------------------------------- talking
 
-    def _tell(
-        self, member: Member, kind: str, body: Any = None, trial: Trial | None = None, parcel: Any = None
-    ) -> None:
+    def _tell(self, member: Member, kind: str, body: Any = None, trial: Any = None, parcel: str | None = None) -> None:
         member.outbox.append((kind, body, trial, parcel))
 
     def _flush(self) -> None:
@@ -467,15 +474,15 @@ class Ray:
             if member.listened and not member.outbox:
                 continue
             told, member.outbox = member.outbox, []
-            letter = (member.told, told, self._drops.pop(member.node, ()))
+            letter = (member.told, told, self._whereabouts.drops(member.node))
             member.told += 1
             if member.listened:
                 member.actor.tell.remote(*letter)
             else:
                 member.listened = True
                 self._await(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
-        for node in [node for node in self._drops if node not in {member.node for member in self._members.values()}]:
-            saves = self._drops.pop(node)
+        manned = {member.node for member in self._members.values()}
+        for node, saves in self._whereabouts.drops_elsewhere(manned).items():
             if station := self._stations.get(node):
                 station.call("drop", self._where, saves)
 
@@ -486,15 +493,12 @@ class Ray:
 
     def drop(self, save: Save) -> bool:
         """Have a version dropped where it is, if it is in the memory of nodes."""
-        nodes = self._places.pop(save, None)
-        for node in nodes or ():
-            self._drops.setdefault(node, []).append(save)
-        return nodes is not None
+        return self._whereabouts.drop(save)
 
     def forget(self, trial: str) -> None:
         """Have all of a trial dropped everywhere."""
-        self._places = {save: nodes for save, nodes in self._places.items() if save[0] != trial}
-        for station in self._stations.values():
+        self._whereabouts.forget(trial)
+        for station in list(self._stations.values()):
             station.call("forget", self._where, trial)
 
     def _release(self) -> None:
@@ -503,16 +507,15 @@ class Ray:
         if told:
             cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
-    def _parcel(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> list[Any] | None:
-        """A reference to the version that a command needs, if it is on other nodes only."""
+    def _parcel(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> str | None:
+        """The node that has the version that a command needs, if others have it only."""
         if command.saved is None:
             return None
         save = (command.trial, command.version, command.saved)
-        there = self._places.get(save)
+        there = self._whereabouts.nodes(save)
         if not there or member.node in there:
             return None
-        node = next(iter(there))
-        return [self._stations[node].call("content", self._where, *save), node]
+        return min(there)
 
     def _listen_to_host(self, station: Station) -> None:
         def heard(outcome: Any) -> None:
@@ -526,6 +529,17 @@ class Ray:
 
         self._await(station.call("beat", BEAT_SECONDS, group="beat"), heard)
 
+    def _ask_host(self, station: Station) -> None:
+        """Ask whether it lives. If it does not, its beat tells."""
+        station.asked = True
+
+        def answered(outcome: Any) -> None:
+            station.asked = False
+            if not isinstance(outcome, Exception):
+                station.heard = time.monotonic()
+
+        self._await(station.call("beat", 0.0, group="answers"), answered)
+
     def _heard(self, member: Member, told: Any) -> None:
         if self._members.get(member.name) is not member:
             return  # it is lost already: whatever it says does not count
@@ -533,6 +547,8 @@ class Ray:
             self._lose(member, explain(told))
             return
         member.heard, member.listened = time.monotonic(), False
+        if station := self._stations.get(member.node):
+            station.heard = member.heard
         for kind, body in told:
             self._hear(member, kind, body)
 
@@ -541,10 +557,10 @@ class Ray:
             case "Events":
                 for event in body:
                     if isinstance(event, VersionSaved) and not event.durable:
-                        self._places.setdefault((event.trial, event.version, event.attempt), set()).add(member.node)
+                        self._whereabouts.add((event.trial, event.version, event.attempt), member.node)
                 self._events.extend(body)
             case "Fetched":
-                self._places.setdefault(body, set()).add(member.node)
+                self._whereabouts.add(body, member.node)
             case "Printed":
                 name, printed = body
                 with (self._job.logs / name).open("ab") as log:
@@ -601,7 +617,9 @@ class Ray:
             if away > AWAY_SECONDS:
                 station.heard = min(now, station.heard + away) if station.heard < now else station.heard
             silence = now - station.heard
-            station.try_raylet()
+            if silence > ASK_SECONDS and not station.asked:
+                self._ask_host(station)
+            station.try_raylet(quiet=silence > ASK_SECONDS)
             if station.verdict is Verdict.GONE:
                 self._lose_node(station, station.verdict.value)
             elif station.verdict is Verdict.UNREACHABLE and silence > QUIET_SECONDS:
@@ -696,13 +714,9 @@ class Ray:
             self._lose(member, reason)
         for member in self._members.values():
             self._tell(member, "Gone", node)
-        for key, nodes in list(self._places.items()):
-            nodes.discard(node)
-            if not nodes:
-                del self._places[key]
-                trial, version, save = key
-                lost_with = f"its node {station.node.name} was lost"
-                self._events.append(VersionLost(trial, version, lost_with, saved=save))
+        for trial, version, save in self._whereabouts.lose(node):
+            lost_with = f"its node {station.node.name} was lost"
+            self._events.append(VersionLost(trial, version, lost_with, saved=save))
         if self._closing:
             return
         if not self._stations:

@@ -75,14 +75,45 @@ class Verdict(Enum):
     UNREACHABLE = "its host cannot be reached"
 
 
-def try_raylet(node: Node, timeout: float = 1.0) -> Verdict:
+class Line:
+    """A connection that is kept open, and says nothing: when the raylet ends, so does this, at once.
+
+    Processes on a node go on for a while without their raylet, and Ray is slow to notice.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        connection.setblocking(False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the other side has not hung up. Nobody listens to what it may say."""
+        try:
+            return self._connection.recv(1 << 12) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def call_raylet(node: Node, timeout: float = 1.0) -> tuple[Verdict, Line | None]:
+    """What comes of a new connection, and the connection."""
     try:
-        with socket.create_connection((node.address, node.port), timeout):
-            return Verdict.ANSWERS
+        return Verdict.ANSWERS, Line(socket.create_connection((node.address, node.port), timeout))
     except ConnectionRefusedError:
-        return Verdict.GONE
+        return Verdict.GONE, None
     except OSError:
-        return Verdict.UNREACHABLE
+        return Verdict.UNREACHABLE, None
+
+
+def try_raylet(node: Node) -> Verdict:
+    verdict, line = call_raylet(node)
+    if line is not None:
+        line.close()
+    return verdict
 
 
 def _node(info: dict[str, Any], free: dict[str, float]) -> Node:

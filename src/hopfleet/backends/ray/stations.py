@@ -22,12 +22,12 @@ START_SECONDS = 120.0
 """A process of Ray that is not there after so long will not come."""
 
 TRY_SECONDS = 0.7
-"""How often to try a node's raylet. Processes on a node go on for a while without it, and Ray is slow to notice."""
+"""How often to try a node's raylet, at most."""
 
 ANSWER_SECONDS = 30.0
 """How long to wait for what a node says of itself."""
 
-GROUPS = {"beat": 1, "files": 4}
+GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
 _HOSTS: dict[tuple[str, str], Any] = {}
 """The hosts of this process, by Ray's job and node. They stay for the next experiment."""
@@ -45,7 +45,10 @@ class Station:
     heard: float
     #: It has its partitions.
     ready: bool = False
-    #: When its raylet was last tried, and what is wrong with it.
+    #: Its host is asked whether it lives.
+    asked: bool = False
+    #: A connection to its raylet, when that was last tried, and what is wrong with it.
+    line: cluster.Line | None = None
     tried: float = 0.0
     verdict: cluster.Verdict = cluster.Verdict.ANSWERS
     #: Somebody is trying it now.
@@ -55,18 +58,24 @@ class Station:
         """A reference to what the host will answer."""
         return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
 
-    def try_raylet(self) -> None:
-        """Find out, in the background, whether the node answers at all."""
+    def try_raylet(self, *, quiet: bool) -> None:
+        """Find out, in the background, whether the node answers at all, if it is quiet or its raylet has hung up."""
         now = time.monotonic()
-        if self.trying or now - self.tried < TRY_SECONDS:
+        if self.trying or now - self.tried < TRY_SECONDS or (not quiet and self.line and self.line.holds):
             return
         self.trying, self.tried = True, now
 
         def attempt() -> None:
-            self.verdict = cluster.try_raylet(self.node)
+            verdict, line = cluster.call_raylet(self.node)
+            self.hang_up()
+            self.verdict, self.line = verdict, line
             self.trying = False
 
         threading.Thread(target=attempt, daemon=True, name="hopfleet-raylet").start()
+
+    def hang_up(self) -> None:
+        if self.line is not None:
+            self.line.close()
 
 
 def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
@@ -90,6 +99,7 @@ def close_station(station: Station) -> None:
     """Never use its host again: it is gone, or of no use."""
     for key in [key for key, host in _HOSTS.items() if host is station.host]:
         del _HOSTS[key]
+    station.hang_up()
     end(station.host)
 
 

@@ -1,0 +1,58 @@
+"""Which nodes hold which versions."""
+
+from __future__ import annotations
+
+import threading
+
+from hopfleet.backends.ray.whereabouts import Whereabouts
+
+SAVE, OTHER = ("t0", 4, 1), ("t1", 4, 1)
+
+
+def test_a_version_is_dropped_where_it_is_and_each_node_is_told_once() -> None:
+    where = Whereabouts()
+    where.add(SAVE, "one")
+    where.add(SAVE, "two")
+    assert where.nodes(SAVE) == {"one", "two"}
+    assert where.drop(SAVE)
+    assert where.nodes(SAVE) == frozenset()
+    assert where.drops("one") == [SAVE] and where.drops("one") == []
+    assert where.drops_elsewhere(["one"]) == {"two": [SAVE]} and where.drops_elsewhere(["one"]) == {}
+    assert not where.drop(SAVE)
+
+
+def test_with_a_node_goes_what_was_there_alone() -> None:
+    where = Whereabouts()
+    where.add(SAVE, "one")
+    where.add(OTHER, "one")
+    where.add(OTHER, "two")
+    where.add(("t2", 1, 1), "one")
+    where.drop(("t2", 1, 1))
+    assert where.lose("one") == [SAVE]
+    assert where.nodes(OTHER) == {"two"}
+    assert where.drops("one") == []
+
+
+def test_a_trial_is_forgotten() -> None:
+    where = Whereabouts()
+    where.add(SAVE, "one")
+    where.add(OTHER, "one")
+    where.forget("t0")
+    assert not where.nodes(SAVE) and where.nodes(OTHER)
+
+
+def test_versions_are_dropped_by_another_thread() -> None:
+    where, count = Whereabouts(), 3000
+    told: list[tuple[str, int, int]] = []
+
+    def drop() -> None:
+        for number in range(count):
+            where.add(("t0", number, 1), f"n{number % 50}")
+            where.drop(("t0", number, 1))
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    while thread.is_alive():
+        told += [save for saves in where.drops_elsewhere(["n0"]).values() for save in saves]
+    told += [save for saves in where.drops_elsewhere([]).values() for save in saves]
+    assert sorted(version for _, version, _ in told) == list(range(count))
