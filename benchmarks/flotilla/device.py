@@ -140,8 +140,8 @@ class Workload(NamedTuple):
 
 WORKLOADS = {
     "mlp": Workload(Perceptron, 262144, 256, 16, 2),
-    "gpt": Workload(Letters, 8192, 16, 6, 1),
-    "resnet": Workload(Pictures, 4096, 32, 4, 1),
+    "gpt": Workload(Letters, 8192, 16, 5, 1),
+    "resnet": Workload(Pictures, 4096, 32, 3, 1),
 }
 VALID = 16
 """The validation data is smaller by so much."""
