@@ -244,7 +244,17 @@ def test_compiled_on_request(off, monkeypatch, capsys):
         close(one, other)
 
 
-def test_the_quicker_library_is_chosen():
+@programs
+def test_long_steps_are_not_worth_a_program(monkeypatch):
+    for name, value in (("PAYS", 2), ("LONG", 0.0)):
+        monkeypatch.setattr(stacked, name, value)
+    Stacked(several(Task(), configs("sgd"))).train(Batches(), last=[True] * 4)
+    assert list(stacked._programs.values()) == [None]  # of 16 rows; there was one batch of 8 only
+
+
+@pytest.mark.parametrize(("long", "times"), [(10.0, 6), (0.0, 4)])
+def test_the_quicker_library_is_chosen(long, times, monkeypatch):
+    monkeypatch.setattr(stacked, "LONG", long)
     seen: list[bool] = []
 
     def work() -> None:
@@ -254,4 +264,5 @@ def test_the_quicker_library_is_chosen():
 
     before = torch._C._get_mkldnn_enabled()
     assert stacked.quicker(work) is not before
+    assert len(seen) == times
     assert torch._C._get_mkldnn_enabled() is before

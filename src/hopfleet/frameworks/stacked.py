@@ -145,11 +145,13 @@ def library(onednn: bool) -> Iterator[None]:
 
 
 def quicker(work: Callable[[], object], times: int = 3) -> bool:
-    """Whether some work is done sooner with oneDNN than without it."""
+    """Whether some work is done sooner with oneDNN than without it. The first time it may have something to set up."""
     if not torch._C._get_mkldnn_enabled():
         return True
     best = {True: float("inf"), False: float("inf")}
-    for _ in range(times):
+    for number in range(times):
+        if number > 1 and min(best.values()) > LONG:
+            break
         for onednn in best:
             with library(onednn):
                 began = time.thread_time()
@@ -169,10 +171,14 @@ class Tried(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group of parameters: which they are, where they lie in the table, and its settings, a row for each member."""
+    """A group of parameters: which they are, where they lie in the table, and its settings, a row for each member.
+
+    Gradients come in ``pieces``: on CUDA one for each parameter, elsewhere all of a group in one.
+    """
 
     parameters: slice
     columns: slice
+    pieces: slice
     settings: dict[str, Table]
 
 
@@ -200,12 +206,14 @@ class Stack:
         self._names: list[str] = []
         self._columns: list[slice] = []
         for group in first.optimizers[0].param_groups:
-            start, first_name = self._width, len(self._names)
+            number, start, first_name = len(self._groups), self._width, len(self._names)
             for parameter in group["params"]:
                 self._names.append(names[id(parameter)])
                 first_column = self._width
                 self._columns.append(slice(first_column, first_column + parameter.numel()))
-            self._groups.append(Group(slice(first_name, len(self._names)), slice(start, self._width), {}))
+            parameters = slice(first_name, len(self._names))
+            pieces = parameters if first.device.type == "cuda" else slice(number, number + 1)
+            self._groups.append(Group(parameters, slice(start, self._width), pieces, {}))
         self._shapes = [tuple(parameter.shape) for parameter in self._members(0)]
         self.weights = torch.stack([self._in_columns([p.detach() for p in self._members(i)]) for i in self._rows])
         self._parameters = self._views(self.weights)
@@ -227,8 +235,9 @@ class Stack:
         self._units = [-1] * len(sessions)
         #: The numbers of steps that optimizers count for each parameter, by device, once they know their rows.
         self._counts: dict[Any, Table] = {}
-        #: For updates that are made in one go: weights, state and steps of each member, parameter by parameter.
+        #: For updates that are made in one go: weights and state of each member, piece by piece, and who makes them.
         self._lists = [[self._pieces(table[row]) for table in self._tables_of_update] for row in self._rows]
+        self._updates: list[list[Callable[..., None]]] = []
         #: Its captured step, if there is one; whether there can be one.
         self.capture: StackCapture | None = None
         self.capturable = self.weights.is_cuda and first.task.lr_step != "batch"
@@ -244,7 +253,8 @@ class Stack:
         return [self.weights, *(self.state[name] for name in names if name in self.state)]
 
     def _pieces(self, row: Table) -> list[Table]:
-        return [row[columns] for columns in self._columns]
+        on_cuda = self.weights.is_cuda
+        return [row[columns] for columns in (self._columns if on_cuda else [group.columns for group in self._groups])]
 
     @property
     def _rows(self) -> range:
@@ -270,8 +280,14 @@ class Stack:
         return torch.cat(pieces, dim=-1)
 
     def _flat(self, grads: Mapping[str, Table], losses: Table) -> list[Table]:
-        """Gradients, each parameter's with a row for each member, and losses."""
-        return [*(grads[f"model.{name}"].reshape(len(self.sessions), -1) for name in self._names), losses.detach()]
+        """Gradients in pieces, each with a row for each member, and losses."""
+        pieces = [grads[f"model.{name}"].reshape(len(self.sessions), -1) for name in self._names]
+        if not losses.is_cuda:
+            pieces = [self._joined(pieces, group) for group in self._groups]
+        return [*pieces, losses.detach()]
+
+    def _joined(self, pieces: Sequence[Table], group: Group) -> Table:
+        return self._in_columns(pieces[group.parameters], group.parameters, (len(self.sessions),))
 
     # ------------------------------------------------------------------------------------- what is handed in
 
@@ -339,6 +355,8 @@ class Stack:
             for name in numbers[0]:
                 column = [[entry[name]] for entry in numbers]
                 group.settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
+        if type(self.sessions[0].optimizers[0]) in FUSED:
+            self._updates = [[self._update(index, row) for row in self._rows] for index in range(len(self._groups))]
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; returns their losses."""
@@ -349,9 +367,9 @@ class Stack:
         with torch.no_grad():
             for index, (group, known) in enumerate(zip(optimizer.param_groups, self._groups, strict=True)):
                 if type(optimizer) in FUSED and not group["maximize"]:
-                    self._fused(FUSED[type(optimizer)], index, grads)
+                    self._fused(index, grads[known.pieces])
                     continue
-                rows = self._in_columns(grads[known.parameters], known.parameters, (len(self.sessions),))
+                rows = self._joined(grads, known) if self.weights.is_cuda else grads[index]
                 state = {name: self.state[name][:, known.columns] for name in gathers(optimizer, group)}
                 flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
                 downhill = -rows if group.get("maximize") else rows
@@ -359,25 +377,22 @@ class Stack:
                 UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
         return losses
 
-    def _fused(self, update: Callable[..., None], index: int, grads: Sequence[Table]) -> None:
-        """Update a group of one member after the other, each in one go."""
-        some = self._groups[index].parameters
-        of_rows = list(zip(*(grad.unbind() for grad in grads[some]), strict=True))
+    def _update(self, index: int, row: int) -> Callable[..., None]:
+        """What updates a group of one member, in one go, given the pieces of its gradient."""
+        some, numbers = self._groups[index].pieces, self._numbers[row][index]
+        weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
+        options = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")}
+        rest = first, second, largest[0] if largest else [], [self.steps[row]] * len(weights)
+        fused = FUSED[type(self.sessions[0].optimizers[0])]
+        return lambda grads: fused(weights, grads, *rest, **options, amsgrad=bool(largest), maximize=False)
+
+    def _fused(self, index: int, pieces: Sequence[Table]) -> None:
+        """Update a group of one member after the other."""
+        of_rows = zip(*(piece.unbind() for piece in pieces), strict=True)
         with side_by_side(self.weights.device) as on_lane:
-            for row, numbers in enumerate(self._numbers):
-                weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
+            for row, (update, grads) in enumerate(zip(self._updates[index], of_rows, strict=True)):
                 with on_lane(row):
-                    update(
-                        weights,
-                        of_rows[row],
-                        first,
-                        second,
-                        largest[0] if largest else [],
-                        [self.steps[row]] * len(weights),
-                        **{name: numbers[index][name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
-                        amsgrad=bool(largest),
-                        maximize=False,
-                    )
+                    update(grads)
 
     def tables(self) -> list[Table]:
         """All that a step changes."""
@@ -398,17 +413,21 @@ class Stack:
         return True
 
     def gradients(self, batch: Batch) -> list[Table]:
-        """The gradients of all members, parameter by parameter, and their losses."""
+        """The gradients of all members, in pieces, and their losses."""
         return self._flat(*self._grads(self._parameters, self._frozen, self._scalars, batch))
 
     def _run(self, batch: Batch) -> list[Table]:
         """The same, by a program if there can be one."""
         if (self.weights.is_cuda and not self.compiles) or not all(map(torch.is_tensor, batch.values())):
             return self.gradients(batch)
-        program = self._program(batch)
-        if program is None:
-            return self.gradients(batch)
         key = self._key(batch)
+        program = self._program(batch, key)
+        if program is None:
+            began = time.thread_time()
+            found = self.gradients(batch)
+            if key not in _programs:
+                _waiting.setdefault(key, []).append(time.thread_time() - began)
+            return found
         self._runs[key] += 1
         if self._runs[key] != COMPARED ** round(math.log(self._runs[key], COMPARED)):
             return program(*self._inputs(batch))
@@ -446,15 +465,15 @@ class Stack:
             (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
         )
 
-    def _program(self, batch: Batch) -> Program | None:
+    def _program(self, batch: Batch, key: Hashable) -> Program | None:
         """The operations of a step; None if they cannot be written down, or not yet: few batches do not pay."""
-        key = self._key(batch)
         if key not in _programs:
-            _waiting[key] = _waiting.get(key, 0) + 1
-            if _waiting[key] < PAYS and not self.compiles:
+            waited = _waiting.get(key, [])
+            if len(waited) + 1 < PAYS and not self.compiles:
                 return None
+            pays = self.compiles or min(waited, default=0.0) < LONG
             try:
-                _programs[key] = self._written(batch)
+                _programs[key] = self._written(batch) if pays else None
             except Exception as error:
                 _programs[key] = None
                 _tell(f"trials are stacked without a program: {describe(error)}")
@@ -506,7 +525,8 @@ class Stack:
         if self.weights.device.type == "cpu":
             self.onednn = quicker(lambda: self.gradients(batch))
         with library(self.onednn):
-            stacked = self._in_columns([grad[0] for grad in self.gradients(batch)[:-1]])
+            pieces = [piece[0] for piece in self.gradients(batch)[:-1]]
+        stacked = self._in_columns(pieces) if self.weights.is_cuda else torch.cat(pieces)
         for name, value in others.items():
             self._frozen[name].copy_(value)
         for module in chance:
@@ -698,10 +718,13 @@ class StackCapture:
 PAYS = 16
 """Batches of a kind after which it is worth while to write a program."""
 
+LONG = 0.05
+"""Seconds. What takes longer is not quicker by a program: a few milliseconds of it are Python at most."""
+
 Program = Callable[..., list[Table]]
 
 _programs: dict[Hashable, Program | None] = {}
-_waiting: dict[Hashable, int] = {}
+_waiting: dict[Hashable, list[float]] = {}
 
 _tried: dict[Hashable, Tried] = {}
 
