@@ -313,7 +313,7 @@ def test_a_phase_counts_bytes_where_they_are_sent_and_the_busiest_link_of_a_host
 
 
 def test_the_table_has_hopping_first_and_what_was_measured_only() -> None:
-    found = Measured(Phase(1, 1, 1, 1), Phase(2, 3, 4_000_000, 50_000_000), 5, 6, 0.75, [[0.5, 0.75]], 1.0)
+    found = Measured(9.0, Phase(1, 1, 1, 1), Phase(2, 3, 4_000_000, 50_000_000), 5, 6, 0.75, [[0.5, 0.75]], 1.0)
     sizes = Sizes(S=8, k=3, p=4, m=10**6, D=10**8, b=200)
     lines = table({"reads": found, "hopping": found}, sizes, rate=200).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]

@@ -123,7 +123,7 @@ def _read(path: Path | None) -> dict[str, Measured]:
 
 def _measured(found: dict[str, Any]) -> Measured:
     loading, training = (Phase(**found.pop(name)) for name in ("loading", "training"))
-    return Measured(loading, training, **found)
+    return Measured(loading=loading, training=training, **found)
 
 
 def _keep(path: Path | None, kept: dict[str, Measured]) -> None:

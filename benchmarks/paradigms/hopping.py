@@ -88,11 +88,12 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         crew.go_on()
     whole = ready.until(trained)
     source, storage, head = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE, HEAD))
-    loaded = ready.when + said["loading"]
+    loaded = ready.when + said["start"] + said["loading"]
     marks = [watch.processor(when) for when in (ready.when, loaded, math.inf)]
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
         watch,
+        said.pop("start"),
         # What a host fetched came over its own link.
         Phase(said.pop("loading"), marks[1] - marks[0], source.sent, source.sent // len(lab.hosts)),
         Phase(
@@ -131,7 +132,7 @@ def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
             crew.end()
     nothing = Phase(0.0, 0.0, 0, 0)
     notes = {"megabytes": megabytes, "hop": median(times), "bare": bare, "times": times}
-    return Measured(nothing, replace(nothing, seconds=median(times)), 0, 0, 0.0, [], os.getloadavg()[0], notes)
+    return Measured(0.0, nothing, replace(nothing, seconds=median(times)), 0, 0, 0.0, [], os.getloadavg()[0], notes)
 
 
 SEND = """
@@ -297,7 +298,7 @@ def main() -> None:
         seed=workload.seed,
         folder=Path(told["folder"]) / RUN,
         workers=told["hosts"],
-        backend=hopfleet.Ray(told["address"], storage="s3://hopfleet"),
+        backend=(backend := _Timed(told["address"], storage="s3://hopfleet")),
         order=told["order"],
         batch_size=workload.batch_size,
         device="cpu",
@@ -306,9 +307,27 @@ def main() -> None:
     began = time.time()
     results = experiment.fit(quiet=True)
     ended = time.time()
-    said = _times(experiment.folder.journal_file, began, ended)
+    said = _times(experiment.folder.journal_file, began, ended, max(backend.fetched.values()))
     said["epochs"] = {number: trial.history for number, trial in enumerate(results.trials)}
     say("trained", said)
+
+
+class _Timed(hopfleet.Ray):
+    """Takes down how long each node took to fetch its data, while its workers started."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.fetched: dict[str, float] = {}
+
+    def _fetch(self, station: Any, partitions: tuple[int, ...]) -> None:
+        self.fetched[station.node.id] = -time.monotonic()
+        super()._fetch(station, partitions)
+
+    def _admit(self, member: Any) -> None:
+        for node, station in self._stations.items():
+            if station.ready and self.fetched[node] < 0:
+                self.fetched[node] += time.monotonic()
+        super()._admit(member)
 
 
 def _hops(told: dict[str, Any]) -> list[float]:
@@ -322,8 +341,11 @@ def _hops(told: dict[str, Any]) -> list[float]:
     return [began - ended for ended, began in mean[1:]]
 
 
-def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
-    """How long it took to load (workers started, partitions fetched) and to train, and what happened in between."""
+def _times(journal_file: Path, began: float, ended: float, loading: float) -> dict[str, Any]:
+    """How long it took to start, to load and to train, and what happened in between.
+
+    Partitions are fetched while workers start; what is left of that time without them is the start.
+    """
     messages = _messages(journal_file)
     work = [message for message in messages if isinstance(message, UnitFinished | Evaluated)]
     units = [message for message in work if isinstance(message, UnitFinished)]
@@ -331,7 +353,8 @@ def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
     workers = len({message.worker for message in work})
     span = max(message.ended for message in work) - first
     return {
-        "loading": first - began,
+        "start": first - began - loading,
+        "loading": loading,
         "training": ended - first,
         "units": len(units),
         "hops": sum(unit.hopped for unit in units),
