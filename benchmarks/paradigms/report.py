@@ -74,7 +74,7 @@ def summary(sizes: Sizes, *, rate: float) -> str:
 
 def remarks(results: Mapping[str, Measured]) -> list[str]:
     """What else was found, a paragraph each."""
-    about = {"hopping": _moved, "hop": _hop, "hopping-cut": _cut}
+    about = {"hopping": _moved, "hopping-large": _large, "hop": _hop, "hopping-cut": _cut}
     return [about[name](results) for name in about if name in results]
 
 
@@ -85,6 +85,15 @@ def _moved(results: Mapping[str, Measured]) -> str:
         f"Of what hopping moved, {stored} went to the storage host and {restored} came from there; {head} came to the "
         f"head or went from it, the last versions included. {notes['hops']} of {notes['units']} units hopped. "
         f"Workers were busy for {notes['busy']:.0%} of the time."
+    )
+
+
+def _large(results: Mapping[str, Measured]) -> str:
+    found = results["hopping-large"]
+    model, formula, moved = found.notes["model"], found.notes["formula"], found.training.bytes
+    return (
+        f"With a larger model, of {model / 1e6:.2f} MB, and one epoch, hopping moved {moved / 1e6:.1f} MB, "
+        f"{moved / formula:.2f} times kmpS + mS."
     )
 
 
