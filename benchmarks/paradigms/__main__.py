@@ -23,7 +23,7 @@ from benchmarks.paradigms import hopping
 from benchmarks.paradigms.catalogue import HOPPING, PARADIGMS, Sizes
 from benchmarks.paradigms.harness import SOURCE, Lab, Measured, Phase, laboratory, run, size_of
 from benchmarks.paradigms.network import missing
-from benchmarks.paradigms.report import as_in_plain_training, remarks, summary, table
+from benchmarks.paradigms.report import as_in_plain_training, bars, remarks, summary, table
 from benchmarks.paradigms.workload import Images, Workload
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cluster.md"
@@ -75,7 +75,7 @@ def main() -> int:
             _keep(options.results, kept)
         sizes = _sizes(lab)
     results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes, rate=options.rate)}"
-    results += "".join(f"\n\n{text}" for text in remarks(kept))
+    results += "".join(f"\n\n{text}" for text in (bars(kept, sizes), *remarks(kept)) if text)
     print(results)
     if options.write:
         write(results, DOCUMENT)
