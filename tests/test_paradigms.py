@@ -24,7 +24,7 @@ from benchmarks.paradigms import catalogue, network, server, source
 from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
 from benchmarks.paradigms.harness import Crew, Mark, Measured, Phase
 from benchmarks.paradigms.network import Traffic
-from benchmarks.paradigms.report import table
+from benchmarks.paradigms.report import bars, table
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import Images, Workload
 from hopfleet.errors import TaskError
@@ -313,13 +313,36 @@ def test_a_phase_counts_bytes_where_they_are_sent_and_the_busiest_link_of_a_host
 
 
 def test_the_table_has_hopping_first_and_what_was_measured_only() -> None:
-    found = Measured(Phase(1, 1, 1, 1), Phase(2, 3, 4_000_000, 50_000_000), 5, 6, 0.75, [[0.5, 0.75]], 1.0)
+    found = Measured(9.0, Phase(1, 1, 1, 1), Phase(2, 3, 4_000_000, 50_000_000), 5, 6, 0.75, [[0.5, 0.75]], 1.0)
     sizes = Sizes(S=8, k=3, p=4, m=10**6, D=10**8, b=200)
     lines = table({"reads": found, "hopping": found}, sizes, rate=200).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert [row[1] for row in cells[2:]] == ["kmpS + mS", "kSD + mS"]
     hopping = dict(zip(cells[0], cells[2], strict=True))
     assert (hopping["by formula, MB"], hopping["training, MB"], hopping["link, s"]) == ("104.0", "4.0", "2.0")
+
+
+def test_bars_are_met_or_not() -> None:
+    def measured(seconds: float, moved: int, storage: int, **notes: float) -> Measured:
+        loading, training = Phase(1.0, 1.0, 1, 1), Phase(seconds, 1.0, moved, 1)
+        return Measured(0.0, loading, training, 5, storage, 0.75, [], 1.0, dict(notes))
+
+    sizes = Sizes(S=8, k=3, p=4, m=10**6, D=10**8, b=200)
+    results = {
+        "hopping": measured(10.0, 110_000_000, 25, busy=0.96),
+        "copies": measured(9.6, 1, 101),
+        "reads": measured(9.6, 1_200_000_000, 101),
+    }
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in bars(results, sizes).splitlines()[2:]]
+    assert {row[0]: row[1:] for row in found} == {
+        "bytes, of kmpS + mS": ["1.06", "≤ 1.10", "yes"],
+        "bytes of task-parallel, remote reads, of its own": ["10.91", "≥ 10", "yes"],
+        "time, of full copies": ["1.04", "≤ 1.05", "yes"],
+        "the same with the copying of data": ["1.04", "≤ 1.00", "**no**"],
+        "disk of a host, of full copies": ["0.25", "≤ 0.25", "yes"],
+        "idle time of workers": ["0.04", "≤ 0.05", "yes"],
+    }
+    assert bars({"copies": results["copies"]}, sizes) == ""
 
 
 # ------------------------------------------------------------------------------- on hosts of their own

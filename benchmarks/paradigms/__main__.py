@@ -20,14 +20,14 @@ from typing import Any
 
 from benchmarks.__main__ import machine, write
 from benchmarks.paradigms import hopping
-from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
+from benchmarks.paradigms.catalogue import HOPPING, PARADIGMS, Sizes
 from benchmarks.paradigms.harness import SOURCE, Lab, Measured, Phase, laboratory, run, size_of
 from benchmarks.paradigms.network import missing
-from benchmarks.paradigms.report import as_in_plain_training, remarks, summary, table
+from benchmarks.paradigms.report import as_in_plain_training, bars, remarks, summary, table
 from benchmarks.paradigms.workload import Images, Workload
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cluster.md"
-NAMES = ("hopping", *PARADIGMS, "hopping-cut", "hop")
+NAMES = ("hopping", *PARADIGMS, "hopping-large", "hopping-cut", "hop")
 EXTRA = "ps-async-one"
 """Four minutes for a row that the others do not need; only when it is asked for."""
 
@@ -36,6 +36,9 @@ CUT_SECONDS = 20.0
 
 LONGER, QUICK_LONGER = 3, 15
 """Times the epochs, when a link is cut: the host is to be back before all is over."""
+
+LARGE, LARGE_EPOCHS = 10, 1
+"""Times the width, and epochs, to see what of the bytes does not grow with the model."""
 
 QUICK = Workload(rows=2_560, valid_rows=256, trials=4, epochs=2)
 """Shows that it works, not how fast."""
@@ -72,7 +75,7 @@ def main() -> int:
             _keep(options.results, kept)
         sizes = _sizes(lab)
     results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes, rate=options.rate)}"
-    results += "".join(f"\n\n{text}" for text in remarks(kept))
+    results += "".join(f"\n\n{text}" for text in (bars(kept, sizes), *remarks(kept)) if text)
     print(results)
     if options.write:
         write(results, DOCUMENT)
@@ -89,6 +92,11 @@ def _measure(lab: Lab, name: str) -> Measured:
     elif name == "hop":
         quick = lab.workload.rows == QUICK.rows
         found = hopping.hop(lab, 5 if quick else 100, 2 if quick else 6)
+    elif name == "hopping-large":
+        larger = replace(lab.workload, width=LARGE * lab.workload.width, epochs=LARGE_EPOCHS)
+        found = hopping.run(large := replace(lab, workload=larger))
+        sizes = _sizes(large)
+        found.notes.update(model=sizes.m, formula=HOPPING.count(sizes))
     else:
         times = QUICK_LONGER if lab.workload.rows == QUICK.rows else LONGER
         longer = replace(lab, workload=replace(lab.workload, epochs=times * lab.workload.epochs))
@@ -123,7 +131,7 @@ def _read(path: Path | None) -> dict[str, Measured]:
 
 def _measured(found: dict[str, Any]) -> Measured:
     loading, training = (Phase(**found.pop(name)) for name in ("loading", "training"))
-    return Measured(loading, training, **found)
+    return Measured(loading=loading, training=training, **found)
 
 
 def _keep(path: Path | None, kept: dict[str, Measured]) -> None:

@@ -22,8 +22,8 @@ from benchmarks.paradigms.workload import Workload
 
 SOURCE, STORAGE, HEAD = "source", "storage", "head"
 HTTP, MEETING = 8000, 29500
-SAMPLE, LOOK = 0.5, 4
-"""Seconds between two looks at processor times; memory and disks, which take longer, are looked at every so often."""
+SAMPLE, LOOK = 0.5, 10
+"""Seconds between two looks at processor times and disks; memory, which takes longer, is looked at every so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a paradigm took. Loading brings the data that hosts keep; training is the rest, models delivered."""
+    """What a paradigm took. Loading brings the data that hosts keep; training is the rest, models delivered.
 
+    Before that, processes start and import what they need.
+    """
+
+    start: float  #: seconds
     loading: Phase
     training: Phase
     memory: int  #: the peak of the host that needed most
@@ -138,6 +142,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
+        self._count()
         self._look()
 
     def _run(self) -> None:
@@ -153,14 +158,14 @@ class Watch:
         return max((taken for moment, taken in self._history if moment <= when), default=0.0)
 
     def _count(self) -> None:
-        for host in self._lab.hosts:
-            self._taken |= self._lab.network.own_processor(host)
+        self._taken |= self._lab.network.own_processor(self._lab.hosts)
         self._history.append((time.perf_counter(), sum(self._taken.values())))
+        for host in self._lab.hosts:
+            self.storage[host] = max(self.storage[host], size_of(self._lab.disk(host)))
 
     def _look(self) -> None:
         for host in self._lab.hosts:
             self.memory[host] = max(self.memory[host], self._lab.network.memory(host))
-            self.storage[host] = max(self.storage[host], size_of(self._lab.disk(host)))
 
 
 def size_of(folder: Path) -> int:
@@ -178,6 +183,7 @@ def run(lab: Lab, name: str) -> Measured:
     orders = [_orders(lab, name, rank) for rank in range(len(lab.hosts))]
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch(lab))
+        began = time.perf_counter()
         crew = Crew(
             [
                 lab.python(host, "-m", "benchmarks.paradigms.host", order, stdin=-1, stdout=-1)
@@ -195,11 +201,12 @@ def run(lab: Lab, name: str) -> Measured:
         trained = Mark.now(lab)
         crew.go_on()
     epochs = {outcome["number"]: outcome["epochs"] for part in said for outcome in part}
-    return measured(watch, ready.until(loaded), loaded.until(trained), epochs)
+    return measured(watch, ready.when - began, ready.until(loaded), loaded.until(trained), epochs)
 
 
 def measured(
     watch: Watch,
+    start: float,
     loading: Phase,
     training: Phase,
     epochs: Mapping[int, Sequence[Mapping[str, float]]],
@@ -208,6 +215,7 @@ def measured(
     """The figures, with every trial's metrics by epoch."""
     curves = [[metrics["accuracy"] for metrics in epochs[number]] for number in sorted(epochs)]
     return Measured(
+        start,
         loading,
         training,
         memory=max(watch.memory.values()),

@@ -1,8 +1,9 @@
 """Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a host of their own.
 
 The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
-all that travels goes over links that are counted. Hosts fetch partitions when an experiment begins; those bytes are
-what the source has sent. What models and control take is everything else.
+all that travels goes over links that are counted. Hosts fetch partitions while their workers start. Before the first
+unit the driver waits to be told to go on, as hosts do in other paradigms: what has moved until then is loading, and all
+that models and control take from then on is training.
 
 A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
 has given it up, as an init system would.
@@ -28,7 +29,7 @@ from statistics import median
 from typing import Any
 
 import hopfleet
-from benchmarks.paradigms.harness import HEAD, SOURCE, STORAGE, Crew, Lab, Mark, Measured, Phase, Watch, measured
+from benchmarks.paradigms.harness import HEAD, STORAGE, Crew, Lab, Mark, Measured, Phase, Watch, measured
 from benchmarks.paradigms.host import say
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import WHOLE, Images, Workload
@@ -81,26 +82,24 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         crew.all_say("ready")
         ready = Mark.now(lab)
         crew.go_on()
+        (fetching,) = crew.all_say("loaded")
+        loaded = Mark.now(lab)
+        crew.go_on()
         if cut is not None:
             stack.enter_context(_while_cut(lab, nodes, cut))
         (said,) = crew.all_say("trained")
         trained = Mark.now(lab)
         crew.go_on()
-    whole = ready.until(trained)
-    source, storage, head = (trained.traffic[host] - ready.traffic[host] for host in (SOURCE, STORAGE, HEAD))
-    loaded = ready.when + said["loading"]
-    marks = [watch.processor(when) for when in (ready.when, loaded, math.inf)]
+    loading, training = ready.until(loaded), loaded.until(trained)
+    storage, head = (trained.traffic[host] - loaded.traffic[host] for host in (STORAGE, HEAD))
+    # Processes that have ended are nobody's children any more.
+    marks = [watch.processor(when) for when in (ready.when, loaded.when, math.inf)]
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
         watch,
-        # What a host fetched came over its own link.
-        Phase(said.pop("loading"), marks[1] - marks[0], source.sent, source.sent // len(lab.hosts)),
-        Phase(
-            said.pop("training"),
-            marks[2] - marks[1],
-            whole.bytes - source.sent,
-            whole.busiest - source.sent // len(lab.hosts),
-        ),
+        loading.seconds - fetching,
+        replace(loading, seconds=fetching, processor=marks[1] - marks[0]),
+        replace(training, processor=marks[2] - marks[1]),
         epochs,
         **said,
         stored=storage.received,
@@ -131,7 +130,7 @@ def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
             crew.end()
     nothing = Phase(0.0, 0.0, 0, 0)
     notes = {"megabytes": megabytes, "hop": median(times), "bare": bare, "times": times}
-    return Measured(nothing, replace(nothing, seconds=median(times)), 0, 0, 0.0, [], os.getloadavg()[0], notes)
+    return Measured(0.0, nothing, replace(nothing, seconds=median(times)), 0, 0, 0.0, [], os.getloadavg()[0], notes)
 
 
 SEND = """
@@ -245,8 +244,10 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
         "HOPFLEET_HOME": str(lab.disk(host)),
         # Its workers would give way to everything else on this machine, which plays all hosts at once.
         "RAY_worker_niceness": "0",
-        # Ray's reports on every process of its nodes, for a dashboard that is not there.
+        # Ray's reports on nodes, processes and tasks, for a dashboard that is not there.
         "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+        "RAY_enable_metrics_collection": "0",
+        "RAY_task_events_report_interval_ms": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
         "AWS_ENDPOINT_URL": store,
@@ -297,18 +298,44 @@ def main() -> None:
         seed=workload.seed,
         folder=Path(told["folder"]) / RUN,
         workers=told["hosts"],
-        backend=hopfleet.Ray(told["address"], storage="s3://hopfleet"),
+        backend=_Announced(told["address"], storage="s3://hopfleet"),
         order=told["order"],
         batch_size=workload.batch_size,
         device="cpu",
     )
     say("ready")
-    began = time.time()
     results = experiment.fit(quiet=True)
-    ended = time.time()
-    said = _times(experiment.folder.journal_file, began, ended)
+    said = _happened(experiment.folder.journal_file)
     said["epochs"] = {number: trial.history for number, trial in enumerate(results.trials)}
     say("trained", said)
+
+
+class _Announced(hopfleet.Ray):
+    """Says, before the first unit, that all is loaded, and how many seconds the slowest node took to fetch its data.
+
+    Workers start meanwhile, so this is part of the time that the start takes.
+    """
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.fetched: dict[str, float] = {}
+        self.said = False
+
+    def send(self, command: Any, trial: Any) -> None:
+        if not self.said:
+            self.said = True
+            say("loaded", max(self.fetched.values()))
+        super().send(command, trial)
+
+    def _fetch(self, station: Any, partitions: tuple[int, ...]) -> None:
+        self.fetched[station.node.id] = -time.monotonic()
+        super()._fetch(station, partitions)
+
+    def _admit(self, member: Any) -> None:
+        for node, station in self._stations.items():
+            if station.ready and self.fetched[node] < 0:
+                self.fetched[node] += time.monotonic()
+        super()._admit(member)
 
 
 def _hops(told: dict[str, Any]) -> list[float]:
@@ -322,8 +349,8 @@ def _hops(told: dict[str, Any]) -> list[float]:
     return [began - ended for ended, began in mean[1:]]
 
 
-def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
-    """How long it took to load (workers started, partitions fetched) and to train, and what happened in between."""
+def _happened(journal_file: Path) -> dict[str, Any]:
+    """How many units there were, who hopped, and for how much of the time workers were busy."""
     messages = _messages(journal_file)
     work = [message for message in messages if isinstance(message, UnitFinished | Evaluated)]
     units = [message for message in work if isinstance(message, UnitFinished)]
@@ -331,8 +358,6 @@ def _times(journal_file: Path, began: float, ended: float) -> dict[str, Any]:
     workers = len({message.worker for message in work})
     span = max(message.ended for message in work) - first
     return {
-        "loading": first - began,
-        "training": ended - first,
         "units": len(units),
         "hops": sum(unit.hopped for unit in units),
         "busy": sum(message.share * (message.ended - message.started) for message in work) / (workers * span),

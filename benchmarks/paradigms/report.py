@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.paradigms.catalogue import HOPPING, PARADIGMS, Formula, Sizes
 from benchmarks.paradigms.harness import Measured
@@ -23,6 +23,7 @@ HEADER = (
     "CPU, s",
     "link, s",
     "loading, s",
+    "start, s",
     "disk per host, MB",
     "memory per host, MB",
     "best accuracy",
@@ -32,8 +33,11 @@ HEADER = (
 
 def table(results: Mapping[str, Measured], sizes: Sizes, *, rate: float) -> str:
     """All rows that were measured, as Markdown."""
-    lines = [HEADER, *(_cells(name, results[name], sizes, rate) for name in TITLES if name in results)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
+    return _markdown([HEADER, *(_cells(name, results[name], sizes, rate) for name in TITLES if name in results)])
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
     padded.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(padded)
@@ -51,6 +55,7 @@ def _cells(name: str, found: Measured, sizes: Sizes, rate: float) -> tuple[str, 
         "–" if math.isnan(found.training.processor) else f"{found.training.processor:.1f}",
         f"{found.training.busiest * 8 / 1e6 / rate:.1f}",
         f"{found.loading.seconds:.1f}",
+        f"{found.start:.1f}",
         _megabytes(found.storage),
         _megabytes(found.memory),
         f"{found.best:.3f}",
@@ -70,9 +75,44 @@ def summary(sizes: Sizes, *, rate: float) -> str:
     )
 
 
+def bars(results: Mapping[str, Measured], sizes: Sizes) -> str:
+    """What was promised of hopping, and whether it was kept; empty if hopping was not measured."""
+    if "hopping" not in results:
+        return ""
+    lines = [(what, f"{found:.2f}", bar, "yes" if ok else "**no**") for what, found, bar, ok in _bars(results, sizes)]
+    return _markdown([("hopping", "measured", "bar", "ok"), *lines])
+
+
+def _bars(results: Mapping[str, Measured], sizes: Sizes) -> Iterator[tuple[str, float, str, bool]]:
+    hopping = results["hopping"]
+    moved, took = hopping.training.bytes, hopping.training.seconds
+
+    def at_most(what: str, found: float, bar: float) -> tuple[str, float, str, bool]:
+        return what, found, f"≤ {bar:.2f}", found <= bar
+
+    def at_least(what: str, found: float, bar: int) -> tuple[str, float, str, bool]:
+        return what, found, f"≥ {bar}", found >= bar
+
+    yield at_most("bytes, of kmpS + mS", moved / HOPPING.count(sizes), 1.1)
+    for name, bar in (("allreduce", 100), ("ps-sync", 100), ("ps-async", 100), ("reads", 10)):
+        if name in results:
+            yield at_least(f"bytes of {PARADIGMS[name].title}, of its own", results[name].training.bytes / moved, bar)
+    for name, bar in (("allreduce", 3), ("ps-async", 8)):
+        if name in results:
+            yield at_least(f"time of {PARADIGMS[name].title}, of its own", results[name].training.seconds / took, bar)
+    if copies := results.get("copies"):
+        yield at_most("time, of full copies", took / copies.training.seconds, 1.05)
+        with_it = (took + hopping.loading.seconds) / (copies.training.seconds + copies.loading.seconds)
+        yield at_most("the same with the copying of data", with_it, 1.0)
+        yield at_most("disk of a host, of full copies", hopping.storage / copies.storage, 1 / sizes.p)
+    yield at_most("idle time of workers", 1 - hopping.notes["busy"], 0.05)
+    if hop := results.get("hop"):
+        yield at_most("a hop between hosts, of the bare transfer", hop.notes["hop"] / hop.notes["bare"], 1.3)
+
+
 def remarks(results: Mapping[str, Measured]) -> list[str]:
     """What else was found, a paragraph each."""
-    about = {"hopping": _moved, "hop": _hop, "hopping-cut": _cut}
+    about = {"hopping": _moved, "hopping-large": _large, "hop": _hop, "hopping-cut": _cut}
     return [about[name](results) for name in about if name in results]
 
 
@@ -83,6 +123,15 @@ def _moved(results: Mapping[str, Measured]) -> str:
         f"Of what hopping moved, {stored} went to the storage host and {restored} came from there; {head} came to the "
         f"head or went from it, the last versions included. {notes['hops']} of {notes['units']} units hopped. "
         f"Workers were busy for {notes['busy']:.0%} of the time."
+    )
+
+
+def _large(results: Mapping[str, Measured]) -> str:
+    found = results["hopping-large"]
+    model, formula, moved = found.notes["model"], found.notes["formula"], found.training.bytes
+    return (
+        f"With a larger model, of {model / 1e6:.2f} MB, and one epoch, hopping moved {moved / 1e6:.1f} MB, "
+        f"{moved / formula:.2f} times kmpS + mS."
     )
 
 

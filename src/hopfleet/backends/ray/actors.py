@@ -42,10 +42,13 @@ from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.worker import Broken, Worker
 
 Told = tuple[str, Any, Any, Any]
-"""A word to a worker: its kind, what it is about, the trial, and a parcel (see ``WorkerActor.tell``)."""
+"""A word to a worker: its kind, what it is about, the trial, and the node that has the version that it needs."""
 
 Save = tuple[str, int, int]
 """What a save made: of a trial, a version, under a number."""
+
+Parcel = tuple[Save, str, Any, Any]
+"""A version that is under way: what it is, from which node, from whose hands, and a reference to its content."""
 
 LOGS = "logs"
 LOG_BYTES = 1 << 20
@@ -255,7 +258,7 @@ class WorkerActor:
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
         self._payload = payload
-        self._inbox: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[str, Any, Any, Parcel | None]] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         #: The hosts of nodes. Of those that are not there, what is being fetched will not come.
         self._hosts: dict[str, Any] = {}
@@ -269,7 +272,7 @@ class WorkerActor:
     def tell(self, number: int, words: Sequence[Told], drops: Sequence[Save]) -> None:
         """Take commands, and drop what nobody needs on this node. Letters are numbered: calls overtake each other.
 
-        A parcel names the node that has the version that a command needs, if that is another one.
+        What lies on other nodes is ordered at once.
         """
         with self._order:
             self._early[number] = words
@@ -280,7 +283,8 @@ class WorkerActor:
                     elif word[0] == "Gone":
                         self._hosts.pop(word[1], None)
                     else:
-                        self._inbox.put(word)
+                        kind, body, trial, node = word
+                        self._inbox.put((kind, body, trial, self._ordered(body, node) if node else None))
                 self._next += 1
         for save in drops:
             self._versions.drop(*save)
@@ -343,7 +347,8 @@ class WorkerActor:
                 self._say("Finding", worker.probe(trial, *body))
             else:
                 if parcel is not None:
-                    self._unpack(versions, body, parcel)
+                    self._unpack(versions, parcel)
+                    parcel = None  # or Ray would keep it
                 try:
                     worker.obey(body, trial)
                 except Broken:
@@ -352,17 +357,24 @@ class WorkerActor:
                     time.sleep(PATIENCE_SECONDS)
                     os._exit(1)
 
-    def _unpack(self, versions: ClusterVersions, command: Command, node: str) -> None:
-        """Fetch a version from another node. If that fails, the worker will not find it, and says so."""
-        import ray
+    def _ordered(self, command: Command, node: str) -> Parcel | None:
+        """Begin to fetch a version from another node, also while another one is under way.
 
+        What a worker asks for itself belongs to it: nobody else has to know of it.
+        """
         assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
         save = (command.trial, command.version, command.saved)
         host = self._hosts.get(node)
         if host is None:
-            return
-        # Asked for from here, it belongs to this worker: nobody else has to know of it.
+            return None
         content = host.content.options(concurrency_group="files").remote(self._setup.place, *save)
+        return save, node, host, content
+
+    def _unpack(self, versions: ClusterVersions, parcel: Parcel) -> None:
+        """Wait for a version from another node. If it does not come, the worker will not find it, and says so."""
+        import ray
+
+        save, node, host, content = parcel
         while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
             if self._hosts.get(node) is not host:
                 return
