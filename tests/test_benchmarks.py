@@ -40,3 +40,11 @@ def test_contenders_on_two_cores() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "best accuracy" in done.stdout and "failed" not in done.stdout
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_overheads_of_flotillas() -> None:
+    command = [sys.executable, "-m", "benchmarks.flotilla.overheads", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("forming: ") == done.stdout.count("between units: ") == 2
