@@ -250,7 +250,7 @@ def cost_of_transform(workload: Workload, arrays: Arrays) -> float:
         for _ in range(ROUNDS)
     ]
     makes, steps = (sorted(times)[ROUNDS // 2] for times in zip(*rounds, strict=True))
-    return makes / steps
+    return float(makes / steps)
 
 
 ROUNDS = 7

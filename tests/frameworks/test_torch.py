@@ -138,8 +138,9 @@ def test_evaluation_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"), [*(("adam", name) for name in SCHEDULES), *((name, "none") for name in OPTIMIZERS)]
+)
 def test_a_still_is_what_was_there_when_it_was_made(tmp_path: Path, optimizer: str, schedule: str) -> None:
     one = trained(session(optimizer, schedule, scaler=True), 1)
     one.save(tmp_path / "then")
