@@ -54,3 +54,11 @@ def test_stacked_trials_have_curves() -> None:
     if not os.environ.get("HOPFLEET_LONG"):
         pytest.skip("HOPFLEET_LONG=1 runs it")
     assert all(row.ok for row in measure(quick=True))
+
+
+@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+def test_overheads_of_flotillas() -> None:
+    command = [sys.executable, "-m", "benchmarks.flotilla.overheads", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("forming: ") == done.stdout.count("between units: ") == 2

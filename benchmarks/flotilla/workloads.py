@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def wide(quick: bool) -> tuple[Arrays, Arrays]:
     return _parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
 
 
-TONES, SAMPLES, WINDOW, STRIDE = 8, 2048, 256, 76
+TONES, SAMPLES, WINDOW = 8, 2048, 256
 
 
 def sounds(quick: bool) -> tuple[Arrays, Arrays]:
@@ -156,14 +157,17 @@ def sounds(quick: bool) -> tuple[Arrays, Arrays]:
     return _parted(x.astype(np.float32), y)
 
 
-def spectrum(batch: Arrays, rng: Any) -> Arrays:
-    """How loud each pitch is in each moment. In training the sound begins somewhere."""
+def spectrum(batch: Arrays, rng: Any, moments: int = 12) -> Arrays:
+    """How loud each pitch is, on the average of so many moments. In training the sound begins somewhere."""
     sound = batch["x"]
     if rng is not None:
         sound = np.roll(sound, int(rng.integers(SAMPLES)), axis=1)
-    pieces = np.lib.stride_tricks.sliding_window_view(sound, WINDOW, axis=1)[:, ::STRIDE]
-    loud = np.abs(np.fft.rfft(pieces * np.hanning(WINDOW).astype(np.float32), axis=2))
-    loud = np.log1p(loud[:, :, : WINDOW // 4]).mean(axis=1)
+    window = np.hanning(WINDOW).astype(np.float32)
+    loud = np.zeros((len(sound), WINDOW // 4), np.float32)
+    # One after another: arrays that stay small take the same time everywhere.
+    for start in np.linspace(0, SAMPLES - WINDOW, moments).astype(int):
+        found = np.fft.rfft(sound[:, start : start + WINDOW] * window, axis=1)
+        loud += np.log1p(np.abs(found[:, : WINDOW // 4])) / moments
     return {"x": loud.astype(np.float32), "y": batch["y"]}
 
 
@@ -207,12 +211,27 @@ WORKLOADS = {
 }
 
 
-def workload(name: str, quick: bool) -> Workload:
-    return WORKLOADS[name].tiny if quick else WORKLOADS[name]
+def workload(name: str, quick: bool, weight: int | None = None) -> Workload:
+    """A workload, of which a batch takes as long to make as was found with ``weight``."""
+    found = WORKLOADS[name].tiny if quick else WORKLOADS[name]
+    return found if weight is None else replace(found, transform=partial(spectrum, moments=weight))
+
+
+COST = 4.0
+"""How many times longer it should take to make a batch than to train one model on it."""
+
+FEW, MANY = 4, 16
+"""Moments with which it is found out how long they take."""
+
+
+def weigh(name: str, arrays: Arrays) -> int:
+    """The weight with which making a batch costs what it should, on this machine."""
+    few, many = (cost_of_transform(workload(name, False, moments), arrays) for moments in (FEW, MANY))
+    return max(1, round(FEW + (COST - few) * (MANY - FEW) / (many - few)))
 
 
 def cost_of_transform(workload: Workload, arrays: Arrays) -> float:
-    """How long a batch takes to be made, as a multiple of a step with it, in processor time."""
+    """How long a batch takes to be made, as a multiple of a step of one model with it, in processor time."""
     assert workload.transform is not None
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -226,7 +245,15 @@ def cost_of_transform(workload: Workload, arrays: Arrays) -> float:
         optimizer.step()
 
     batch = {key: torch.as_tensor(value) for key, value in workload.transform(raw, rng).items()}
-    return _seconds(lambda: workload.transform(raw, rng), 20) / _seconds(step, 100)  # type: ignore[misc]
+    rounds = [
+        (_seconds(lambda: workload.transform(raw, rng), 10), _seconds(step, 30))  # type: ignore[misc]
+        for _ in range(ROUNDS)
+    ]
+    makes, steps = (sorted(times)[ROUNDS // 2] for times in zip(*rounds, strict=True))
+    return float(makes / steps)
+
+
+ROUNDS = 7
 
 
 def _seconds(work: Callable[[], object], times: int) -> float:

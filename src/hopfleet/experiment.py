@@ -123,6 +123,9 @@ DRAWN = 1_000
 PROBES = 3
 """Configurations to try on one batch before work starts, until one of them works."""
 
+MEMBERS = 32
+"""Trials that train together on a device of its own memory, at most."""
+
 SHARED = 8
 """Transformed batches may take one such part of the free memory."""
 
@@ -568,7 +571,9 @@ class Experiment:
         spare = min((finding.spare for finding in found.found.values()), default=0) // 2
         memory = spare or this_machine().memory // (4 * workers)
         size = max((finding.memory for finding in found.found.values()), default=0)
-        return {fuse: Fusion(partial(self._kin, fuse), memory=memory, size=size) for fuse in FUSES if fuse != "off"}
+        # Members that step in turn are never too many: nobody should be left over for their sake.
+        most = MEMBERS if spare else 2 * MEMBERS
+        return {fuse: Fusion(partial(self._kin, fuse), most, memory, size) for fuse in FUSES if fuse != "off"}
 
     def _kin(self, fuse: str, config: Config) -> Hashable:
         words = {key: value for key, value in config.items() if not isinstance(value, float)}

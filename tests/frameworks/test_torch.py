@@ -138,6 +138,18 @@ def test_evaluation_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"), [*(("adam", name) for name in SCHEDULES), *((name, "none") for name in OPTIMIZERS)]
+)
+def test_a_still_is_what_was_there_when_it_was_made(tmp_path: Path, optimizer: str, schedule: str) -> None:
+    one = trained(session(optimizer, schedule, scaler=True), 1)
+    one.save(tmp_path / "then")
+    write = one.still()
+    trained(one, 1).save(tmp_path / "now")
+    write(tmp_path / "still")
+    assert (tmp_path / "still").read_bytes() == (tmp_path / "then").read_bytes() != (tmp_path / "now").read_bytes()
+
+
 def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> None:
     class Plain(Task):
         def build(self, config: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Versions that are kept far away: nobody waits for the network, and nothing counts before it has arrived."""
+"""Saves beside the work: who waits for whom, and when a version counts that is kept far away."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from hopfleet import files
 from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSaved
 from hopfleet.store.cluster import ClusterVersions
-from hopfleet.worker.saver import Saver
+from hopfleet.store.versions import Versions
+from hopfleet.worker.saver import PARTS, Saver
 
 WAIT = 10.0
 
@@ -93,3 +94,42 @@ def test_who_is_told_to_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     first.close()
     assert told.empty()
     versions.release()
+
+
+def test_small_copies_are_written_when_the_main_thread_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Copied(Model):
+        def still(self) -> Any:
+            return self.save
+
+    monkeypatch.setattr("hopfleet.worker.saver.MOMENT", 60.0)
+    model: Any = Copied()
+    told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    one = Saver(Versions(tmp_path), told.put, worker="w1", threads=1, room=lambda: 100)
+    for attempt in (1, 2):
+        one.save(command(attempt, durable=True), model)
+    one.wait("t0001")  # nobody has to wait for a copy
+    assert told.empty(), "the thread waits for a minute, or for a word"
+    one.under_way()
+    assert {told.get(timeout=WAIT).trial for _ in range(2)} == {"t0001", "t0002"}  # type: ignore[attr-defined]
+    monkeypatch.setattr("hopfleet.worker.saver.MOMENT", 0.0)
+    one.save(command(3, durable=True), model)
+    assert told.get(timeout=WAIT).trial == "t0003", "or not that long"  # type: ignore[attr-defined]
+    one.close()
+
+
+@pytest.mark.parametrize(("room", "copied"), [(4 * PARTS, True), (4 * PARTS - 1, False)])
+def test_large_models_are_not_copied(tmp_path: Path, room: int, copied: bool) -> None:
+    class Copied(Model):
+        copies = 0
+
+        def still(self) -> Any:
+            self.copies += 1
+            return self.save
+
+    model: Any = Copied()
+    one = Saver(Versions(tmp_path), lambda event: None, worker="w1", threads=1, room=lambda: room)
+    one.save(command(1, durable=True), model)
+    one.close()
+    assert model.copies == copied

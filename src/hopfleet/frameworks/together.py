@@ -130,9 +130,10 @@ class Eager(Flotilla):
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         measures = [Measures(session) for session in self.sessions]
+        random = randomness.seeded(seed)
         with process_settings(self.sessions[0]), torch.no_grad():
             members = [
-                Member(session, randomness.seeded(seed), measure, partial(self.turn, number))
+                Member(session, random, measure, partial(self.turn, number))
                 for number, (session, measure) in enumerate(zip(self.sessions, measures, strict=True))
             ]
             for session in self.sessions:

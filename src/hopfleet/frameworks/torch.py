@@ -6,9 +6,10 @@ import contextlib
 import copy
 import json
 import os
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -272,12 +273,14 @@ class TorchSession(Session):
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     def save(self, path: Path) -> None:
-        safetensors.write(path, *self._state())
+        safetensors.write(path, *self._described(self._parts()))
 
     def still(self) -> Callable[[Path], None]:
-        written = safetensors.copied(*self._state())
         if self.device.type != "cuda":
-            return written
+            # How it is written is found out by whoever writes it.
+            parts = _stilled(self._parts(), {})
+            return lambda path: safetensors.write(path, *self._described(parts))
+        written = safetensors.copied(*self._described(self._parts()))
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -290,19 +293,30 @@ class TorchSession(Session):
 
         return write
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, str]]:
+    def _parts(self) -> dict[str, Any]:
+        """All that is to be saved."""
+        return {
+            "model": _model_state(self.model),
+            "optimizer": [_optimizer_state(optimizer) for optimizer in self.optimizers],
+            "scheduler": [scheduler.state_dict() for scheduler in self.schedulers],
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+            "average": self.average,
+            # The streams of a unit are put here when it ends, and never changed.
+            "random": Constant(self.random),
+            "counters": self.counters,
+        }
+
+    def _described(self, parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """All that is to be saved, as tensors and as text."""
         arrays = Arrays(torch.is_tensor, _identity)
         tree = {
-            "model": flatten(_model_state(self.model), arrays, "model"),
-            "optimizer": [
-                flatten(_optimizer_state(o), arrays, f"optimizer.{i}") for i, o in enumerate(self.optimizers)
-            ],
-            "scheduler": [flatten(s.state_dict(), arrays, f"scheduler.{i}") for i, s in enumerate(self.schedulers)],
-            "scaler": flatten(self.scaler.state_dict() if self.scaler else None, arrays, "scaler"),
-            "average": flatten(self.average, arrays, "average"),
-            "random": flatten(randomness.pack(self.random), arrays, "random"),
-            "counters": self.counters,
+            "model": flatten(parts["model"], arrays, "model"),
+            "optimizer": [flatten(state, arrays, f"optimizer.{i}") for i, state in enumerate(parts["optimizer"])],
+            "scheduler": [flatten(state, arrays, f"scheduler.{i}") for i, state in enumerate(parts["scheduler"])],
+            "scaler": flatten(parts["scaler"], arrays, "scaler"),
+            "average": flatten(parts["average"], arrays, "average"),
+            "random": flatten(randomness.pack(parts["random"].value), arrays, "random"),
+            "counters": parts["counters"],
             "host": [name for name, tensor in arrays.named.items() if tensor.device.type == "cpu"],
         }
         if self.device.type == "cpu":
@@ -559,6 +573,30 @@ def _number(name: str, value: Any) -> float:
 
 
 # ------------------------------------------------------------------------------------------- state in, state out
+
+
+class Constant(NamedTuple):
+    """What nobody changes."""
+
+    value: Any
+
+
+def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
+    """The same state in memory of its own. What shares memory still does."""
+    if torch.is_tensor(value):
+        key = _identity(value)
+        if key not in copies:
+            copies[key] = value.detach().clone()
+        return copies[key]
+    if isinstance(value, Constant):
+        return value
+    if isinstance(value, Counter):
+        return Counter(value)
+    if isinstance(value, dict):
+        return {key: _stilled(part, copies) for key, part in value.items()}
+    if type(value) in (list, tuple, deque):
+        return type(value)(_stilled(part, copies) for part in value)
+    return value.copy() if isinstance(value, set) else value
 
 
 def _identity(tensor: Any) -> tuple[Any, ...]:

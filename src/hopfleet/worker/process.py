@@ -63,6 +63,8 @@ def serve(connection: Connection) -> None:
     # Commands are read by this very thread: handing them over from another would double the time of a small one.
     while True:
         try:
+            if not connection.poll():
+                worker.rest()
             kind, body, trial = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return

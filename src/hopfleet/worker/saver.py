@@ -6,6 +6,9 @@ waits until it is saved.
 A disk that is full, or fails, loses nothing: the model stays in memory, the controller hears that the save is delayed,
 and the saver tries until it succeeds. Others wait behind it in the order in which they were asked for.
 
+A thread that writes many small files takes the interpreter away from the main thread, which has the next unit to begin.
+So copies of small models are written when the main thread says that it is under way, or after a moment.
+
 What is kept far away is written here first, and brought there by another thread: nobody waits for the network, neither
 the model that trains on nor the next save. A version counts as saved when it has arrived.
 """
@@ -27,7 +30,13 @@ from hopfleet.frameworks.base import Session
 from hopfleet.store.versions import Versions
 
 SMALL = 1 << 18
-"""Bytes up to which a hand-over is written sooner than a thread could be woken."""
+"""Bytes up to which a hand-over is written sooner than a thread could be woken, and up to which copies can wait."""
+
+PARTS = 4
+"""One copy may take such a part of the room for all: a large model takes long to be written anyway."""
+
+MOMENT = 0.02
+"""Seconds that copies of small models wait for the main thread, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,8 @@ class Saver:
         self._copies = 0
         self._changed = threading.Condition()
         self._closing = threading.Event()
+        #: Whether the main thread has nothing to do in a hurry.
+        self._under_way = threading.Event()
         #: Without a thread: saves that the disk has not taken yet.
         self._delayed: deque[Order] = deque()
         self._queue: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -91,8 +102,13 @@ class Saver:
                 self._delayed.append(order)
         elif not small or not self._done(order, quietly=True):
             order = order if session is None else self._copied(order, session)
+            self._under_way.clear()
             self._note(order, 1)
             self._queue.put(order)
+
+    def under_way(self) -> None:
+        """Hear from the main thread that it is busy with long work, or idle."""
+        self._under_way.set()
 
     def retry(self) -> None:
         """Without a thread: try again what the disk has not taken yet."""
@@ -111,6 +127,7 @@ class Saver:
     def close(self) -> None:
         """Finish what was asked for; what the disk does not take now is lost with the process."""
         self._closing.set()
+        self._under_way.set()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -122,7 +139,8 @@ class Saver:
 
     def _copied(self, order: Order, session: Session) -> Order:
         """The order with a copy of what is to be saved, if that is possible."""
-        if self._copies + order.size > self._room():
+        room = self._room()
+        if order.size > room // PARTS or self._copies + order.size > room:
             return order
         try:
             still = session.still()
@@ -142,6 +160,9 @@ class Saver:
 
     def _work(self) -> None:
         while (order := self._queue.get()) is not None:
+            if order.copied and order.size < SMALL:
+                self._under_way.wait(MOMENT)
+                self._under_way.set()  # others have waited as long
             try:
                 self._persist(order)
             finally:

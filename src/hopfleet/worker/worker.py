@@ -50,9 +50,8 @@ from hopfleet.worker.stream import Residence, Stream, valid_batch
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work; more if the device has them to spare."""
 
-COPIES = 1 << 24
-"""Bytes of models that may wait to be saved while they train on; more if the device has them to spare. What is
-larger is saved while it is evaluated, or trains on after that."""
+COPIES = 1 << 26
+"""Bytes of models that may wait to be saved while they train on; more if the device has them to spare."""
 
 SAVERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 """Threads that save models."""
@@ -163,6 +162,10 @@ class Worker:
             case _:
                 raise AssertionError(f"not for a worker: {command}")
 
+    def rest(self) -> None:
+        """Hear that there is nothing to do at the moment."""
+        self._saver.under_way()
+
     def retry(self) -> None:
         """Try again to save what the disk has not taken. Only a guest has to be asked."""
         self._saver.retry()
@@ -183,6 +186,7 @@ class Worker:
         def train() -> tuple[Session, bool, dict[str, RowSum]]:
             session, hopped = self._session(command, trial)
             stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
+            self._saver.under_way()
             sums = session.train(stream, last=command.last)
             if self._job.valid is None:
                 self._count(session, sums, stream.rows)
@@ -212,6 +216,7 @@ class Worker:
             session, _ = self._session(command, trial)
             self._hold(command.trial, Held(session, command.version))
             stream = self._valid_stream(session, command.partition)
+            self._saver.under_way()
             sums = session.evaluate(stream, seed=self._evaluation_seed(command))
             self._count(session, sums, stream.rows)
             return sums
@@ -281,6 +286,7 @@ class Worker:
                     stack.enter_context(self._veiled(sailor.trial))
                 flotilla = job.task.flotilla([sailor.session for sailor in aboard], fast=job.fast)
                 flotilla.turn = turn
+                self._saver.under_way()
                 if isinstance(first.command, RunUnit):
                     self._check_sizes(aboard)
                     partition, epoch = first.command.partition, first.command.epoch
