@@ -96,10 +96,18 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def pack(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Random streams with all their long vectors in one tensor: a file with few tensors is read and written fast."""
+    """Random streams with all their long vectors in one tensor: a file with few tensors is read and written fast.
+
+    Streams that nobody has drawn from are left out: they begin as torch's did, which knows its seed.
+    """
+    fresh = _beginning(state["torch"])
     version, words, gauss = state["python"]
     name, keys, *rest = state["numpy"]
-    vectors = [np.array(words, np.uint32), keys, state["torch"].numpy()]
+    vectors = [
+        np.array([] if _same(state["python"], fresh.get("python")) else words, np.uint32),
+        np.array([], np.uint32) if "numpy" in fresh and _same(state["numpy"], fresh["numpy"]) else keys,
+        *_narrow(state["torch"].numpy()),
+    ]
     device = state.get("device")
     if torch.is_tensor(device):
         vectors.append(device.numpy())
@@ -115,16 +123,42 @@ def pack(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
     ends = list(itertools.accumulate(packed["lengths"]))
-    words, keys, generator, *device = np.split(packed["bytes"].numpy(), ends[:-1])
+    words, keys, *others = np.split(packed["bytes"].numpy(), ends[:-1])
+    if len(others) > 2:
+        low, places, high, *device = others
+        state: dict[str, Any] = {"torch": torch.from_numpy(_wide(low, places, high))}
+    else:  # as it was once
+        state = {"torch": torch.from_numpy(others[0])}
+        device = others[1:]
+    fresh = {} if len(words) and len(keys) else _beginning(state["torch"])
     version, gauss = packed["python"]
     name, *rest = packed["numpy"]
-    state = {
-        "python": (version, tuple(words.view(np.uint32).tolist()), gauss),
-        "numpy": (name, keys.view(np.uint32), *rest),
-        "torch": torch.from_numpy(generator),
-    }
+    state["python"] = (version, tuple(words.view(np.uint32).tolist()), gauss) if len(words) else fresh["python"]
+    state["numpy"] = (name, keys.view(np.uint32), *rest) if len(keys) else fresh["numpy"]
     if device:
         state["device"] = torch.from_numpy(device[0])
     elif packed["device"] is not None:
         state["device"] = packed["device"]
     return state
+
+
+def _beginning(state: Any) -> dict[str, Any]:
+    """All streams of a trial as they began, if torch's was seeded by us."""
+    generator = torch.Generator()
+    generator.set_state(state)
+    seed = generator.initial_seed()
+    return seeded(seed) if seed < 1 << 32 else {}
+
+
+def _narrow(state: Any) -> list[Any]:
+    """The lower halves of the words of a state, and where upper ones are not 0, and those: torch has few of them."""
+    words = state.view(np.uint64)
+    high = (words >> np.uint64(32)).astype(np.uint32)
+    places = np.flatnonzero(high).astype(np.uint32)
+    return [words.astype(np.uint32), places, high[places]]
+
+
+def _wide(low: Any, places: Any, high: Any) -> Any:
+    words = low.view(np.uint32).astype(np.uint64)
+    words[places.view(np.uint32)] |= high.view(np.uint32).astype(np.uint64) << np.uint64(32)
+    return words.view(np.uint8)
