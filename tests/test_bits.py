@@ -17,6 +17,7 @@ from sample_tasks import Everything, arrays
 
 import hopfleet as hop
 from hopfleet import preview
+from hopfleet.frameworks.randomness import unpack
 
 SEED = 11
 
@@ -54,17 +55,17 @@ def assert_same_state(checkpoint: Path, model: Any, optimizer: Any, schedule: An
     assert optimizer_tree["groups"][0]["lr"] == optimizer.param_groups[0]["lr"]
     if schedule is not None:
         assert tree["scheduler"][0]["last_epoch"] == schedule.last_epoch
-    assert_same_random(tensors["random.bytes"].numpy(), tree["random"]["lengths"])
+    assert_same_random(unpack({**tree["random"], "bytes": tensors["random.bytes"]}))
 
 
-def assert_same_random(content: np.ndarray, lengths: list[int]) -> None:
-    """The saved vectors of all generators, end to end, are those of this process."""
-    words, keys, generator, *device = np.split(content, np.cumsum(lengths)[:-1])
-    assert tuple(words.view(np.uint32).tolist()) == random.getstate()[1]
-    assert np.array_equal(keys.view(np.uint32), np.random.get_state(legacy=True)[1])
-    assert np.array_equal(generator, torch.get_rng_state().numpy())
-    if device:
-        assert np.array_equal(device[0], torch.cuda.get_rng_state().numpy())
+def assert_same_random(streams: dict[str, Any]) -> None:
+    """The saved states of all generators are those of this process."""
+    assert streams["python"] == random.getstate()
+    assert np.array_equal(streams["numpy"][1], np.random.get_state(legacy=True)[1])
+    assert streams["numpy"][2:] == np.random.get_state(legacy=True)[2:]
+    assert torch.equal(streams["torch"], torch.get_rng_state())
+    if torch.is_tensor(streams.get("device")):
+        assert torch.equal(streams["device"], torch.cuda.get_rng_state())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])

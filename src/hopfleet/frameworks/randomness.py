@@ -7,6 +7,7 @@ and taken away again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 from collections.abc import Callable, Mapping
@@ -147,7 +148,10 @@ def _beginning(state: Any) -> dict[str, Any]:
     generator = torch.Generator()
     generator.set_state(state)
     seed = generator.initial_seed()
-    return seeded(seed) if seed < 1 << 32 else {}
+    return _seeded(seed) if seed < 1 << 32 else {}
+
+
+_seeded = functools.lru_cache(256)(seeded)
 
 
 def _narrow(state: Any) -> list[Any]:
