@@ -15,6 +15,8 @@ from benchmarks.flotilla.curves import LEVEL, chance, measure
 
 ROOT = Path(__file__).parent.parent
 
+long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+
 LONG = {"faults", "hop", "memory", "overhead", "preview", "ray"}
 """They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""
 
@@ -50,13 +52,12 @@ def test_a_tendency_is_not_taken_for_chance() -> None:
     assert chance(np.zeros(4)) == 1.0
 
 
+@long
 def test_stacked_trials_have_curves() -> None:
-    if not os.environ.get("HOPFLEET_LONG"):
-        pytest.skip("HOPFLEET_LONG=1 runs it")
     assert all(row.ok for row in measure(quick=True))
 
 
-@pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
+@long
 def test_overheads_of_flotillas() -> None:
     command = [sys.executable, "-m", "benchmarks.flotilla.overheads", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

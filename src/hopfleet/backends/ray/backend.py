@@ -321,7 +321,7 @@ class Ray:
         if member is not None:
             if not isinstance(command, SaveVersion):
                 member.trial = command.trial
-            self._tell(member, "Command", command, trial, self._parcel(member, command))
+            self._tell(member, "Command", command, trial, self._source(member, command))
 
     def receive(self, timeout: float) -> list[Event]:
         if self._unknown:
@@ -465,8 +465,8 @@ class Ray:
 
     # -------------------------------------------------------------------------------------------------- talking
 
-    def _tell(self, member: Member, kind: str, body: Any = None, trial: Any = None, parcel: str | None = None) -> None:
-        member.outbox.append((kind, body, trial, parcel))
+    def _tell(self, member: Member, kind: str, body: Any = None, trial: Any = None, source: str | None = None) -> None:
+        member.outbox.append((kind, body, trial, source))
 
     def _flush(self) -> None:
         """Tell workers what they are to be told, and ask those that have answered what else there is."""
@@ -507,7 +507,7 @@ class Ray:
         if told:
             cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
-    def _parcel(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> str | None:
+    def _source(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> str | None:
         """The node that has the version that a command needs, if others have it only."""
         if command.saved is None:
             return None
