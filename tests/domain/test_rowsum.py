@@ -51,6 +51,9 @@ def test_many_at_once_by_hand():
     assert RowSum.over([0.5, 0.25, -1.5], [1, 2, 3]) == RowSum(Fraction(-7, 2), 6)
     assert RowSum.over([], []) == RowSum(Fraction(0), 0)
     assert RowSum.over([1.0, math.inf], [1, 2]) == RowSum(math.inf, 3)
+    huge, tiny = 1.7e308, 5e-324
+    assert RowSum.over([huge, huge, tiny], [1, 1, 1]) == RowSum(2 * Fraction(huge) + Fraction(tiny), 3)
+    assert RowSum.over([1.0, 1e-30, -1.0], [2, 2, 2]) == RowSum(2 * Fraction(1e-30), 6)
 
 
 @quick

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor
 
 import hopfleet as hop
 from hopfleet.frameworks import stacked
@@ -223,21 +224,21 @@ def test_compiled_on_request(off, monkeypatch, capsys):
     """What a compiler made may round otherwise; if it does something else, it is not used."""
     compiled: list[Any] = []
 
-    def compiler(program: Any, **options: Any) -> Any:
+    def compiler(program: Any, inputs: Any, **options: Any) -> Any:
         compiled.append(program)
         return lambda *inputs: [value * (1 + off) for value in program(*inputs)]
 
-    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(torch._inductor, "compile", compiler)
+    monkeypatch.setattr(torch, "compile", lambda model: None)  # nobody compiles the models one by one
     task = Task()
     alone, together = (several(task, configs("adam")) for _ in range(2))
     task.compile = True
     for one in together:
         one._adopt_habits()
-        one.callable = None  # nobody compiles the models one by one
     stacked_ones = Stacked(together)
     stacked_ones.train(Batches(), last=[True] * 4)
     stacked_ones.evaluate(Batches(), seed=0)
-    assert len(compiled) == 4 + 2  # what _adopt_habits asks for, and batches of 16 and of 8 rows
+    assert len(compiled) == 2  # for batches of 16 and of 8 rows
     assert [program is None for program in stacked._programs.values()] == [off == 1.0] * 2
     for one, other in zip(alone, together, strict=True):
         one.train(Batches(), last=True)

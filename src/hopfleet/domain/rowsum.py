@@ -33,12 +33,10 @@ class RowSum:
         infinite = [mean for mean in means if not math.isfinite(mean)]
         if infinite:
             return cls(sum(infinite), everything)
-        # Floats have powers of two below the line, and few different ones.
-        above: dict[int, int] = {}
+        pieces: dict[int, list[float]] = {}
         for mean, count in zip(means, rows, strict=True):
-            over, under = mean.as_integer_ratio()
-            above[under] = above.get(under, 0) + over * count
-        return cls(sum((Fraction(over, under) for under, over in above.items()), Fraction(0)), everything)
+            pieces.setdefault(count, []).append(mean)
+        return cls(sum((_exact(some) * count for count, some in pieces.items()), Fraction(0)), everything)
 
     def __add__(self, other: RowSum) -> RowSum:
         rows = self.rows + other.rows
@@ -59,6 +57,18 @@ class RowSum:
         total, rows = value
         text = str(total)
         return cls(float(text) if text in ("nan", "inf", "-inf") else Fraction(text), int(str(rows)))
+
+
+def _exact(values: list[float]) -> Fraction:
+    """The sum of finite numbers. ``fsum`` rounds once; what it left over is added up again, until nothing is left."""
+    total = Fraction(0)
+    try:
+        while part := math.fsum(values):
+            total += Fraction(part)
+            values = [*values, -part]
+    except OverflowError:  # the sum of large numbers may be no float
+        return sum(map(Fraction, values), total)
+    return total
 
 
 def add(sums: Iterable[Mapping[str, RowSum]]) -> dict[str, RowSum]:

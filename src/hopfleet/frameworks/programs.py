@@ -60,16 +60,15 @@ def quickened(program: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]
 
 
 def compiled(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The same by PyTorch's compiler, which takes its time when it is first called, and may round otherwise."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # which takes a second, and few need it
+    """The same by PyTorch's compiler, which takes its time, and may round otherwise."""
+    from torch._inductor import compile as inductor  # which take seconds, and few need them
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     written = make_fx(function)(*inputs)
     written.graph.eliminate_dead_code()
     written.recompile()
     # What is drawn by chance is drawn as it would be without a compiler.
-    result: Callable[..., Any] = torch.compile(
-        written, fullgraph=True, dynamic=False, options={"fallback_random": True}
-    )
+    result: Callable[..., Any] = inductor(written, list(inputs), options={"fallback_random": True})
     return result
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,10 @@ def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -
     _put(path, header, pieces)
 
 
-def copied(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> Callable[[Path], None]:
-    """Copy contiguous tensors where they are, all of a device at once; what is returned writes the copies."""
+def write_at_once(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """The same, with all of a device fetched in one piece: each fetch from a GPU takes its time."""
     header, pieces = _laid_out(tensors, metadata)
-    copies = [torch.cat(list(some)) for _, some in itertools.groupby(pieces, lambda piece: piece.device)]
-    return lambda path: _put(path, header, copies)
+    _put(path, header, [torch.cat(list(some)) for _, some in itertools.groupby(pieces, lambda piece: piece.device)])
 
 
 def _laid_out(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[bytes, list[Any]]:

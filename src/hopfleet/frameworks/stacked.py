@@ -405,7 +405,9 @@ class Stack:
             if session.counters["units"] != self._units[row] + 1:
                 return False
             optimizer = session.optimizers[0]
-            for parameter, columns in zip(self._members(row), self._columns, strict=True):
+            for group, known in zip(optimizer.param_groups, self._groups, strict=True):
+                # Whoever has other tensors has none of these: one of a group tells.
+                parameter, columns = group["params"][0], self._columns[known.parameters.start]
                 state = optimizer.state.get(parameter, {})
                 pairs = [(parameter, self.weights), *((state.get(name), table) for name, table in self.state.items())]
                 if any(own is None or own.data_ptr() != _place(table, row, columns) for own, table in pairs):
@@ -616,20 +618,10 @@ class Stacked(Eager):
         return [member for member in members if member not in stacked]
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
-        kinds: dict[Hashable, list[Member]] = {}
-        for member in members:
-            try:
-                kinds.setdefault(kind(member.session), []).append(member)
-            except Unstackable as reason:
-                _tell(f"trials train in turn: {reason}")
-        for crew in kinds.values():
-            if len(crew) == 1:
-                continue
+        for crew in self._crews(members):
             sessions = [member.session for member in crew]
-            stack = sessions[0].aboard.get(Stack)
             try:
-                if stack is None or stack.sessions != sessions or not stack.whole:
-                    stack = Stack(sessions)
+                stack = _kept(sessions) or Stack(sessions)
                 stack.read_settings()
                 stack.try_out(batch)
             except Exception as error:
@@ -640,6 +632,24 @@ class Stacked(Eager):
                 member.session.aboard[Stack] = stack
                 member.session.optimizers[0]._opt_called = True  # else schedules warn that it never steps
             yield stack, crew
+
+    def _crews(self, members: list[Member]) -> list[list[Member]]:
+        """Members that can be stacked with each other. Who was stacked still can."""
+        if _kept([member.session for member in members]):
+            return [members]
+        kinds: dict[Hashable, list[Member]] = {}
+        for member in members:
+            try:
+                kinds.setdefault(kind(member.session), []).append(member)
+            except Unstackable as reason:
+                _tell(f"trials train in turn: {reason}")
+        return [crew for crew in kinds.values() if len(crew) > 1]
+
+
+def _kept(sessions: Sequence[TorchSession]) -> Stack | None:
+    """The stack of just these, if they have one."""
+    stack: Stack | None = sessions[0].aboard.get(Stack) if sessions else None
+    return stack if stack is not None and stack.sessions == sessions and stack.whole else None
 
 
 @contextlib.contextmanager

@@ -276,11 +276,10 @@ class TorchSession(Session):
         safetensors.write(path, *self._described(self._parts()))
 
     def still(self) -> Callable[[Path], None]:
+        # How it is written is found out by whoever writes it.
+        parts = _stilled(self._parts(), {})
         if self.device.type != "cuda":
-            # How it is written is found out by whoever writes it.
-            parts = _stilled(self._parts(), {})
             return lambda path: safetensors.write(path, *self._described(parts))
-        written = safetensors.copied(*self._described(self._parts()))
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -289,7 +288,7 @@ class TorchSession(Session):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_event(made)
             with torch.cuda.stream(stream):
-                written(path)
+                safetensors.write_at_once(path, *self._described(parts))
 
         return write
 

@@ -22,7 +22,7 @@ VALID_BYTES = 1 << 18
 """Small rows are evaluated more at once, up to so many bytes."""
 
 VALID_ROWS = 1024
-"""On other devices than a CPU, so many at once where they have no more than 16 times as many bytes."""
+"""On other devices than a CPU, so many at once where they have no more than 32 times as many bytes."""
 
 
 ROOM = 0.25
@@ -118,7 +118,7 @@ def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
 def valid_batch(dataset: Dataset, device: str = "cpu") -> int:
     """How many rows of a data set are evaluated at once."""
     size = max(1, dataset.size)
-    more = 0 if device == "cpu" else min(VALID_ROWS, 16 * VALID_BYTES * dataset.rows // size)
+    more = 0 if device == "cpu" else min(VALID_ROWS, 32 * VALID_BYTES * dataset.rows // size)
     return max(VALID_BATCH, VALID_BYTES * dataset.rows // size, more)
 
 
