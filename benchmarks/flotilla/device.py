@@ -3,7 +3,7 @@
     python -m benchmarks.flotilla.device [mlp gpt resnet] [--modes off packed mps exact fast compiled]
 
 ``off``, ``exact`` and ``fast`` are this project's own ways, through Experiment, with one worker, which needs no more
-than one partition; ``compiled`` is ``fast`` with a task that says ``compile = True``. ``packed`` is a plain PyTorch loop
+than one partition; ``compiled`` is ``fast`` with a task that says ``compile = True``. ``packed`` is a plain loop
 in 14 processes that share the GPU, each with one configuration and the data on the device; ``mps`` is the same under
 NVIDIA's Multi-Process Service. Data, evaluation and checkpoints after each epoch are included everywhere; start-up, the
 import of PyTorch above all, is told beside. Figures are samples per second.
