@@ -345,6 +345,11 @@ def test_bars_are_met_or_not() -> None:
     assert bars({"copies": results["copies"]}, sizes) == ""
 
 
+def test_some_configurations_tell_of_all() -> None:
+    assert Phase(2.0, 3.0, 10, 7).times(2.5) == Phase(5.0, 7.5, 25, 18)
+    assert [name for name, paradigm in PARADIGMS.items() if not paradigm.in_turn] == ["copies", "reads"]
+
+
 # ------------------------------------------------------------------------------- on hosts of their own
 
 
@@ -357,7 +362,7 @@ def test_interfaces_count_what_the_formulas_say(tmp_path: Path) -> None:
     only = [word for name in names for word in ("--only", name)]
     results = tmp_path / "results.json"
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.paradigms", "--quick", "--results", str(results), *only],
+        [sys.executable, "-m", "benchmarks.paradigms", "--quick", "--some", "2", "--results", str(results), *only],
         cwd=ROOT,
         check=True,
     )

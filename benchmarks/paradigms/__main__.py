@@ -48,6 +48,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paradigms", description=__doc__)
     parser.add_argument("--rate", type=float, default=200.0, help="of each host's link, in Mbit/s (default: 200)")
     parser.add_argument("--hosts", type=int, default=4, help="how many (default: 4)")
+    parser.add_argument("--batches", type=int, default=200, help="per host and epoch (default: 200)")
+    parser.add_argument(
+        "--some",
+        type=int,
+        help="how many configurations to train where they are trained one at a time, each taking as long as any other; "
+        "seconds and bytes are told as if it were all (default: all)",
+    )
     parser.add_argument("--only", choices=NAMES, action="append", help="this paradigm alone; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a tiny workload: shows that it works, not how fast")
     parser.add_argument("--results", type=Path, help="a JSON file to add what was measured to")
@@ -64,13 +71,15 @@ def main() -> int:
         names = [name for name in names if name in PARADIGMS]
         print(f"hopping: left out; install {', '.join(absent)}", file=sys.stderr)
     workload = replace(QUICK if options.quick else Workload(), partitions=options.hosts)
+    if not options.quick:
+        workload = replace(workload, rows=options.batches * options.hosts * workload.batch_size)
     kept = _read(options.results)
     with (
         tempfile.TemporaryDirectory(prefix="hopfleet-cluster-") as place,
         laboratory(Path(place), workload, hosts=options.hosts, rate=options.rate) as lab,
     ):
         for name in names:
-            kept[name] = _measure(lab, name)
+            kept[name] = _measure(lab, name, options.some)
             print(_news(name, kept), file=sys.stderr, flush=True)
             _keep(options.results, kept)
         sizes = _sizes(lab)
@@ -82,10 +91,13 @@ def main() -> int:
     return 0
 
 
-def _measure(lab: Lab, name: str) -> Measured:
+def _measure(lab: Lab, name: str, some: int | None) -> Measured:
     print(f"{name} ...", file=sys.stderr, flush=True)
     began = time.perf_counter()
-    if name in PARADIGMS:
+    if name in PARADIGMS and PARADIGMS[name].in_turn and some is not None:
+        few = run(replace(lab, workload=replace(lab.workload, trials=some)), name)
+        found = replace(few, training=few.training.times(lab.workload.trials / some))
+    elif name in PARADIGMS:
         found = run(lab, name)
     elif name == "hopping":
         found = hopping.run(lab)

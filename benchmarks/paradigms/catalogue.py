@@ -39,12 +39,16 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Paradigm:
-    """``load`` fetches what a host keeps, ``train`` does the rest with what ``load`` returned."""
+    """``load`` fetches what a host keeps, ``train`` does the rest with what ``load`` returned.
+
+    With ``in_turn``, all hosts train one configuration after the other.
+    """
 
     title: str
     formula: Formula
     load: Callable[[Site], Any]
     train: Callable[[Site, Any], list[Outcome]]
+    in_turn: bool = False
 
 
 HOPPING = Formula("kmpS + mS", lambda s: s.k * s.m * s.p * s.S + s.m * s.S)
@@ -57,14 +61,14 @@ SERVER = Formula("2kmpS⌈D/bp⌉", lambda s: 2 * s.k * s.m * s.p * s.S * s.b)
 
 def _servers(title: str, *, synchronous: bool, servers: int | None = None) -> Paradigm:
     plan = parameters.Plan(synchronous, servers)
-    return Paradigm(title, SERVER, plan.load, plan.train)
+    return Paradigm(title, SERVER, plan.load, plan.train, in_turn=True)
 
 
 PARADIGMS: dict[str, Paradigm] = {
     "copies": Paradigm("task-parallel, full copies", COPIES, copies.load, copies.train),
     "reads": Paradigm("task-parallel, remote reads", READS, reads.load, reads.train),
-    "averaging": Paradigm("model averaging", AVERAGING, averaging.load, averaging.train),
-    "allreduce": Paradigm("DDP, all-reduce (gloo)", ALL_REDUCE, allreduce.load, allreduce.train),
+    "averaging": Paradigm("model averaging", AVERAGING, averaging.load, averaging.train, in_turn=True),
+    "allreduce": Paradigm("DDP, all-reduce (gloo)", ALL_REDUCE, allreduce.load, allreduce.train, in_turn=True),
     "ps-sync": _servers("parameter server, synchronous", synchronous=True),
     "ps-async": _servers("parameter server, asynchronous", synchronous=False),
     "ps-async-one": _servers("the same with one server", synchronous=False, servers=1),

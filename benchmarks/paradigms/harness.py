@@ -35,6 +35,11 @@ class Phase:
     bytes: int
     busiest: int  #: bytes in one direction of the host's link that carried most
 
+    def times(self, factor: float) -> Phase:
+        """What more of the same would have taken."""
+        count = (round(factor * number) for number in (self.bytes, self.busiest))
+        return Phase(factor * self.seconds, factor * self.processor, *count)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
