@@ -83,15 +83,14 @@ def bits(one: TorchSession, folder: Path) -> bytes:
 
 
 def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)) -> Any:
-    """Three units, each on other data, an evaluation and a hop in between; returns what was captured of each."""
+    """Five units, each on other data, evaluations and a hop in between; returns what was captured of each."""
     alone, together = (several(task, configs) for _ in range(2))
-    last = [False, True]
     captures = []
-    for unit, ragged in enumerate((True, False, True)):
+    for unit, (ragged, last) in enumerate(((True, False), (True, False), (True, False), (False, True), (True, False))):
         batches = Batches(shape, ragged=ragged, seed=unit)
-        found = task.flotilla(together).train(batches, last=[last[unit % 2]] * len(configs))
+        found = task.flotilla(together).train(batches, last=[last] * len(configs))
         captures.append([one.aboard.get(Steps) for one in together])
-        assert found == [one.train(batches, last=last[unit % 2]) for one in alone]
+        assert found == [one.train(batches, last=last) for one in alone]
         assert task.flotilla(together).evaluate(batches, seed=3) == [one.evaluate(batches, seed=3) for one in alone]
         assert [bits(one, folder) for one in together] == [bits(one, folder) for one in alone]
         if unit == 1:
@@ -112,11 +111,13 @@ def test_a_capture_holds_while_nothing_moves(tmp_path):
     configs = [{"optimizer": "adam", "lr": 0.1}] * 2
     members = several(Task(), configs)
     Task().flotilla(members).train(Batches(), last=[False, False])
-    before = [one.aboard[Steps] for one in members]
+    before = [dict(one.aboard[Steps]) for one in members]
     Task().flotilla(members).train(Batches(), last=[True, True])
-    assert all(one.aboard[Steps] is old for one, old in zip(members, before, strict=True))
+    for one, old in zip(members, before, strict=True):
+        ((size, capture),) = old.items()
+        assert one.aboard[Steps][size] is capture and len(one.aboard[Steps]) == 2  # and the last, smaller batch
     Task().flotilla(members).train(Batches(), last=[True, True])  # the learning rate has changed
-    assert all(one.aboard[Steps] is not old for one, old in zip(members, before, strict=True))
+    assert all(one.aboard[Steps][size] is not old[size] for one, old in zip(members, before, strict=True))
 
 
 def test_evaluations_are_captured_too(tmp_path):

@@ -37,6 +37,9 @@ LANES = 32
 ABREAST = 8
 """Updates of stacked members that are made side by side: each is too small for a device."""
 
+SIZES = 3
+"""Captures that a member keeps, for batches of as many sizes: the last batch of a partition is often a smaller one."""
+
 DEVICE = frozenset({"device"})
 
 UNEQUAL = "replayed steps do not have the bits of eager ones"
@@ -130,8 +133,12 @@ class Graphs(Eager):
         self._room = len(batches)
         self._captures: dict[Member, Capture] = {}
         self._fleet: Fleet | None = None
-        #: What batches of captured steps look like.
+        #: What batches of captured steps look like, and how many batches there were.
         self._key: Hashable | None = None
+        self._seen = 0
+        #: Members whose captures are of earlier units, and those whose last step, on a smaller batch, has none yet.
+        self._steady: list[Member] = []
+        self._late: list[Member] = []
         super()._go(members, batches)
         self._land()
 
@@ -140,9 +147,16 @@ class Graphs(Eager):
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
         device = self.sessions[0].device
         key = batch_key(batch, device)
+        self._seen += 1
         if self._key is None:
             self._key = key
             self._board(members)
+            self._steady = [] if self.sessions[0].task.lr_step == "batch" else list(self._captures)
+        elif key != self._key and self._seen == self._room and self._steady:
+            self._land()
+            self._key = key
+            self._board(members)
+            self._late = [member for member in self._steady if member not in self._captures]
         if key != self._key or not self._captures:
             self._land()
             return members
@@ -161,9 +175,13 @@ class Graphs(Eager):
     def _board(self, members: list[Member]) -> None:
         """Take up the captures of earlier units that still hold."""
         for member in members:
-            capture = member.session.aboard.get(type(member.work))
-            if isinstance(capture, Capture) and capture.footing == _footing(member, self._key):
+            capture = member.session.aboard.get(type(member.work), {}).get(self._key)
+            if capture is not None and capture.footing == _footing(member, self._key):
                 self._take_up(member, capture)
+
+    def _step(self, members: Sequence[Member], batch: Batch) -> None:
+        super()._step(members, batch)
+        self._watch([member for member in self._late if member.aboard], batch)
 
     def _take_up(self, member: Member, capture: Capture) -> None:
         self._rest()
@@ -213,7 +231,10 @@ class Graphs(Eager):
                 continue
             _verdicts[kind] = ""
             capture.footing = _footing(member, key)
-            session.aboard[type(member.work)] = capture
+            kept = session.aboard.setdefault(type(member.work), {})
+            kept[key] = capture
+            if len(kept) > SIZES:
+                del kept[next(iter(kept))]
             self._take_up(member, capture)
 
 

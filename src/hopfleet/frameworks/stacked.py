@@ -33,7 +33,7 @@ from hopfleet.errors import describe
 from hopfleet.frameworks import randomness
 from hopfleet.frameworks.attention import Attending
 from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
-from hopfleet.frameworks.graphs import Graphs, batch_key, capturing, own_generator, side_by_side
+from hopfleet.frameworks.graphs import SIZES, Graphs, batch_key, capturing, own_generator, side_by_side
 from hopfleet.frameworks.programs import compiled, quickened, recorded
 from hopfleet.frameworks.steps import Steps, rows_of
 from hopfleet.frameworks.together import Eager, Member
@@ -238,9 +238,10 @@ class Stack:
         #: For updates that are made in one go: weights and state of each member, piece by piece, and who makes them.
         self._lists = [[self._pieces(table[row]) for table in self._tables_of_update] for row in self._rows]
         self._updates: list[list[Callable[..., None]]] = []
-        #: Its captured step, if there is one; whether there can be one.
-        self.capture: StackCapture | None = None
-        self.capturable = self.weights.is_cuda and first.task.lr_step != "batch"
+        #: Its captured steps, for batches of some sizes; how many there can be, and whether they will last.
+        self.captures: dict[Hashable, StackCapture] = {}
+        self.sizes = SIZES if self.weights.is_cuda and first.task.lr_step != "batch" else 0
+        self.lasting = False
         self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
 
     @property
@@ -347,9 +348,10 @@ class Stack:
         """Take over the settings of all optimizers, as they are now."""
         groups_of = [session.optimizers[0].param_groups for session in self.sessions]
         before, self._numbers = self._numbers, [[settings_of(group) for group in groups] for groups in groups_of]
-        if self._numbers == before:
+        self.lasting = self._numbers == before
+        if self.lasting:
             return
-        self.capture = None  # it has the old ones
+        self.captures.clear()  # they have the old ones
         for index, group in enumerate(self._groups):
             numbers = [of_one[index] for of_one in self._numbers]
             for name in numbers[0]:
@@ -667,15 +669,16 @@ def _uncompiled(sessions: Sequence[TorchSession]) -> Iterator[None]:
 
 def _stepped(stack: Stack, captain: Member, batch: Batch) -> Table:
     """A step of a stack, replayed if it was captured."""
-    captured = stack.capture
-    if captured is not None and captured.fits(batch):
-        return captured.step(batch)
+    key = batch_key(batch, stack.weights.device) if stack.sizes else None
+    if key in stack.captures:
+        return stack.captures[key].step(batch)
     losses = stack.step(batch)
-    if captured is None and stack.capturable:
+    # The last batch of a partition is often a smaller one: to capture it pays only if it comes again.
+    if len(stack.captures) < min(stack.sizes, SIZES if stack.lasting else 1):
         try:
-            stack.capture = StackCapture(stack, batch, captain)
+            stack.captures[key] = StackCapture(stack, batch, captain)
         except Exception as error:
-            stack.capturable = False
+            stack.sizes = len(stack.captures)
             _tell(f"steps of the stack are not captured: {describe(error)}")
     return losses
 
@@ -685,8 +688,7 @@ class StackCapture:
 
     def __init__(self, stack: Stack, batch: Batch, captain: Member) -> None:
         device = stack.weights.device
-        self._key = batch_key(batch, device)
-        if self._key is None:
+        if batch_key(batch, device) is None:
             raise ValueError("a batch has a column that is not a tensor")
         self._inputs = {name: value.clone() for name, value in batch.items()}
         self._generator = torch.Generator(device)
@@ -698,9 +700,6 @@ class StackCapture:
             self._losses = stack.step(dict(self._inputs))
         torch.cuda.current_stream().wait_stream(stream)
         self._check(stack)
-
-    def fits(self, batch: Batch) -> bool:
-        return batch_key(batch, next(iter(self._inputs.values())).device) == self._key
 
     def step(self, batch: Batch) -> Table:
         for name, value in self._inputs.items():

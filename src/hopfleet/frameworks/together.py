@@ -161,8 +161,8 @@ class Eager(Flotilla):
                 self._watch([member for member in rest if member.aboard], batch)
                 touched = everything
             else:
-                self._step(rest, batch)
                 touched = frozenset().union(*(member.draws for member in rest))
+                self._step(rest, batch)
             if _marks(batch) != marks:
                 raise Entangled(WRITTEN)
             randomness.put(still, device, touched)
