@@ -228,9 +228,7 @@ class Local:
             )
         theirs.close()
         self._awake = False
-        task = self._job.task
-        preload = [*task.preload, *(task.preload_fast if self._job.fast else ())]
-        hello = {"path": sys.path, "preload": preload}
+        hello = {"path": sys.path, "preload": list(self._job.task.preload)}
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(hello).encode() + b"\n")
 

@@ -28,6 +28,9 @@ except ImportError as error:
 
 FORMAT = "hopfleet-torch-1"
 
+COMPILER = "torch._dynamo.config"
+"""What to import to have PyTorch's compiler, and not its stand-in."""
+
 
 class TorchTask(Task):
     """A training task in PyTorch. Override ``build`` and ``loss``; the rest has defaults.
@@ -37,8 +40,6 @@ class TorchTask(Task):
     """
 
     preload: Sequence[str] = ("torch", "hopfleet.frameworks.uncompiled", "hopfleet.frameworks.torch")
-    # Stacks are differentiated by functions that ask the compiler for more than the stand-in has.
-    preload_fast: Sequence[str] = ("torch._dynamo.config",)
 
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
@@ -68,7 +69,7 @@ class TorchTask(Task):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if cls.compile is not False and "preload" not in vars(cls):
-            cls.preload = (*cls.preload, *cls.preload_fast)
+            cls.preload = (*cls.preload, COMPILER)
 
     def build(self, config: Mapping[str, Any]) -> Any:
         """The model, its optimizer and, if wanted, an LR scheduler and a gradient scaler, as a tuple."""
