@@ -202,7 +202,7 @@ class Joint:
             elif decay:
                 grads[place] = torch._foreach_add(grads[place], self._weights[place], alpha=decay)
             sizes += [-(lr / (1 - group["betas"][0] ** (before + self._made)))] * (place.stop - place.start)
-        row = torch._utils._flatten_dense_tensors(grads)
+        row = torch._utils._flatten_dense_tensors(grads)  # type: ignore[no-untyped-call]
         for columns, beta1, beta2, eps, step in self._spans(self._made):
             first, second, grad, spread = (of[columns] for of in (self._first, self._second, row, self._spread))
             first.lerp_(grad, 1 - beta1)
