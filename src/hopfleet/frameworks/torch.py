@@ -279,7 +279,7 @@ class TorchSession(Session):
     def still(self) -> Callable[[Path], None]:
         if self.device.type != "cuda":
             # How it is written is found out by whoever writes it.
-            parts = _stilled(self._parts(), {})
+            parts = stilled(self._parts())
             return lambda path: safetensors.write(path, *self._described(parts))
         written = safetensors.copied(*self._described(self._parts()))
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -582,12 +582,23 @@ class Constant(NamedTuple):
     value: Any
 
 
-def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
+PLAIN = frozenset({bool, int, float, str, type(None)})
+"""What most of a state is made of, beside tensors."""
+
+
+@torch.no_grad()
+def stilled(value: Any) -> Any:
     """The same state in memory of its own. What shares memory still does."""
-    if torch.is_tensor(value):
+    return _stilled(value, {})
+
+
+def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
         key = _identity(value)
         if key not in copies:
-            copies[key] = value.detach().clone()
+            copies[key] = value.clone()
         return copies[key]
     if isinstance(value, Constant):
         return value
