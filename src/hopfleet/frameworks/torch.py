@@ -605,7 +605,7 @@ def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
     if isinstance(value, Counter):
         return Counter(value)
     if isinstance(value, dict):
-        return {key: _stilled(part, copies) for key, part in value.items()}
+        return {key: part if type(part) in PLAIN else _stilled(part, copies) for key, part in value.items()}
     if type(value) in (list, tuple, deque):
         return type(value)(_stilled(part, copies) for part in value)
     return value.copy() if isinstance(value, set) else value
