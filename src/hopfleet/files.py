@@ -69,8 +69,9 @@ def sync(path: Path) -> None:
 def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     found = hashlib.sha256()
-    buffer = memoryview(bytearray(PIECE))
     with path.open("rb", buffering=0) as file:
+        # No larger than is of use: new memory has to be cleared, which takes longer than to hash a small file.
+        buffer = memoryview(bytearray(min(PIECE, os.fstat(file.fileno()).st_size + 1)))
         while count := file.readinto(buffer):
             found.update(buffer[:count])
     return found.hexdigest()

@@ -162,6 +162,19 @@ def test_who_cannot_be_stacked_trains_in_turn(tmp_path, capsys):
     assert said.count("trials train in turn") == 2
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU large models are stacked")
+def test_large_models_are_not_stacked_on_a_cpu(monkeypatch, capsys):
+    weights = sum(weight.nbytes for weight in several(Task(), configs("adam"))[0].model.parameters())
+    for limit, stacks in ((weights, 1), (weights - 1, 0)):
+        monkeypatch.setattr(stacked, "LARGE", limit)
+        alone, together = (several(Task(), configs("adam")) for _ in range(2))
+        flotilla = Task().flotilla(together, fast=True)
+        found = flotilla.train(Batches(), last=[True] * 4)
+        assert isinstance(flotilla, Stacked) and flotilla._stacks is not None and len(flotilla._stacks) == stacks
+    assert found == [one.train(Batches(), last=True) for one in alone], "to the bit"
+    assert "trials train in turn: models are large" in capsys.readouterr().err
+
+
 def test_a_member_with_nan_leaves_the_others_alone():
     some = configs("adam")
     some[1]["weight"] = float("nan")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import hopfleet as hop
+from hopfleet.frameworks.torch import COMPILER
 
 SCRIPT = """
 import sys
@@ -17,8 +18,10 @@ optimizer = torch.optim.Adam(model.parameters())
 model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 optimizer.zero_grad()
+assert torch.func.grad(lambda x: x * x)(torch.tensor(3.0)) == 6
 compiler = sys.modules["torch._dynamo"]
 assert isinstance(compiler, uncompiled.StandIn) and "sympy" not in sys.modules
+gradients = compiler.compiled_autograd
 told = torch.optim.Optimizer.add_param_group.__wrapped__.__dict__
 assert "__dynamo_disable" in told
 
@@ -28,6 +31,7 @@ assert type(torch._dynamo) is type(sys), "the real one"
 assert sys.modules["torch._dynamo"] is torch._dynamo
 assert sys.modules["torch._dynamo.config"] is torch._dynamo.config, "and each of its modules once"
 assert compiler.disable is torch._dynamo.disable
+assert gradients._enable is torch._dynamo.compiled_autograd._enable and not hasattr(gradients, "nothing")
 assert "__dynamo_disable" not in told, "it is told again"
 optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
 assert told["__dynamo_disable"] is not torch.optim.Optimizer.add_param_group.__wrapped__
@@ -53,5 +57,5 @@ def test_who_compiles_has_the_compiler_before_workers_fork() -> None:
             return bool(self.config["compile"])
 
     assert "hopfleet.frameworks.uncompiled" in Plain().preload
-    assert not set(hop.TorchTask.preload_fast) & set(Plain().preload)
-    assert set(hop.TorchTask.preload_fast) <= set(Compiled().preload) & set(Choosy().preload)
+    assert COMPILER not in Plain().preload
+    assert COMPILER in Compiled().preload and COMPILER in Choosy().preload

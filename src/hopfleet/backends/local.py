@@ -23,7 +23,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,8 @@ class Member:
     #: Processor time that it had used, and when that was last seen to change.
     ticks: int = 0
     worked: float = 0.0
+    #: What it is to be told with what comes next: who is woken for each word gets up late for the last.
+    unsent: list[list[Any]] = field(default_factory=list)
 
 
 class Local:
@@ -180,10 +182,15 @@ class Local:
             if not isinstance(command, SaveVersion):
                 member.trial = command.trial
             kind, body = encode(command)
-            self._tell(member, [kind, body, _spec(trial)])
+            member.unsent.append([kind, body, _spec(trial)])
+            if not isinstance(command, SaveVersion) and not command.more:
+                self._tell(member)
 
     def receive(self, timeout: float) -> list[Event]:
         deadline = time.monotonic() + timeout
+        for member in list(self._members.values()):
+            if member.unsent:
+                self._tell(member)
         while not self._events:
             left = deadline - time.monotonic()
             self._pump(max(0.0, left))
@@ -228,9 +235,7 @@ class Local:
             )
         theirs.close()
         self._awake = False
-        task = self._job.task
-        preload = [*task.preload, *(task.preload_fast if self._job.fast else ())]
-        hello = {"path": sys.path, "preload": preload}
+        hello = {"path": sys.path, "preload": list(self._job.task.preload)}
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(hello).encode() + b"\n")
 
@@ -316,9 +321,10 @@ class Local:
         log = self._job.logs / "workers.log"
         raise WorkersLost(f"workers could not be started, tried {MAX_STARTS} times; {log} says why")
 
-    def _tell(self, member: Member, message: list[Any]) -> None:
+    def _tell(self, member: Member, *messages: list[Any]) -> None:
+        told, member.unsent = [*member.unsent, *messages], []
         with contextlib.suppress(OSError):
-            member.connection.send_bytes(json.dumps(message).encode())
+            member.connection.send_bytes(json.dumps(told).encode())
 
     # ------------------------------------------------------------------------------------------------- events
 

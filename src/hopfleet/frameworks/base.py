@@ -127,9 +127,8 @@ class Flotilla(ABC):
 class Task(ABC):
     """What is to be trained. Users derive from a framework's own task class."""
 
-    #: Modules that workers import before they fork, and those that they import too if rounding may differ.
+    #: Modules that workers import before they fork.
     preload: Sequence[str] = ()
-    preload_fast: Sequence[str] = ()
 
     #: ``transform(batch, rng)`` makes a new batch of numpy arrays from one; ``rng`` is None in evaluation.
     transform: Callable[[Batch, np.random.Generator | None], Batch] | None = None

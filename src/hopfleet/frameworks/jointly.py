@@ -1,9 +1,9 @@
 """One backward pass and one update for many small trials: what is done for each of them, called once for all.
 
 An optimizer on the CPU calls a handful of small operations for each of its tensors, and with small models calling them
-takes longer than what they do. Here lists of tensors, those of all members, go through the same operations in the same
-order, so every member has the bits that its own optimizer gives it. That is not taken on trust: the first update of
-every kind of member is made both ways and compared.
+takes longer than what they do. Here what all members' optimizers have gathered lies in one long row, and so do their
+gradients, which go through the same operations in the same order, so every member has the bits that its own optimizer
+gives it. That is not taken on trust: the first update of every make-up of members is made both ways and compared.
 
 Gradients of several losses can be asked for at once, too. Nothing ties the members together there either: what belongs
 to one of them is done in the order that it has alone. But nobody can say whose turn it is, so a member must neither
@@ -33,17 +33,28 @@ KINDS = (torch.optim.Adam, torch.optim.AdamW)
 SPECIAL = ("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused")
 """Settings with which an optimizer calls other operations."""
 
-_PROVEN: set[Hashable] = set()
-"""Kinds of members whose updates have come out the same both ways."""
+_PROVEN: dict[Hashable, set[tuple[int, ...]]] = {}
+"""Kinds of members whose updates have come out the same both ways, and into which spans they were cut then."""
 
 
 class Part(NamedTuple):
-    """A group of weights of one optimizer, and where they are in the lists of all weights."""
+    """A group of weights of one optimizer, and where they are in the lists of all weights and in the long rows."""
 
     group: Mapping[str, Any]
     place: slice
+    columns: slice
     before: float  #: steps made before this unit
     decoupled: bool
+
+
+class Span(NamedTuple):
+    """Parts that lie side by side and have their settings in common."""
+
+    columns: slice
+    beta1: float
+    beta2: float
+    eps: float
+    step: float
 
 
 def admits(session: TorchSession) -> bool:
@@ -71,7 +82,13 @@ def _plain(optimizer: Any, group: Mapping[str, Any]) -> bool:
     states = [optimizer.state.get(parameter) for parameter in group["params"]]
     if not all(states) or len({float(state["step"]) for state in states}) != 1:
         return False
-    return not any(parameter.is_complex() for parameter in group["params"])
+    tensors = [*group["params"], *(state[name] for state in states for name in ("exp_avg", "exp_avg_sq"))]
+    return all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors)
+
+
+def _settings(optimizer: Any, group: Mapping[str, Any]) -> tuple[float, ...]:
+    """What spans have in common."""
+    return (*group["betas"], group["eps"], float(optimizer.state[group["params"][0]]["step"]))
 
 
 class Joint:
@@ -81,23 +98,38 @@ class Joint:
         self.sessions = list(sessions)
         self._parts: list[Part] = []
         self._weights: list[Any] = []
-        self._counts: list[Any] = []
-        self._first: list[Any] = []
-        self._second: list[Any] = []
-        for session in self.sessions:
-            (optimizer,) = session.optimizers
-            for group in optimizer.param_groups:
-                start = len(self._weights)
-                states = [optimizer.state[parameter] for parameter in group["params"]]
-                self._weights += group["params"]
-                self._counts += [state["step"] for state in states]
-                self._first += [state["exp_avg"] for state in states]
-                self._second += [state["exp_avg_sq"] for state in states]
-                decoupled = isinstance(optimizer, torch.optim.AdamW)
-                before = float(states[0]["step"])
-                self._parts.append(Part(group, slice(start, len(self._weights)), before, decoupled))
+        self._states: list[dict[str, Any]] = []
+        width = 0
+        optimizers = [session.optimizers[0] for session in self.sessions]
+        groups = [(optimizer, group) for optimizer in optimizers for group in optimizer.param_groups]
+        # Those with the same settings side by side.
+        for optimizer, group in sorted(groups, key=lambda pair: _settings(*pair)):
+            first, start = len(self._weights), width
+            self._weights += group["params"]
+            self._states += [optimizer.state[parameter] for parameter in group["params"]]
+            width += sum(parameter.numel() for parameter in group["params"])
+            decoupled = isinstance(optimizer, torch.optim.AdamW)
+            place, columns = slice(first, len(self._weights)), slice(start, width)
+            self._parts.append(Part(group, place, columns, float(self._states[first]["step"]), decoupled))
+        self._counts = [state["step"] for state in self._states]
+        self._first, self._firsts = self._laid_out("exp_avg")
+        self._second, self._seconds = self._laid_out("exp_avg_sq")
+        self._spread = torch.empty_like(self._second)
+        self._spreads = self._views(self._spread)
         self._made = 0
-        self._proven = all(self._kind(part) in _PROVEN for part in self._parts)
+        self._proven = _PROVEN.setdefault(tuple(map(self._kind, self._parts)), set())
+
+    def _laid_out(self, name: str) -> tuple[Any, list[Any]]:
+        """Put what optimizers have gathered into one row; returns it, and the part of each weight."""
+        row = torch.cat([state[name].reshape(-1) for state in self._states])
+        views = self._views(row)
+        for state, view in zip(self._states, views, strict=True):
+            state[name] = view
+        return row, views
+
+    def _views(self, row: Any) -> list[Any]:
+        pieces = row.split([weight.numel() for weight in self._weights])
+        return [piece.view(weight.shape) for piece, weight in zip(pieces, self._weights, strict=True)]
 
     def backward(self, losses: Sequence[Any]) -> None:
         """Compute the gradients of all members, who have computed their losses."""
@@ -121,32 +153,35 @@ class Joint:
     def _step(self) -> bool:
         grads = [weight.grad for weight in self._weights]
         whole = all(grad is not None and not grad.is_sparse for grad in grads)
-        if whole and self._proven:
+        if whole and self._cuts in self._proven:
             self._update(grads)
             return True
         self.settle()
         if not whole:
             self._each()
             return False
-        # Each by itself, so that the copies are those of one.
-        same = [type(self)([session])._prove() for session in self.sessions]
-        self._parts = [part._replace(before=part.before + 1) for part in self._parts]
-        self._proven = all(same)
-        return self._proven
+        return self._prove(grads)
 
-    def _prove(self) -> bool:
+    @torch.no_grad()
+    def _prove(self, grads: list[Any]) -> bool:
         """Make an update in both ways; returns whether they are the same. That of the optimizers holds."""
-        grads = [weight.grad for weight in self._weights]
-        before = self._copies()
-        self._each()
-        expected = self._copies()
-        self._become(before)
+        cuts = self._cuts
+        before = [[tensor.clone() for tensor in some] for some in self._tensors]
         self._update(grads)
-        if all(map(_same, self._tensors(), expected)):
-            _PROVEN.update(map(self._kind, self._parts))
-            return True
-        self._become(expected)
-        return False
+        self._made, same = 0, True  # the optimizers count by themselves
+        for session in self.sessions:
+            mine = {id(parameter) for parameter in session.model.parameters()}
+            places = [place for place, weight in enumerate(self._weights) if id(weight) in mine]
+            tensors, old = ([some[place] for some in of for place in places] for of in (self._tensors, before))
+            found = [tensor.clone() for tensor in tensors]
+            torch._foreach_copy_(tensors, old)
+            session.take_over()
+            session.optimizers[0].step()
+            same = same and all(map(_same, tensors, found))
+        self._parts = [part._replace(before=part.before + 1) for part in self._parts]
+        if same:
+            self._proven.add(cuts)
+        return same
 
     def settle(self) -> None:
         """Let the optimizers know how many steps they have made."""
@@ -159,32 +194,36 @@ class Joint:
     def _update(self, grads: list[Any]) -> None:
         """What torch's own loop does for each weight, in its order."""
         self._made += 1
-        roots: list[float] = []
         sizes: list[float] = []
-        kept: list[float] = []
-        news: list[float] = []
-        squares: list[float] = []
-        floors: list[float] = []
-        for group, place, before, decoupled in self._parts:
-            count, (beta1, beta2) = place.stop - place.start, group["betas"]
-            lr, decay, step = group["lr"], group["weight_decay"], before + self._made
+        for group, place, _, before, decoupled in self._parts:
+            lr, decay = group["lr"], group["weight_decay"]
             if decay and decoupled:
                 torch._foreach_mul_(self._weights[place], 1 - lr * decay)
             elif decay:
                 grads[place] = torch._foreach_add(grads[place], self._weights[place], alpha=decay)
-            news += [1 - beta1] * count
-            kept += [beta2] * count
-            squares += [1 - beta2] * count
-            roots += [(1 - beta2**step) ** 0.5] * count
-            sizes += [-(lr / (1 - beta1**step))] * count
-            floors += [group["eps"]] * count
-        torch._foreach_lerp_(self._first, grads, news)
-        torch._foreach_mul_(self._second, kept)
-        torch._foreach_addcmul_(self._second, grads, grads, squares)
-        spread = torch._foreach_sqrt(self._second)
-        torch._foreach_div_(spread, roots)
-        torch._foreach_add_(spread, floors)
-        torch._foreach_addcdiv_(self._weights, self._first, spread, sizes)
+            sizes += [-(lr / (1 - group["betas"][0] ** (before + self._made)))] * (place.stop - place.start)
+        row = torch._utils._flatten_dense_tensors(grads)  # type: ignore[no-untyped-call]
+        for columns, beta1, beta2, eps, step in self._spans(self._made):
+            first, second, grad, spread = (of[columns] for of in (self._first, self._second, row, self._spread))
+            first.lerp_(grad, 1 - beta1)
+            second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+            torch.sqrt(second, out=spread)
+            spread.div_((1 - beta2**step) ** 0.5).add_(eps)
+        torch._foreach_addcdiv_(self._weights, self._firsts, self._spreads, sizes)
+
+    def _spans(self, made: int) -> list[Span]:
+        """Parts with the same settings, as they are now, and when so many updates are made."""
+        spans: list[Span] = []
+        for group, _, columns, before, _ in self._parts:
+            settings = (*group["betas"], group["eps"], before + made)
+            if spans and spans[-1][1:] == settings:
+                columns = slice(spans.pop().columns.start, columns.stop)
+            spans.append(Span(columns, *settings))
+        return spans
+
+    @property
+    def _cuts(self) -> tuple[int, ...]:
+        return tuple(span.columns.stop for span in self._spans(0))
 
     def _kind(self, part: Part) -> Hashable:
         """What must be alike for an update to be made alike."""
@@ -196,14 +235,10 @@ class Joint:
             session.take_over()
             session.optimizers[0].step()
 
-    def _tensors(self) -> list[Any]:
-        return [*(weight.data for weight in self._weights), *self._first, *self._second]
-
-    def _copies(self) -> list[Any]:
-        return [tensor.clone() for tensor in self._tensors()]
-
-    def _become(self, values: Sequence[Any]) -> None:
-        torch._foreach_copy_(self._tensors(), list(values))
+    @property
+    def _tensors(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """All that an update changes."""
+        return [weight.data for weight in self._weights], self._firsts, self._seconds
 
 
 def _same(one: Any, other: Any) -> bool:

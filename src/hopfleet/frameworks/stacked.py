@@ -43,6 +43,10 @@ from hopfleet.frameworks.updates import ALIKE, FUSED, UPDATES, Flags, Table, gat
 ALIGNED = 32
 """Each parameter begins at a multiple of so many places: products of matrices are slow where it does not."""
 
+LARGE = 1 << 22
+"""Bytes of weights of a model that is not stacked on a CPU: it has little overhead to share, and would take memory for
+gradients and activations of all members at once."""
+
 CHANGING = "the loss of the task is not always the same function of model, batch and configuration"
 
 COMPARED = 64
@@ -107,6 +111,9 @@ def kind(session: TorchSession) -> Hashable:
         raise Unstackable("a gradient scaler looks at values")
     if not session.habits.plain:
         raise Unstackable("the task clips, averages or gathers, or has another precision")
+    weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
+    if session.device.type == "cpu" and weights > LARGE and not session.habits.compile:
+        raise Unstackable("models are large, and on a CPU large ones gain little by being stacked")
     return form(session), session.counters["units"] == 0
 
 

@@ -28,6 +28,9 @@ except ImportError as error:
 
 FORMAT = "hopfleet-torch-1"
 
+COMPILER = "torch._dynamo.config"
+"""What to import to have PyTorch's compiler, and not its stand-in."""
+
 
 class TorchTask(Task):
     """A training task in PyTorch. Override ``build`` and ``loss``; the rest has defaults.
@@ -37,8 +40,6 @@ class TorchTask(Task):
     """
 
     preload: Sequence[str] = ("torch", "hopfleet.frameworks.uncompiled", "hopfleet.frameworks.torch")
-    # Stacks are differentiated by functions that ask the compiler for more than the stand-in has.
-    preload_fast: Sequence[str] = ("torch._dynamo.config",)
 
     #: Step the LR scheduler after each "epoch" or after each "batch".
     lr_step: str = "epoch"
@@ -68,7 +69,7 @@ class TorchTask(Task):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if cls.compile is not False and "preload" not in vars(cls):
-            cls.preload = (*cls.preload, *cls.preload_fast)
+            cls.preload = (*cls.preload, COMPILER)
 
     def build(self, config: Mapping[str, Any]) -> Any:
         """The model, its optimizer and, if wanted, an LR scheduler and a gradient scaler, as a tuple."""
@@ -277,7 +278,7 @@ class TorchSession(Session):
 
     def still(self) -> Callable[[Path], None]:
         # How it is written is found out by whoever writes it.
-        parts = _stilled(self._parts(), {})
+        parts = stilled(self._parts())
         if self.device.type != "cuda":
             return lambda path: safetensors.write(path, *self._described(parts))
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -580,19 +581,30 @@ class Constant(NamedTuple):
     value: Any
 
 
-def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
+PLAIN = frozenset({bool, int, float, str, type(None)})
+"""What most of a state is made of, beside tensors."""
+
+
+@torch.no_grad()
+def stilled(value: Any) -> Any:
     """The same state in memory of its own. What shares memory still does."""
-    if torch.is_tensor(value):
+    return _stilled(value, {})
+
+
+def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, torch.Tensor):
         key = _identity(value)
         if key not in copies:
-            copies[key] = value.detach().clone()
+            copies[key] = value.clone()
         return copies[key]
     if isinstance(value, Constant):
         return value
     if isinstance(value, Counter):
         return Counter(value)
     if isinstance(value, dict):
-        return {key: _stilled(part, copies) for key, part in value.items()}
+        return {key: part if type(part) in PLAIN else _stilled(part, copies) for key, part in value.items()}
     if type(value) in (list, tuple, deque):
         return type(value)(_stilled(part, copies) for part in value)
     return value.copy() if isinstance(value, set) else value

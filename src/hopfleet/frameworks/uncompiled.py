@@ -1,12 +1,13 @@
 """PyTorch's compiler, kept out of processes that compile nothing.
 
-The first optimizer of a process imports ``torch._dynamo``, only to tell it to look away. That takes as long as to
-import torch, and tens of megabytes. A stand-in takes notice instead. Whoever wants anything else of the compiler gets
-the real one, which is imported then, and is told again.
+The first optimizer of a process imports ``torch._dynamo``, only to tell it to look away, and so do functions that
+differentiate others. That takes as long as to import torch, and tens of megabytes. A stand-in takes notice instead.
+Whoever wants anything else of the compiler gets the real one, which is imported then, and is told again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
@@ -24,6 +25,17 @@ TOLD = "__dynamo_disable"
 """Where torch keeps what the compiler made of a function that it was told to leave alone."""
 
 
+class Gradients:
+    """The compiler of backward passes, as far as functions know it that differentiate others."""
+
+    def _disable(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing is compiled, so there is nothing to switch off."""
+        return contextlib.nullcontext()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(loaded().compiled_autograd, name)
+
+
 class StandIn(ModuleType):
     """The compiler, as far as optimizers know it."""
 
@@ -33,6 +45,7 @@ class StandIn(ModuleType):
         #: As a package has it, so that its modules are looked for.
         self.__path__: list[str] = []
         self._left_alone: list[Any] = []
+        self.compiled_autograd = Gradients()
 
     def disable(self, function: Any = None, recursive: bool = True, **how: Any) -> Any:
         if not callable(function):

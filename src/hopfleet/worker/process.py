@@ -65,16 +65,17 @@ def serve(connection: Connection) -> None:
         try:
             if not connection.poll():
                 worker.rest()
-            kind, body, trial = json.loads(connection.recv_bytes())
+            orders = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
-        if kind == "Stop":
-            worker.close()
-            return
-        if kind == "Probe":
-            finding = worker.probe(_trial(trial), body)
-            say("Finding", list(dataclasses.astuple(finding)))
-        else:
+        for kind, body, trial in orders:
+            if kind == "Stop":
+                worker.close()
+                return
+            if kind == "Probe":
+                finding = worker.probe(_trial(trial), body)
+                say("Finding", list(dataclasses.astuple(finding)))
+                continue
             try:
                 worker.obey(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
             except Broken:
