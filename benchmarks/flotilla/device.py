@@ -147,7 +147,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "mlp": Workload(Perceptron, 262144, 256, 48, 2, 48),
+    "mlp": Workload(Perceptron, 262144, 256, 40, 2, 40),
     "gpt": Workload(Letters, 8192, 16, 5, 1, 22),
     "resnet": Workload(Pictures, 4096, 32, 6, 2, 6),
 }
