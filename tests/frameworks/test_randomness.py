@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from sample_tasks import Plain
 
 from hopfleet.frameworks import randomness
