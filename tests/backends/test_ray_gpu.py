@@ -107,7 +107,7 @@ def test_workers_with_and_without_a_gpu_share_one_experiment() -> None:
     for mixed, alone in zip(results.trials, plain.trials, strict=True):
         assert mixed.config == alone.config
         # Dropout draws other numbers on a GPU; what is learned is the same thing.
-        assert mixed.metrics["loss"] == pytest.approx(alone.metrics["loss"], rel=0.5 if GPU else 1e-9)
+        assert mixed.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=0.3 if GPU else 0.0)
     if not GPU:
         assert fingerprints(results) == fingerprints(plain)
 
