@@ -47,7 +47,8 @@ long-tests: $(VENV)/.dev
 other-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS) $(CLUSTER_TESTS))
 
-CLUSTER_TESTS := tests/backends/test_ray.py tests/backends/test_ray_by_hand.py tests/data/test_s3.py tests/test_paradigms.py
+RAY_TESTS := $(addprefix tests/backends/test_,ray.py ray_by_hand.py ray_autoscaler.py ray_gpu.py kuberay.py)
+CLUSTER_TESTS := $(RAY_TESTS) tests/data/test_s3.py tests/test_paradigms.py
 
 ray-tests: $(VENV)/.dev  # a real Ray cluster, a real S3 server and other paradigms, on this machine
 	$(BIN)/python -m pytest $(CLUSTER_TESTS)
@@ -56,7 +57,8 @@ gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train tog
 	PYTHONPATH=src:tests:tests/frameworks $(PYTHON) -m pytest $(GPU_TESTS)
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.flotilla.device
 
-GPU_TESTS := $(addprefix tests/frameworks/test_,graphs.py together.py stacked.py attention.py torch.py) tests/test_bits.py
+GPU_TESTS := $(addprefix tests/frameworks/test_,graphs.py together.py stacked.py attention.py torch.py) \
+	tests/test_bits.py tests/backends/test_ray_gpu.py
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -71,7 +71,8 @@ def test_what_is_missing_where() -> None:
         choose_nodes([A, B], 4, device="cpu", threads=2)
     assert str(refused.value) == (
         "workers=4: only 3 fit, at 2 CPUs each (10.0.0.1 (a): 4 of 4 CPUs free, room for 2; "
-        "10.0.0.2 (b): 3.5 of 8 CPUs free, room for 1); use fewer workers, or add nodes"
+        "10.0.0.2 (b): 3.5 of 8 CPUs free, room for 1); use fewer workers, or add nodes (Ray's autoscaler does so for "
+        "hop.Ray(autoscale=True))"
     )
     with pytest.raises(UsageError, match=r"only 2 fit, at 1 GPU each .*8 of 8 CPUs, 2 of 2 GPUs free, room for 2"):
         choose_nodes([A, GPU], 3, device="cuda", threads=1)

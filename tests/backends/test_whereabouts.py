@@ -28,6 +28,7 @@ def test_with_a_node_goes_what_was_there_alone() -> None:
     where.add(OTHER, "two")
     where.add(("t2", 1, 1), "one")
     where.drop(("t2", 1, 1))
+    assert where.alone("one") and not where.alone("two")
     assert where.lose("one") == [SAVE]
     assert where.nodes(OTHER) == {"two"}
     assert where.drops("one") == []

@@ -420,7 +420,8 @@ class TorchSession(Session):
             self.take_over()
             yield
             if random is None:
-                self.random = randomness.current(self.device)
+                # A device that is not here has a stream too, which goes on where the trial comes to such a device.
+                self.random = {**self.random, **randomness.current(self.device)}
 
     def take_over(self) -> None:
         """Let the task's attributes be those of this trial."""

@@ -410,7 +410,11 @@ def _preload(job: Job) -> None:
 
 
 def _device(device: str, job: Job) -> str:
-    """Ray shows a worker its own GPUs only."""
+    """Ray shows a worker its own GPUs only. One that was given none may see them all, and must leave them to others."""
+    import ray
+
     if device == "auto":
         device = job.task.devices()[0]
+        if device == "cuda" and not ray.get_gpu_ids():
+            device = "cpu"
     return "cuda:0" if device == "cuda" else device

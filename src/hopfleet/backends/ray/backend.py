@@ -31,6 +31,7 @@ from hopfleet import clock
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Place, Save, Setup, Told, WorkerActor, home
 from hopfleet.backends.ray.cluster import Verdict
+from hopfleet.backends.ray.demand import Demand
 from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
 from hopfleet.backends.ray.stations import (
     START_SECONDS,
@@ -100,6 +101,9 @@ RETURN_SECONDS = 10.0
 ROOM_SECONDS = 4.0
 """How long to wait for resources that others give back at this moment."""
 
+GROW_SECONDS = 900.0
+"""How long to wait for the first node that an autoscaler starts."""
+
 MAX_STARTS = 5
 RETRY_SECONDS = 0.1
 LAST_WORDS_SECONDS = 0.5
@@ -141,7 +145,8 @@ class Ray:
     ``address`` is HOST:PORT of a cluster, or "auto" for the one on this machine; without it, one is started here if
     there is none. ``storage`` is where durable model versions go: a folder that all nodes see, or an fsspec URL; by
     default the run folder, which all nodes must see then. Each partition is kept on ``replicas`` nodes. With
-    ``elastic`` the nodes that join while a run is going on get workers too.
+    ``elastic`` the nodes that join while a run is going on get workers too. With ``autoscale`` a run begins with the
+    workers that fit; Ray's autoscaler is asked for room for the others, and may have nodes back that nobody is left on.
     """
 
     name = "ray"
@@ -153,6 +158,7 @@ class Ray:
         storage: str | Path | None = None,
         replicas: int = 1,
         elastic: bool = True,
+        autoscale: bool = False,
     ) -> None:
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
             raise UsageError(f"replicas={replicas!r}: must be at least 1")
@@ -160,6 +166,7 @@ class Ray:
         self.storage = None if storage is None else str(storage)
         self.replicas = replicas
         self.elastic = elastic
+        self.autoscale = autoscale
         self._ours = False
         self._reset()
 
@@ -188,6 +195,8 @@ class Ray:
         self._closing = False
         #: Nodes are of several sorts, and it is not known yet how fast each is.
         self._unknown = False
+        #: Room for workers that is asked of an autoscaler.
+        self._demand = Demand({})
 
     # -------------------------------------------------------------------------------------------- the protocol
 
@@ -210,6 +219,7 @@ class Ray:
         self._job = job
         self._payload = cluster.require_ray().put(pickled(job))
         self._where = self._place(job.checkpoints)
+        self._demand = Demand({"GPU": 1} if job.device not in ("cpu", "auto") else {"CPU": job.threads})
         nodes, chosen = self._choose(workers)
         counts = {node: chosen.count(node) for node in dict.fromkeys(chosen)}
         placed = place_partitions(len(job.train), counts, self.replicas)
@@ -224,6 +234,7 @@ class Ray:
         for station in self._stations.values():
             self._fetch(station, station.partitions)
         self._known = {node.id for node in nodes}
+        self._due += [(0.0, None, 0)] * (workers - len(chosen))
         self._watch()
 
     def add(self, count: int) -> None:
@@ -345,6 +356,8 @@ class Ray:
             over, watcher = self._watching
             over.set()
             watcher.join()  # or it would ask a Ray that is gone
+        with contextlib.suppress(Exception):
+            self._demand.keep(0)
         if not kill:
             for member in self._members.values():
                 self._tell(member, "Stop")
@@ -378,15 +391,23 @@ class Ray:
         return Place(Path(self.storage.removeprefix("file://")).expanduser().absolute() / name)
 
     def _choose(self, workers: int) -> tuple[list[Node], list[str]]:
-        """A node for each worker. What others have just given back takes a moment to show."""
-        deadline = time.monotonic() + ROOM_SECONDS
+        """A node for each worker, or with an autoscaler for as many as fit, at least for one.
+
+        What others have just given back takes a moment to show.
+        """
+        deadline = time.monotonic() + (GROW_SECONDS if self.autoscale else ROOM_SECONDS)
+        device, threads = self._job.device, self._job.threads
         while True:
             nodes = cluster.living()
             try:
-                return nodes, choose_nodes(nodes, workers, device=self._job.device, threads=self._job.threads)
+                return nodes, choose_nodes(nodes, workers, device=device, threads=threads)
             except UsageError:
                 if time.monotonic() > deadline:
                     raise
+            if self.autoscale:
+                fit = spread({node.id: node.room(device, threads) for node in nodes}, workers)
+                if not self._demand.keep(0 if fit else workers) and fit:
+                    return nodes, fit
             time.sleep(0.1)
 
     def _open(self, node: Node, partitions: tuple[int, ...]) -> Station:
@@ -459,9 +480,14 @@ class Ray:
             else:
                 self._due.append((when, None, failures))  # until a node joins
 
+    def _homeless(self) -> list[tuple[float, str | None, int]]:
+        """Workers to be started that no node in use has room for."""
+        return [one for one in self._due if one[1] is None or one[1] not in self._stations]
+
     def _room(self) -> dict[str, int]:
+        """How many more workers fit where. On a node that is being prepared, some are to come who are not there yet."""
         used = [member.node for member in self._members.values()]
-        return {node: station.room - used.count(node) for node, station in self._stations.items()}
+        return {node: station.room - used.count(node) for node, station in self._stations.items() if station.ready}
 
     # -------------------------------------------------------------------------------------------------- talking
 
@@ -626,6 +652,8 @@ class Ray:
                 self._lose_node(station, f"{station.verdict.value}, and was silent for {silence:.1f} s")
             elif silence > SILENCE_SECONDS:
                 self._lose_node(station, f"it was silent for {silence:.0f} s")
+            elif self.autoscale and not self._closing and self._deserted(station):
+                self._leave(station)
         for member in list(self._members.values()):
             if away > AWAY_SECONDS:
                 member.heard = min(now, member.heard + away)
@@ -722,16 +750,33 @@ class Ray:
         if not self._stations:
             raise WorkersLost(f"the last node is lost: {station.node.name}, {reason}")
 
+    def _deserted(self, station: Station) -> bool:
+        """Whether a node has nothing that a run may need, and nobody who is or will be there."""
+        node = station.node.id
+        wanted = (*(member.node for member in self._members.values()), *(one[1] for one in self._due))
+        return station.ready and node not in wanted and not self._whereabouts.alone(node)
+
+    def _leave(self, station: Station) -> None:
+        """Have no process on a node any more, so that the autoscaler may take it away."""
+        node = station.node.id
+        del self._stations[node]
+        self._whereabouts.lose(node)
+        for member in self._members.values():
+            self._tell(member, "Gone", node)
+        self._await(station.call("release", self._where), lambda _: close_station(station))
+
     # -------------------------------------------------------------------------------------------- nodes that join
 
     def _watch(self) -> None:
-        """Look for new nodes in the background."""
+        """Look for new nodes in the background, and have the autoscaler know what is lacking."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(WATCH_SECONDS):
                 with contextlib.suppress(Exception):
-                    self._seen = [node for node in cluster.nodes() if self._lives(node)]
+                    seen = [node for node in cluster.nodes() if self._lives(node)]
+                    if not self._demand.keep(len(self._homeless()) if self.autoscale else 0):
+                        self._seen = seen
 
         watcher = threading.Thread(target=watch, daemon=True, name="hopfleet-nodes")
         self._watching = over, watcher
@@ -748,14 +793,14 @@ class Ray:
 
     def _meet(self, seen: list[Node]) -> None:
         """Use nodes that have joined, if that is wanted, and others if somebody waits for room."""
-        waiting = sum(one[1] is None or one[1] not in self._stations for one in self._due)
+        waiting = len(self._homeless())
         for node in seen:
             room = node.room(self._job.device, self._job.threads)
             if node.id in self._stations or room < 1:
                 continue
             if node.id in self._lost and not self._long_lost(node):
                 continue  # it was seen before it was lost
-            new = self.elastic and (node.id not in self._known or node.id in self._lost)
+            new = self.elastic and not self.autoscale and (node.id not in self._known or node.id in self._lost)
             self._known.add(node.id)
             count = room if new else min(room, waiting)
             if count:
@@ -782,7 +827,7 @@ class Ray:
                     log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
                 return
             self._fetch(station, station.partitions)
-            waiting = [one for one in self._due if one[1] is None or one[1] not in self._stations]
+            waiting = self._homeless()
             self._due = [one for one in self._due if one not in waiting] + waiting[count:]
             for number in range(count):
                 self._spawn(node.id, waiting[number][2] if number < len(waiting) else 0)

@@ -59,7 +59,7 @@ def choose_nodes(nodes: Sequence[Node], workers: int, *, device: str, threads: i
         seen = "; ".join(node.explained(device, threads) for node in nodes)
         raise UsageError(
             f"workers={workers}: only {sum(room.values())} fit, at {needs} each ({seen}); use fewer workers, or add "
-            "nodes"
+            "nodes (Ray's autoscaler does so for hop.Ray(autoscale=True))"
         )
     return spread(room, workers)
 

@@ -51,6 +51,11 @@ class Whereabouts:
         with self._lock:
             self._nodes = {save: nodes for save, nodes in self._nodes.items() if save[0] != trial}
 
+    def alone(self, node: str) -> bool:
+        """Whether something is there and nowhere else."""
+        with self._lock:
+            return {node} in self._nodes.values()
+
     def lose(self, node: str) -> list[Save]:
         """A node is gone: what was there and nowhere else."""
         with self._lock:
