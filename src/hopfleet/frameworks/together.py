@@ -156,9 +156,13 @@ class Eager(Flotilla):
             marks = _marks(batch)
             rest = self._launch([member for member in members if member.aboard], batch)
             if number == 0:
+                self._join(rest)
                 for member in rest:
                     self._try(member, batch)
-                self._watch([member for member in rest if member.aboard], batch)
+                if self._joint is not None:
+                    self._joint = self._updated(self._joint, self._crew(rest), [])
+                else:
+                    self._watch([member for member in rest if member.aboard], batch)
                 touched = everything
             else:
                 self._step(rest, batch)
@@ -176,35 +180,44 @@ class Eager(Flotilla):
     def _try(self, member: Member, batch: Batch) -> None:
         """A member's first batch, which shows from which random streams it draws."""
         before = dict(member.random)
-        member.do(partial(member.work, dict(batch)))
+        work: Any = member.work
+        member.do(partial(work.all_but_update if self._joins(member) else work, dict(batch)))
         member.draws = randomness.changed(before, member.random)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
         """Members' work on a batch, with gradients and an update at once for all who can have them."""
         joint = self._joint
-        crew = {id(session) for session in joint.sessions} if joint is not None else set()
         at_once = not any(member.draws for member in members)
         losses: list[Any] = []
         for member in members:
             work: Any = member.work
-            if id(member.session) not in crew:
+            if not self._joins(member):
                 member.do(partial(work, dict(batch)))
             elif not at_once:
                 member.do(partial(work.all_but_update, dict(batch)))
             elif (loss := member.do(partial(work.loss, dict(batch)))) is not None:
                 losses.append(loss)
         if joint is not None:
-            self._joint = self._updated(joint, [m for m in members if m.aboard and id(m.session) in crew], losses)
+            self._joint = self._updated(joint, self._crew(members), losses)
+
+    def _joins(self, member: Member) -> bool:
+        return self._joint is not None and member.session in self._joint
+
+    def _crew(self, members: Sequence[Member]) -> list[Member]:
+        """Those who share their updates."""
+        return [member for member in members if member.aboard and self._joins(member)]
 
     def _updated(self, joint: Joint, crew: Sequence[Member], losses: Sequence[Any]) -> Joint | None:
         """Make the update that these members share, from losses or from gradients; returns who makes the next one."""
         began = time.perf_counter()
         if len(crew) < len(joint.sessions):
             joint.settle()
+            if not crew:
+                return None
             joint = Joint([member.session for member in crew])
         if losses:
             joint.backward(losses)
-        goes_on = bool(crew) and joint.step()
+        goes_on = joint.step()
         spent, total = time.perf_counter() - began, sum(member.seconds for member in crew)
         for member in crew:
             member.seconds += spent * member.seconds / total
@@ -218,6 +231,10 @@ class Eager(Flotilla):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Called when members have taken their first step, so that a quicker way may be found for them."""
+        self._join(members)
+
+    def _join(self, members: Sequence[Member]) -> None:
+        """Let those share their updates who can, and who have made one already."""
         able = [member.session for member in members if isinstance(member.work, Steps) and admits(member.session)]
         if len(able) > 1:
             self._joint = Joint(able)
