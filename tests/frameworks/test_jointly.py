@@ -93,6 +93,16 @@ def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
     assert 2 in made and 3 in made
 
 
+def test_who_has_never_trained_joins_after_its_first_batch(tmp_path, made):
+    alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]) for _ in range(2))
+    for one in (*alone[:2], *together[:2]):
+        one.train(Batches(), last=False)
+    found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+    assert found == [one.train(Batches(), last=True) for one in alone]
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made == [2] + [3] * (len(Batches()) - 1)
+
+
 @pytest.mark.parametrize("batch", [2, 4])
 def test_all_may_fail(batch, made):
     """In the middle of a unit, or with the first batch of the second one."""

@@ -156,13 +156,7 @@ class Eager(Flotilla):
             marks = _marks(batch)
             rest = self._launch([member for member in members if member.aboard], batch)
             if number == 0:
-                self._join(rest)
-                for member in rest:
-                    self._try(member, batch)
-                if self._joint is not None:
-                    self._joint = self._updated(self._joint, self._crew(rest), [])
-                else:
-                    self._watch([member for member in rest if member.aboard], batch)
+                self._begin(rest, batch)
                 touched = everything
             else:
                 self._step(rest, batch)
@@ -177,11 +171,25 @@ class Eager(Flotilla):
         if self._joint is not None:
             self._joint.settle()
 
-    def _try(self, member: Member, batch: Batch) -> None:
+    def _begin(self, members: Sequence[Member], batch: Batch) -> None:
+        """Members' first batch. Those who have trained before can share its update."""
+        able = _able(members)
+        for member in members:
+            self._try(member, batch, shares=member in able)
+        aboard = [member for member in members if member.aboard]
+        if crew := [member for member in aboard if member in able]:
+            self._joint = self._updated(Joint([member.session for member in crew]), crew, [])
+        if len(able) < len(members):
+            if self._joint is not None:
+                self._joint.settle()
+                self._joint = None
+            self._watch(aboard, batch)
+
+    def _try(self, member: Member, batch: Batch, *, shares: bool) -> None:
         """A member's first batch, which shows from which random streams it draws."""
         before = dict(member.random)
         work: Any = member.work
-        member.do(partial(work.all_but_update if self._joins(member) else work, dict(batch)))
+        member.do(partial(work.all_but_update if shares else work, dict(batch)))
         member.draws = randomness.changed(before, member.random)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
@@ -191,21 +199,14 @@ class Eager(Flotilla):
         losses: list[Any] = []
         for member in members:
             work: Any = member.work
-            if not self._joins(member):
+            if joint is None or member.session not in joint:
                 member.do(partial(work, dict(batch)))
             elif not at_once:
                 member.do(partial(work.all_but_update, dict(batch)))
             elif (loss := member.do(partial(work.loss, dict(batch)))) is not None:
                 losses.append(loss)
         if joint is not None:
-            self._joint = self._updated(joint, self._crew(members), losses)
-
-    def _joins(self, member: Member) -> bool:
-        return self._joint is not None and member.session in self._joint
-
-    def _crew(self, members: Sequence[Member]) -> list[Member]:
-        """Those who share their updates."""
-        return [member for member in members if member.aboard and self._joins(member)]
+            self._joint = self._updated(joint, [m for m in members if m.aboard and m.session in joint], losses)
 
     def _updated(self, joint: Joint, crew: Sequence[Member], losses: Sequence[Any]) -> Joint | None:
         """Make the update that these members share, from losses or from gradients; returns who makes the next one."""
@@ -231,19 +232,20 @@ class Eager(Flotilla):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Called when members have taken their first step, so that a quicker way may be found for them."""
-        self._join(members)
-
-    def _join(self, members: Sequence[Member]) -> None:
-        """Let those share their updates who can, and who have made one already."""
-        able = [member.session for member in members if isinstance(member.work, Steps) and admits(member.session)]
-        if len(able) > 1:
-            self._joint = Joint(able)
+        if able := _able(members):
+            self._joint = Joint([member.session for member in able])
             self._joint.forget_gradients()
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         total = sum(member.seconds for member in members) or 1.0
         self.shares = [member.seconds / total for member in members]
         return [member.result for member in members]
+
+
+def _able(members: Sequence[Member]) -> list[Member]:
+    """Those who can share their updates, because they have made some already; nobody can alone."""
+    able = [member for member in members if isinstance(member.work, Steps) and admits(member.session)]
+    return able if len(able) > 1 else []
 
 
 def _marks(batch: Batch) -> list[int]:
