@@ -76,7 +76,7 @@ def test_the_bits_that_they_have_alone(kind, decoupled, tmp_path, made):
         found = together[0].task.flotilla(together).train(Batches(), last=[last] * 3)
         assert found == [one.train(Batches(), last=last) for one in alone]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
-    assert made == [3] * (2 * (len(Batches()) - 1))
+    assert made == [3] * (2 * len(Batches()) - 1)  # all but the very first, before which optimizers have no state
 
 
 def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
@@ -91,6 +91,25 @@ def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
                 assert found[n] == one.train(Batches(), last=True)
                 assert bits(together[n], tmp_path) == bits(one, tmp_path)
     assert 2 in made and 3 in made
+
+
+def test_who_has_never_trained_joins_after_its_first_batch(tmp_path, made):
+    alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]) for _ in range(2))
+    for one in (*alone[:2], *together[:2]):
+        one.train(Batches(), last=False)
+    found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+    assert found == [one.train(Batches(), last=True) for one in alone]
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made == [2] + [3] * (len(Batches()) - 1)
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_all_may_fail(batch, made):
+    """In the middle of a unit, or with the first batch of the second one."""
+    together = several(Task(), [{"lr": 0.01, "fails": batch}, {"lr": 0.02, "fails": batch}])
+    flotilla = together[0].task.flotilla(together)
+    found = [flotilla.train(Batches(), last=[True] * 2) for _ in range(batch // 2)][-1]
+    assert [repr(one) for one in found] == ["ValueError('no more')"] * 2
 
 
 def test_an_update_with_other_bits_is_not_made(tmp_path, monkeypatch, made):

@@ -150,6 +150,26 @@ def test_a_still_is_what_was_there_when_it_was_made(tmp_path: Path, optimizer: s
     assert (tmp_path / "still").read_bytes() == (tmp_path / "then").read_bytes() != (tmp_path / "now").read_bytes()
 
 
+def test_a_still_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_path: Path) -> None:
+    class Tied(hop.TorchTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            one, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            other.weight = one.weight
+            model = torch.nn.Sequential(one, torch.nn.BatchNorm1d(4), other)
+            model.register_buffer("none", torch.empty(0))
+            model.register_buffer("part", one.bias.detach()[:2])
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    one = Tied().open({}, seed=0, device="cpu", threads=1)
+    one.save(tmp_path / "then")
+    write = one.still()
+    with torch.no_grad():
+        for tensor in [*one.model.parameters(), *one.model.buffers()]:
+            tensor.add_(1)
+    write(tmp_path / "still")
+    assert (tmp_path / "still").read_bytes() == (tmp_path / "then").read_bytes()
+
+
 def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> None:
     class Plain(Task):
         def build(self, config: Mapping[str, Any]) -> Any:

@@ -96,6 +96,7 @@ class Joint:
 
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         self.sessions = list(sessions)
+        self._aboard = frozenset(map(id, self.sessions))
         self._parts: list[Part] = []
         self._weights: list[Any] = []
         self._states: list[dict[str, Any]] = []
@@ -118,6 +119,9 @@ class Joint:
         self._spreads = self._views(self._spread)
         self._made = 0
         self._proven = _PROVEN.setdefault(tuple(map(self._kind, self._parts)), set())
+
+    def __contains__(self, session: TorchSession) -> bool:
+        return id(session) in self._aboard
 
     def _laid_out(self, name: str) -> tuple[Any, list[Any]]:
         """Put what optimizers have gathered into one row; returns it, and the part of each weight."""

@@ -156,9 +156,7 @@ class Eager(Flotilla):
             marks = _marks(batch)
             rest = self._launch([member for member in members if member.aboard], batch)
             if number == 0:
-                for member in rest:
-                    self._try(member, batch)
-                self._watch([member for member in rest if member.aboard], batch)
+                self._begin(rest, batch)
                 touched = everything
             else:
                 touched = frozenset().union(*(member.draws for member in rest))
@@ -173,38 +171,54 @@ class Eager(Flotilla):
         if self._joint is not None:
             self._joint.settle()
 
-    def _try(self, member: Member, batch: Batch) -> None:
+    def _begin(self, members: Sequence[Member], batch: Batch) -> None:
+        """Members' first batch. Those who have trained before can share its update."""
+        able = _able(members)
+        for member in members:
+            self._try(member, batch, shares=member in able)
+        aboard = [member for member in members if member.aboard]
+        if crew := [member for member in aboard if member in able]:
+            self._joint = self._updated(Joint([member.session for member in crew]), crew, [])
+        if len(able) < len(members):
+            if self._joint is not None:
+                self._joint.settle()
+                self._joint = None
+            self._watch(aboard, batch)
+
+    def _try(self, member: Member, batch: Batch, *, shares: bool) -> None:
         """A member's first batch, which shows from which random streams it draws."""
         before = dict(member.random)
-        member.do(partial(member.work, dict(batch)))
+        work: Any = member.work
+        member.do(partial(work.all_but_update if shares else work, dict(batch)))
         member.draws = randomness.changed(before, member.random)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
         """Members' work on a batch, with gradients and an update at once for all who can have them."""
         joint = self._joint
-        crew = {id(session) for session in joint.sessions} if joint is not None else set()
         at_once = not any(member.draws for member in members)
         losses: list[Any] = []
         for member in members:
             work: Any = member.work
-            if id(member.session) not in crew:
+            if joint is None or member.session not in joint:
                 member.do(partial(work, dict(batch)))
             elif not at_once:
                 member.do(partial(work.all_but_update, dict(batch)))
             elif (loss := member.do(partial(work.loss, dict(batch)))) is not None:
                 losses.append(loss)
         if joint is not None:
-            self._joint = self._updated(joint, [m for m in members if m.aboard and id(m.session) in crew], losses)
+            self._joint = self._updated(joint, [m for m in members if m.aboard and m.session in joint], losses)
 
     def _updated(self, joint: Joint, crew: Sequence[Member], losses: Sequence[Any]) -> Joint | None:
         """Make the update that these members share, from losses or from gradients; returns who makes the next one."""
         began = time.perf_counter()
         if len(crew) < len(joint.sessions):
             joint.settle()
+            if not crew:
+                return None
             joint = Joint([member.session for member in crew])
         if losses:
             joint.backward(losses)
-        goes_on = bool(crew) and joint.step()
+        goes_on = joint.step()
         spent, total = time.perf_counter() - began, sum(member.seconds for member in crew)
         for member in crew:
             member.seconds += spent * member.seconds / total
@@ -218,15 +232,20 @@ class Eager(Flotilla):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         """Called when members have taken their first step, so that a quicker way may be found for them."""
-        able = [member.session for member in members if isinstance(member.work, Steps) and admits(member.session)]
-        if len(able) > 1:
-            self._joint = Joint(able)
+        if able := _able(members):
+            self._joint = Joint([member.session for member in able])
             self._joint.forget_gradients()
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         total = sum(member.seconds for member in members) or 1.0
         self.shares = [member.seconds / total for member in members]
         return [member.result for member in members]
+
+
+def _able(members: Sequence[Member]) -> list[Member]:
+    """Those who can share their updates, because they have made some already; nobody can alone."""
+    able = [member for member in members if isinstance(member.work, Steps) and admits(member.session)]
+    return able if len(able) > 1 else []
 
 
 def _marks(batch: Batch) -> list[int]:

@@ -278,9 +278,9 @@ class TorchSession(Session):
 
     def still(self) -> Callable[[Path], None]:
         # How it is written is found out by whoever writes it.
-        parts = stilled(self._parts())
+        restored = stilled(self._parts())
         if self.device.type != "cuda":
-            return lambda path: safetensors.write(path, *self._described(parts))
+            return lambda path: safetensors.write(path, *self._described(restored()))
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -289,7 +289,7 @@ class TorchSession(Session):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_event(made)
             with torch.cuda.stream(stream):
-                safetensors.write_at_once(path, *self._described(parts))
+                safetensors.write_at_once(path, *self._described(restored()))
 
         return write
 
@@ -586,29 +586,75 @@ PLAIN = frozenset({bool, int, float, str, type(None)})
 """What most of a state is made of, beside tensors."""
 
 
+class Still(NamedTuple):
+    """A tensor of a state that was copied: its number among them."""
+
+    number: int
+
+
 @torch.no_grad()
-def stilled(value: Any) -> Any:
-    """The same state in memory of its own. What shares memory still does."""
-    return _stilled(value, {})
+def stilled(state: Any) -> Callable[[], Any]:
+    """Copy a state; what is returned makes it up again, in memory of its own. What shares memory still does.
+
+    All tensors of a kind are copied in one go: the model is wanted back, and there is time for the rest afterwards.
+    """
+    tensors: list[Any] = []
+    tree = _noted(state, tensors, {})
+    kinds: dict[Any, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
+    rows = [_in_a_row([tensors[number] for number in some]) for some in kinds.values()]
+    shapes = [tensor.shape for tensor in tensors]
+    tensors.clear()
+
+    def restored() -> Any:
+        copies: dict[int, Any] = {}
+        for row, numbers in zip(rows, kinds.values(), strict=True):
+            pieces = row.split([shapes[number].numel() for number in numbers])
+            copies |= {number: piece.view(shapes[number]) for number, piece in zip(numbers, pieces, strict=True)}
+        return _made_up(tree, copies)
+
+    return restored
 
 
-def _stilled(value: Any, copies: dict[Any, Any]) -> Any:
+def _in_a_row(tensors: list[Any]) -> Any:
+    """The numbers of some tensors, copied."""
+    if len(tensors) == 1:
+        return tensors[0].reshape(-1).clone()
+    return torch._utils._flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
+
+
+def _noted(value: Any, tensors: list[Any], numbers: dict[int, list[int]]) -> Any:
+    """A state in containers of its own, with its tensors told by their numbers. ``numbers`` has them by place."""
     if type(value) in PLAIN:
         return value
     if isinstance(value, torch.Tensor):
-        key = _identity(value)
-        if key not in copies:
-            copies[key] = value.clone()
-        return copies[key]
+        here = numbers.setdefault(value.data_ptr(), [])
+        for number in here:
+            if _identity(tensors[number]) == _identity(value):
+                return Still(number)
+        here.append(len(tensors))
+        tensors.append(value)
+        return Still(here[-1])
     if isinstance(value, Constant):
         return value
     if isinstance(value, Counter):
         return Counter(value)
     if isinstance(value, dict):
-        return {key: part if type(part) in PLAIN else _stilled(part, copies) for key, part in value.items()}
+        return {key: part if type(part) in PLAIN else _noted(part, tensors, numbers) for key, part in value.items()}
     if type(value) in (list, tuple, deque):
-        return type(value)(_stilled(part, copies) for part in value)
+        return type(value)(_noted(part, tensors, numbers) for part in value)
     return value.copy() if isinstance(value, set) else value
+
+
+def _made_up(tree: Any, copies: Mapping[int, Any]) -> Any:
+    if isinstance(tree, Still):
+        return copies[tree.number]
+    if isinstance(tree, dict) and not isinstance(tree, Counter):
+        return {key: _made_up(part, copies) for key, part in tree.items()}
+    if type(tree) in (list, tuple, deque):
+        return type(tree)(_made_up(part, copies) for part in tree)
+    return tree
 
 
 def _identity(tensor: Any) -> tuple[Any, ...]:
