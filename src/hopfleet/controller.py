@@ -7,6 +7,7 @@ event, then decides until nothing is left to decide, and applies each decision a
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,14 +19,14 @@ from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
-from hopfleet.scheduler.dispatch import Policy, next_assignment
+from hopfleet.scheduler.dispatch import Policy, foreseen, next_assignment
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.flotillas import Fusion, companions
 from hopfleet.scheduler.orders import fixed_order
 from hopfleet.scheduler.patience import Timeout, estimate, limit, shortest
 from hopfleet.scheduler.placement import Place, lost, placements
 from hopfleet.scheduler.progress import Outcome, Progress, Save
-from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.schedule import Schedule, Slot
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
 from hopfleet.wishes import Add, Office, Refused, Step, answer
 
@@ -38,6 +39,14 @@ MAX_LOSSES = 3
 MANY_LOSSES = 24
 """After so many lost workers in a row, whatever they ran, it is not the trials, and the run ends; with more than eight
 workers it takes three for each."""
+
+
+HALF = 0.5
+"""The part of a unit's expected time after which it is decided what its worker does next, if that must be fetched: late
+enough to know who is free, and early enough for a model to arrive."""
+
+SLACK = 2
+"""Groups of trials that there should be for each worker, so that models can travel while others train."""
 
 
 class Controller:
@@ -58,6 +67,7 @@ class Controller:
         fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
         stay: bool = False,
+        stage: bool = False,
     ) -> None:
         self.search = search
         self.policy = policy
@@ -70,6 +80,8 @@ class Controller:
         self.fusion = fusion
         #: Whether a trial stays where its model is as long as it can: on a cluster, a hop costs network.
         self.stay = stay
+        #: Whether models are fetched before their units start, which takes somebody to wait for each worker.
+        self.stage = stage
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.finished = False
         self.draining = False
@@ -147,6 +159,39 @@ class Controller:
                 expected = estimate(self.schedule, slot) or 0.0
                 found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected))
         return found
+
+    def look_ahead(self, ages: Mapping[str, float]) -> list[m.Message]:
+        """What workers should fetch by now, if they have been at what they do for so many seconds."""
+        due = {
+            slot.worker: slot
+            for slot in self.schedule.slots.values()
+            if (half := self._half_time(slot)) is not None and ages.get(slot.worker, 0.0) >= half
+        }
+        messages: list[m.Message] = []
+        while due:
+            assignment = foreseen(self.schedule, self.policy, self._rng, due)
+            if assignment is None:
+                break
+            del due[assignment.worker]
+            progress = self.schedule.trials[assignment.unit.trial]
+            saved, _ = _source(progress, progress.version)
+            if saved is not None:
+                what = (assignment.worker, progress.trial.id, progress.version, saved)
+                messages.append(self._decided(m.StageVersion(*what)))
+        return messages
+
+    def next_look(self, ages: Mapping[str, float]) -> float:
+        """Seconds until there may be more to fetch, as far as anybody can tell now."""
+        halves = ((self._half_time(slot), ages.get(slot.worker, 0.0)) for slot in self.schedule.slots.values())
+        return min((half - age for half, age in halves if half is not None and age < half), default=math.inf)
+
+    def _half_time(self, slot: Slot) -> float | None:
+        """After how many seconds a worker may be told what to fetch; None if there is nothing that it could be."""
+        stands = not self.stage or self._ending or self.stands
+        if stands or slot.unit is None or slot.retired or slot.next or self.schedule.keeps(slot):
+            return None
+        expected = estimate(self.schedule, slot)
+        return None if expected is None else HALF * expected
 
     def _tell_time(self, message: m.Message) -> None:
         ended: float | None = getattr(message, "ended", None)
@@ -503,6 +548,10 @@ class Controller:
         self.schedule.save(message.trial, message.attempt, Save(message.version, message.durable, message.worker))
 
     @_apply.register
+    def _(self, message: m.StageVersion) -> None:
+        self.schedule.promise(message.worker, message.trial)
+
+    @_apply.register
     def _(self, message: m.DropVersion) -> None:
         self.schedule.dropped(message.trial, message.version, message.attempt)
 
@@ -719,7 +768,8 @@ class Controller:
             slot = self.schedule.slots[assignment.worker]
             crew = [assignment.unit]
             if self.fusion is not None:
-                crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting)
+                groups = SLACK if self.stage else 1
+                crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting, groups)
             number = self._next_attempt if len(crew) > 1 else 0
             for unit in crew:
                 start = self._start(slot.worker, unit, number, more=unit is not crew[-1])

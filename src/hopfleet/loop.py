@@ -31,6 +31,7 @@ from hopfleet.domain.messages import (
     ReleaseWorker,
     RunUnit,
     SaveVersion,
+    StageVersion,
     StopUnit,
     TrialDeleted,
     VersionLost,
@@ -83,6 +84,8 @@ class Loop:
         #: Why the run ended, if it was not by a wish.
         self.reason = ""
         self._patience = Stopwatch()
+        #: When workers were told what they do, by a clock that cannot be set.
+        self._told: dict[str, float] = {}
 
     def run(self, first: list[Event]) -> bool:
         """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
@@ -94,7 +97,9 @@ class Loop:
                 self._take([OperatorAsked("drain")])
                 continue
             own, self._own = self._own, []
-            self._take([*own, *self._journal.wishes()] or self._backend.receive(WAIT_SECONDS))
+            waits = min(WAIT_SECONDS, self._controller.next_look(self._ages))
+            self._take([*own, *self._journal.wishes()] or self._backend.receive(waits))
+            self._follow(self._controller.look_ahead(self._ages))
             if self._patience.look(stands=self._controller.stands):
                 self._take(self._controller.overdue(self._patience.ages))
             self._observer.refresh()
@@ -110,12 +115,22 @@ class Loop:
         self._wish.set()
 
     def _take(self, events: list[Event]) -> None:
-        """Journal events with all that follows from them, then act."""
+        """Take in events, and follow what the controller makes of them."""
         messages = self._controller.take(events)
         counted = {id(message) for message in messages}
         for event in events:
             if id(event) not in counted:
                 self._tidy(event)
+        self._follow(messages)
+
+    @property
+    def _ages(self) -> dict[str, float]:
+        """For how many seconds workers have been at what they do; also of those that are done or gone."""
+        now = time.monotonic()
+        return {worker: now - told for worker, told in self._told.items()}
+
+    def _follow(self, messages: list[Message]) -> None:
+        """Journal messages, then act."""
         if not messages:
             return
         now = self._backend.now()
@@ -127,11 +142,12 @@ class Loop:
 
     def _act(self, message: Message) -> None:
         match message:
-            case RunUnit() | Evaluate() | SaveVersion():
+            case RunUnit() | Evaluate() | SaveVersion() | StageVersion():
                 progress = self._controller.schedule.find(message.trial)
                 assert progress is not None, f"nobody knows {message.trial}"
-                if not isinstance(message, SaveVersion):
+                if isinstance(message, RunUnit | Evaluate):
                     self._patience.start(message.worker)
+                    self._told[message.worker] = time.monotonic()
                 self._backend.send(message, progress.trial)
             case DropVersion():
                 # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.

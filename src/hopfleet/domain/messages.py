@@ -371,6 +371,16 @@ class SaveVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class StageVersion:
+    """Fetch a saved version while something else still runs: its next unit is for this worker and for nobody else."""
+
+    worker: str
+    trial: str
+    version: int
+    saved: int  #: the save whose file is that version
+
+
+@dataclass(frozen=True, slots=True)
 class DropVersion:
     """Nobody will ask for the file of this save again."""
 
@@ -464,6 +474,7 @@ Command = (
     RunUnit
     | Evaluate
     | SaveVersion
+    | StageVersion
     | DropVersion
     | CopyVersion
     | StopUnit
@@ -482,7 +493,7 @@ KINDS: Mapping[str, type[Any]] = {
         *(TrialAdded, TrialRolledBack, EpochEnded, TrialStopped, TrialPaused, TrialResumed, TrialEnded),
         *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, WishAnswered),
         *(PartitionsMissing, RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, PlacePartition),
-        *(AddWorkers, ReleaseWorker, Finish),
+        *(AddWorkers, ReleaseWorker, StageVersion, Finish),
     )
 }
 

@@ -21,7 +21,8 @@ class Policy(Protocol):
 
     A policy reads the schedule and changes nothing but its own memory; two controllers must not share one. None means
     that no idle worker should start anything before the next event. If there is something to start, a policy may say so
-    only while a worker runs or a model is being saved, so that there is a next event.
+    only while a worker runs or a model is being saved, so that there is a next event. Workers that will be done soon
+    may be shown to it as idle, to see what they will want.
     """
 
     def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
@@ -43,6 +44,12 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random, *, s
     )
 
 
+def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
+    """What one of these workers would be given to train if it had nothing to do."""
+    with schedule.supposing(slots):
+        return _urgent(schedule) or (policy(schedule, rng) if schedule.ready else None)
+
+
 def _urgent(schedule: Schedule) -> Assignment | None:
     """A unit of the trial with the highest level above 0 that an idle worker can train."""
     urgent = [schedule.ready[trial] for trial in schedule.urgent if trial in schedule.ready]
@@ -57,7 +64,7 @@ def _urgent(schedule: Schedule) -> Assignment | None:
 
 
 def _staying(schedule: Schedule) -> Assignment | None:
-    """A unit of the trial with the most left among those whose models idle workers hold."""
+    """A unit of the trial with the most left among those whose models idle workers hold, or that they are promised."""
     for slot in schedule.idle.values():
         progress = schedule.longest_held(slot)
         if progress is not None:

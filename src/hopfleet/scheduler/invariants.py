@@ -50,6 +50,8 @@ def validate(schedule: Schedule) -> None:
         _check(all(version <= progress.version for version in progress.saved), "a version from the future", progress)
         done = progress.visits[progress.version - progress.version % schedule.partitions :]
         _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", progress)
+        promised = [w for w, s in schedule.slots.items() if s.next == progress.trial.id]
+        _check(promised == [*filter(None, [progress.promised])], "isolation: a promise is out of date", progress)
     for worker, slot in schedule.slots.items():
         free = slot.unit is None and not slot.retired
         _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)

@@ -215,12 +215,12 @@ class Mirror:
         floor.now = now
         floor.noise, floor.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
-        floor.idle_trials = {index[name] for name in schedule.ready}
+        floor.idle_trials = {index[name] for name, progress in schedule.ready.items() if progress.promised is None}
         floor.idle_workers = {self._worker_index[name] for name in schedule.idle}
         floor.trial_free = [now] * len(self._trials)
         floor.runs = {}
         for worker, slot in enumerate(schedule.slots.values()):
-            unit = slot.unit
+            unit = None if slot.worker in schedule.idle else slot.unit
             floor.worker_free[worker] = now
             if unit is not None and unit.work is Work.TRAIN:
                 crew = [index[member.trial] for member in slot.units]

@@ -76,6 +76,8 @@ class Progress:
     saves: dict[int, Save] = field(default_factory=dict)
     #: The worker whose memory holds the newest version.
     holder: str | None = None
+    #: The worker that its next unit is promised to, and that fetches the model meanwhile.
+    promised: str | None = None
     #: Version and rank of the best epoch so far.
     best: tuple[int, tuple[bool, float]] | None = None
     #: How the trial will end, once nothing of it runs and, unless it failed, its last version is durable.
@@ -167,13 +169,26 @@ class Progress:
         return not self.visits or len(self.visits) in self.saved
 
     def loadable_by(self, worker: str) -> bool:
-        """Whether ``worker`` can get hold of the newest version."""
-        return self.holder == worker or self.loadable
+        """Whether ``worker`` can get hold of the newest version, and may."""
+        return (self.holder == worker or self.loadable) and self.promised in (None, worker)
 
     def owed_to(self, readable: Readable) -> Collection[int]:
         """The partitions that may come next where only ``readable`` ones are at hand."""
         owed = {self.forced[0]} if self.forced else self.todo
         return owed if readable is None else owed & readable
+
+    def goes_on(self, readable: Readable, partition: int | None) -> bool:
+        """Whether it will want another unit where only ``readable`` partitions are at hand.
+
+        That is after the one on ``partition``, which runs there now, or after evaluations.
+        """
+        if self.outcome is not None or self.units_left == (partition is not None):
+            return False
+        if len(self.forced) > (partition is not None):
+            owed = {self.forced[partition is not None]}
+        else:
+            owed = self.todo - {partition} or set(range(self.partitions))
+        return readable is None or bool(owed & readable)
 
     def visit(self, partition: int) -> None:
         self.visits.append(partition)

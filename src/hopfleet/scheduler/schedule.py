@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from hopfleet.domain.rowsum import RowSum
@@ -39,6 +40,8 @@ class Slot:
     started: float = 0.0
     #: The training partition that it read last.
     warm: int | None = None
+    #: The trial that it is promised next, and whose model it fetches meanwhile.
+    next: str = ""
     #: It gets nothing more to do.
     retired: bool = False
     #: It was told that it may go.
@@ -97,7 +100,7 @@ class Schedule:
         self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
         self.urgent: set[str] = set()
-        #: Workers that run nothing.
+        #: Workers that run nothing; see ``supposing``.
         self.idle: dict[str, Slot] = {}
         #: Training units that all live trials still owe to each partition.
         self.owed: list[int] = [0] * partitions
@@ -173,6 +176,24 @@ class Schedule:
         """How many live workers that are given something to do can read a training partition."""
         return self._replicas[partition]
 
+    def keeps(self, slot: Slot) -> bool:
+        """Whether a trial that a worker is at will want to go on there, or another whose model it holds."""
+        if self.longest_held(slot) is not None:
+            return True
+        return any(
+            self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.work is Work.TRAIN else None)
+            for unit in slot.units
+        )
+
+    @contextmanager
+    def supposing(self, idle: dict[str, Slot]) -> Iterator[None]:
+        """Let policies see these workers as idle, whatever they do, and no others."""
+        before, self.idle = self.idle, idle
+        try:
+            yield
+        finally:
+            self.idle = before
+
     def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
         """Whether a report about ``unit`` comes from the attempt that is running now."""
         slot = self.slots.get(worker)
@@ -225,6 +246,7 @@ class Schedule:
             if progress.holder == worker:
                 progress.holder = None
             self._forget_saves(progress, [number for number, save in progress.saves.items() if save.worker == worker])
+        self._break_promise(slot)
         running = dict(slot.units)
         for unit in running:
             self._refresh(self._release(slot, unit))
@@ -237,6 +259,7 @@ class Schedule:
         slot.retired = True
         self.layouts += 1
         self.idle.pop(worker, None)
+        self._break_promise(slot)
 
     def place(self, worker: str, partition: int) -> None:
         """A worker can read one partition more."""
@@ -249,7 +272,7 @@ class Schedule:
         self._ready.leave(worker)
         self._ready.join(worker, slot.partitions)
         for progress in self.ready.values():
-            if progress.holder == worker:
+            if worker in (progress.holder, progress.promised):
                 self._ready.put(progress)
 
     def _count_replicas(self, slot: Slot, by: int) -> None:
@@ -280,6 +303,7 @@ class Schedule:
         if progress.trains_on or progress.evaluates_on:
             raise InvariantBroken(f"non-preemption: {trial} cannot end while it runs: {progress.story()}")
         progress.become(state)
+        self._withdraw(progress)
         self._owe(progress, -1)
         del self.trials[trial]
         progress.holder = None
@@ -318,6 +342,7 @@ class Schedule:
             self.owed[partition] += 1
         progress.saved = {number: saved for number, saved in progress.saved.items() if number <= version}
         self._forget_saves(progress, [number for number, save in progress.saves.items() if save.version > version])
+        self._withdraw(progress)
         self._refresh(progress)
 
     def end_epoch(self, trial: str) -> None:
@@ -374,6 +399,7 @@ class Schedule:
             progress.holder = None
         self._lose_file(progress, version, saved)
         self._forget_saves(progress, [attempt])
+        self._withdraw(progress)
         self._refresh(progress)
 
     def forget_saves(self) -> None:
@@ -390,6 +416,28 @@ class Schedule:
         if version in progress.saved and progress.saved[version].attempt == attempt:
             del progress.saved[version]
 
+    # --------------------------------------------------------------------------------------------- promises
+
+    def promise(self, worker: str, trial: str) -> None:
+        """The next unit of a ready trial is for this worker, which has something else to do yet."""
+        slot, progress = self.slots[worker], self.trials[trial]
+        if slot.next or progress.promised is not None or not self.options(progress, slot):
+            raise InvariantBroken(f"isolation: {trial} cannot be promised to {worker}: {progress.story()}")
+        slot.next, progress.promised = trial, worker
+        self._refresh(progress)
+
+    def _withdraw(self, progress: Progress) -> None:
+        """Nothing is promised of a trial any more."""
+        if progress.promised is not None:
+            self.slots[progress.promised].next, progress.promised = "", None
+
+    def _break_promise(self, slot: Slot) -> None:
+        """A worker cannot do what it was promised."""
+        if slot.next:
+            progress = self.trials[slot.next]
+            slot.next, progress.promised = "", None
+            self._refresh(progress)
+
     # ------------------------------------------------------------------------------------------------ units
 
     def start(self, worker: str, unit: Unit, attempt: int, flotilla: int = 0) -> None:
@@ -404,6 +452,7 @@ class Schedule:
                 raise InvariantBroken(f"completeness: {unit} is not owed on {worker}: {progress.story()}")
             progress.trains_on = worker
             slot.warm = unit.partition
+            self._withdraw(progress)
         else:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")

@@ -54,6 +54,7 @@ from hopfleet.domain.messages import (
     PartitionUnavailable,
     RunUnit,
     SaveVersion,
+    StageVersion,
     VersionLost,
     VersionSaved,
     WorkerJoined,
@@ -315,13 +316,19 @@ class Ray:
         return self._findings.popleft()
 
     def send(self, command: Command, trial: Trial) -> None:
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion)
+        assert isinstance(command, RunUnit | Evaluate | SaveVersion | StageVersion)
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
-        if member is not None:
-            if not isinstance(command, SaveVersion):
-                member.trial = command.trial
-            self._tell(member, "Command", command, trial, self._source(member, command))
+        if member is None:
+            return
+        source = self._source(member, command)
+        if isinstance(command, StageVersion):
+            if source is not None:
+                self._tell(member, "Stage", (command.trial, command.version, command.saved), source=source)
+            return
+        if not isinstance(command, SaveVersion):
+            member.trial = command.trial
+        self._tell(member, "Command", command, trial, source)
 
     def receive(self, timeout: float) -> list[Event]:
         if self._unknown:
@@ -507,7 +514,7 @@ class Ray:
         if told:
             cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
-    def _source(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> str | None:
+    def _source(self, member: Member, command: RunUnit | Evaluate | SaveVersion | StageVersion) -> str | None:
         """The node that has the version that a command needs, if others have it only."""
         if command.saved is None:
             return None

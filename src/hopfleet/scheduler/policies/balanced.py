@@ -77,7 +77,7 @@ class Balanced:
         trial_free: dict[str, float] = {}
         for slot in schedule.slots.values():
             unit = slot.unit
-            if unit is not None:
+            if unit is not None and slot.worker not in schedule.idle:
                 free = slot.started
                 if unit.work is Work.TRAIN:
                     free += sum(self._cells[each.trial, each.partition][slot.worker] for each in slot.units)
