@@ -17,7 +17,8 @@ class Attempts:
     """A fold over the messages of an experiment that raises AssertionError at the first that must not be there."""
 
     partitions: int
-    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla.
+    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla, and the same
+    #: once more of what it was told ahead.
     running: dict[str, dict[int, m.RunUnit | m.Evaluate]] = field(default_factory=dict)
     last: int = 0
     #: Per trial, the partitions of the units that count, in order.
@@ -65,11 +66,14 @@ class Attempts:
         assert start.attempt > self.last, f"an attempt twice: {start}"
         self.last = start.attempt
         crew = self.running.setdefault(start.worker, {})
-        for other in crew.values():
-            same = (other.flotilla, type(other), other.epoch, other.partition)
-            assert start.flotilla and same == (start.flotilla, type(start), start.epoch, start.partition), (
-                f"two attempts at once: {other}, {start}"
-            )
+        groups = {other.flotilla or other.attempt: other for other in crew.values()}
+        other = groups.get(start.flotilla)
+        if other is not None:
+            same = (type(other), other.epoch, other.partition) == (type(start), start.epoch, start.partition)
+            assert same, f"a flotilla of two kinds: {other}, {start}"
+        else:
+            ahead = isinstance(start, m.RunUnit) and start.ahead
+            assert len(groups) == ahead, f"two attempts at once: {groups}, {start}"
         assert start.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
         twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
         alone = isinstance(start, m.RunUnit) or any(isinstance(other, m.RunUnit) for other in twins)

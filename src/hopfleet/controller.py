@@ -26,7 +26,7 @@ from hopfleet.scheduler.orders import fixed_order
 from hopfleet.scheduler.patience import Timeout, estimate, limit, shortest
 from hopfleet.scheduler.placement import Place, lost, placements
 from hopfleet.scheduler.progress import Outcome, Progress, Save
-from hopfleet.scheduler.schedule import Schedule, Slot
+from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
 from hopfleet.wishes import Add, Office, Refused, Step, answer
 
@@ -42,8 +42,8 @@ workers it takes three for each."""
 
 
 HALF = 0.5
-"""The part of a unit's expected time after which it is decided what its worker does next, if that must be fetched: late
-enough to know who is free, and early enough for a model to arrive."""
+"""The part of a unit's expected time after which its worker is told what comes next: late enough to know who is free,
+and early enough for a model to arrive."""
 
 SLACK = 2
 """Groups of trials that there should be for each worker, so that models can travel while others train."""
@@ -67,7 +67,7 @@ class Controller:
         fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
         stay: bool = False,
-        stage: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.search = search
         self.policy = policy
@@ -78,11 +78,10 @@ class Controller:
         self.points = points
         self.unit_timeout: Timeout = unit_timeout
         self.fusion = fusion
-        #: Whether a trial stays where its model is as long as it can: on a cluster, a hop costs network.
-        self.stay = stay
-        #: Whether models are fetched before their units start, which takes somebody to wait for each worker.
-        self.stage = stage
+        #: Whether workers are told ahead what comes next, so that models travel while others train.
+        self.ahead = ahead
         self.schedule = Schedule(partitions, valid_partitions, estimates)
+        self.schedule.stay = stay
         self.finished = False
         self.draining = False
         self.held = False
@@ -161,7 +160,7 @@ class Controller:
         return found
 
     def look_ahead(self, ages: Mapping[str, float]) -> list[m.Message]:
-        """What workers should fetch by now, if they have been at what they do for so many seconds."""
+        """What workers should be told ahead, if they have been at what they do for so many seconds."""
         due = {
             slot.worker: slot
             for slot in self.schedule.slots.values()
@@ -172,23 +171,25 @@ class Controller:
             assignment = foreseen(self.schedule, self.policy, self._rng, due)
             if assignment is None:
                 break
-            del due[assignment.worker]
-            progress = self.schedule.trials[assignment.unit.trial]
-            saved, _ = _source(progress, progress.version)
-            if saved is not None:
-                what = (assignment.worker, progress.trial.id, progress.version, saved)
-                messages.append(self._decided(m.StageVersion(*what)))
+            slot = due.pop(assignment.worker)
+            messages += [*self._save_ahead(slot), *self._begin(assignment, ahead=True)]
         return messages
 
+    def _save_ahead(self, slot: Slot) -> Iterator[m.Message]:
+        """Have saved what a worker is about to make: it turns to something else then, before it hears of anything."""
+        for unit in slot.units if slot.unit is not None and slot.unit.work is Work.TRAIN else ():
+            version = self.schedule.trials[unit.trial].version + 1
+            yield self._decided(m.SaveVersion(slot.worker, unit.trial, version, False, self._next_attempt))
+
     def next_look(self, ages: Mapping[str, float]) -> float:
-        """Seconds until there may be more to fetch, as far as anybody can tell now."""
+        """Seconds until there may be more to tell ahead, as far as anybody knows now."""
         halves = ((self._half_time(slot), ages.get(slot.worker, 0.0)) for slot in self.schedule.slots.values())
         return min((half - age for half, age in halves if half is not None and age < half), default=math.inf)
 
     def _half_time(self, slot: Slot) -> float | None:
-        """After how many seconds a worker may be told what to fetch; None if there is nothing that it could be."""
-        stands = not self.stage or self._ending or self.stands
-        if stands or slot.unit is None or slot.retired or slot.next or self.schedule.keeps(slot):
+        """After how many seconds a worker may be told what comes next; None if it will have to wait for that."""
+        stands = not self.ahead or self._ending or self.stands
+        if stands or slot.unit is None or slot.ahead or slot.retired or slot.overdue or self.schedule.keeps(slot):
             return None
         expected = estimate(self.schedule, slot)
         return None if expected is None else HALF * expected
@@ -336,13 +337,12 @@ class Controller:
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
         live = self.schedule.trials.values()
         held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
+        held += [self.schedule.trials[unit.trial] for unit in self.schedule.slots[worker].told]
         running = self.schedule.leave(worker)
         for place in [place for place in self._coming if place[0] == worker]:
             del self._coming[place]
         for progress in held:
             self._touch(progress)
-        for unit in running:
-            self._touch(self.schedule.trials[unit.trial])
         return running
 
     @_apply.register
@@ -367,9 +367,12 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
+        progress = self.schedule.trials[message.trial]
+        if message.version > progress.version:
+            self.schedule.premature(message.trial, message.version, message.attempt)
+            return
         self.schedule.saved(message.trial, message.version, message.durable, message.attempt, message.digest)
         self.schedule.model_bytes = max(self.schedule.model_bytes, message.size)
-        progress = self.schedule.trials[message.trial]
         if message.version == progress.base:
             self._return_loan(progress)
         self._touch(progress)
@@ -534,7 +537,7 @@ class Controller:
     def _(self, message: m.RunUnit) -> None:
         self._count(message.attempt)
         unit = Unit(message.trial, message.epoch, message.partition)
-        self.schedule.start(message.worker, unit, message.attempt, message.flotilla)
+        self.schedule.start(message.worker, unit, message.attempt, message.flotilla, ahead=message.ahead)
 
     @_apply.register
     def _(self, message: m.Evaluate) -> None:
@@ -546,10 +549,6 @@ class Controller:
     def _(self, message: m.SaveVersion) -> None:
         self._count(message.attempt)
         self.schedule.save(message.trial, message.attempt, Save(message.version, message.durable, message.worker))
-
-    @_apply.register
-    def _(self, message: m.StageVersion) -> None:
-        self.schedule.promise(message.worker, message.trial)
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
@@ -762,27 +761,32 @@ class Controller:
 
     def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
         while not (self._ending or self.held or self.schedule.delayed):
-            assignment = next_assignment(self.schedule, self.policy, self._rng, stay=self.stay)
+            assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
-            slot = self.schedule.slots[assignment.worker]
-            crew = [assignment.unit]
-            if self.fusion is not None:
-                groups = SLACK if self.stage else 1
-                crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting, groups)
-            number = self._next_attempt if len(crew) > 1 else 0
-            for unit in crew:
-                start = self._start(slot.worker, unit, number, more=unit is not crew[-1])
-                self._fold(start)
-                yield start
+            yield from self._begin(assignment)
 
-    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool) -> m.RunUnit | m.Evaluate:
+    def _begin(self, assignment: Assignment, *, ahead: bool = False) -> Iterator[m.RunUnit | m.Evaluate]:
+        """Start what was chosen, with those that come along."""
+        slot = self.schedule.slots[assignment.worker]
+        crew = [assignment.unit]
+        if self.fusion is not None:
+            groups = SLACK if self.ahead else 1
+            crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting, groups)
+        number = self._next_attempt if len(crew) > 1 else 0
+        for unit in crew:
+            start = self._start(slot.worker, unit, number, more=unit is not crew[-1], ahead=ahead)
+            self._fold(start)
+            yield start
+
+    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool, ahead: bool) -> m.RunUnit | m.Evaluate:
         progress = self.schedule.trials[unit.trial]
         where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
         source = _source(progress, progress.version)
         if unit.work is Work.EVALUATE:
             return m.Evaluate(*where, *source, flotilla, more)
-        return m.RunUnit(*where, (progress.version + 1) % self.schedule.partitions == 0, *source, flotilla, more)
+        last = (progress.version + 1) % self.schedule.partitions == 0
+        return m.RunUnit(*where, last, *source, flotilla, more, ahead)
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
         """Save the newest version, unless its worker goes on with it and little is at risk; drop what nobody needs."""

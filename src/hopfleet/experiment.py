@@ -561,10 +561,10 @@ class Experiment:
             unit_timeout=self.unit_timeout,
             fusion=self._fusions(outline.workers, found).get(self.fuse),
             stay=self._on_cluster,
-            stage=self._stages(found),
+            ahead=self._told_ahead(found),
         )
 
-    def _stages(self, found: Pilot) -> bool:
+    def _told_ahead(self, found: Pilot) -> bool:
         """Whether models are to travel while others train: where hops cost network, unless it is better that trials
         train together, since then nobody is left to wait."""
         apart = self.fuse == "off" or bool(self.task.alone)

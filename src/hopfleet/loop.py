@@ -23,6 +23,7 @@ from hopfleet.domain.messages import (
     CopyVersion,
     DropVersion,
     Evaluate,
+    Evaluated,
     Event,
     Finish,
     Message,
@@ -31,9 +32,10 @@ from hopfleet.domain.messages import (
     ReleaseWorker,
     RunUnit,
     SaveVersion,
-    StageVersion,
     StopUnit,
     TrialDeleted,
+    UnitFailed,
+    UnitFinished,
     VersionLost,
     VersionSaved,
     WorkerRetired,
@@ -84,8 +86,8 @@ class Loop:
         #: Why the run ended, if it was not by a wish.
         self.reason = ""
         self._patience = Stopwatch()
-        #: When workers were told what they do, by a clock that cannot be set.
-        self._told: dict[str, float] = {}
+        #: When workers began what they do, as far as is known here, by a clock that cannot be set.
+        self._began: dict[str, float] = {}
 
     def run(self, first: list[Event]) -> bool:
         """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
@@ -127,7 +129,7 @@ class Loop:
     def _ages(self) -> dict[str, float]:
         """For how many seconds workers have been at what they do; also of those that are done or gone."""
         now = time.monotonic()
-        return {worker: now - told for worker, told in self._told.items()}
+        return {worker: now - began for worker, began in self._began.items()}
 
     def _follow(self, messages: list[Message]) -> None:
         """Journal messages, then act."""
@@ -140,14 +142,19 @@ class Loop:
         for message in messages:
             self._observer.update(now, message)
 
+    def _begins(self, worker: str) -> None:
+        self._patience.start(worker)
+        self._began[worker] = time.monotonic()
+
     def _act(self, message: Message) -> None:
         match message:
-            case RunUnit() | Evaluate() | SaveVersion() | StageVersion():
+            case UnitFinished() | Evaluated() | UnitFailed():
+                self._begins(message.worker)  # if it was told ahead what to do
+            case RunUnit() | Evaluate() | SaveVersion():
                 progress = self._controller.schedule.find(message.trial)
                 assert progress is not None, f"nobody knows {message.trial}"
-                if isinstance(message, RunUnit | Evaluate):
-                    self._patience.start(message.worker)
-                    self._told[message.worker] = time.monotonic()
+                if isinstance(message, Evaluate) or (isinstance(message, RunUnit) and not message.ahead):
+                    self._begins(message.worker)
                 self._backend.send(message, progress.trial)
             case DropVersion():
                 # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.

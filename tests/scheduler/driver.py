@@ -9,6 +9,7 @@ import functools
 import heapq
 import itertools
 import json
+import math
 import random
 import zlib
 from collections import deque
@@ -77,6 +78,7 @@ class Setting:
     faults: tuple[Fault, ...] = ()
     together: int = 0  #: the most trials that train together; 0: none do
     stay: bool = False  #: trials stay where their models are
+    ahead: bool = False  #: workers are told ahead what comes next
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
     moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
@@ -143,6 +145,7 @@ def controller_of(setting: Setting) -> Controller:
         fixed_order=setting.fixed,
         fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
         stay=setting.stay,
+        ahead=setting.ahead,
     )
 
 
@@ -451,6 +454,7 @@ class Driver:
                 continue
             assert events, "deadlock: nothing runs, and the experiment is not finished"
             self.take(*events)
+            self.look_ahead()
         self.makespan = self.fleet.clock
         self.check_end()
         return self
@@ -469,13 +473,27 @@ class Driver:
             assert self.controller.handle(events[0]) == []
             self.tidy(events[0])
             return
-        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
-        before = {name: durables(progress) for name, progress in known.items()}
+        known, before = self.known()
         messages = self.controller.take(events)
         counted = {id(message) for message in messages}
         for event in events:
             if id(event) not in counted:
                 self.tidy(event)
+        self.follow(known, before, messages)
+
+    def look_ahead(self) -> None:
+        """What the loop does every now and then: here, as often as there is anything to tell ahead."""
+        known, before = self.known()
+        self.follow(known, before, self.controller.look_ahead(dict.fromkeys(self.controller.schedule.slots, math.inf)))
+
+    def known(self) -> tuple[dict[str, Progress], dict[str, dict[int, bool]]]:
+        """All trials, and what is saved of them."""
+        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+        return known, {name: durables(progress) for name, progress in known.items()}
+
+    def follow(
+        self, known: dict[str, Progress], before: dict[str, dict[int, bool]], messages: Sequence[m.Message]
+    ) -> None:
         if not messages:
             return
         for message in messages:

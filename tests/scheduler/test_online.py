@@ -341,7 +341,7 @@ def test_who_has_to_go_elsewhere_meanwhile_is_not_started():
     desk = Desk((0,), (1,), trials=2, valid=0)
     policy = MatchReserve()
     first = decide(policy, desk)
-    worker, name = others(first)
+    _, name = others(first)
     desk.start(first.worker, first.unit.trial, first.unit.partition)
     desk[name].forced.append(first.unit.partition)
     assert decide(policy, desk) is None

@@ -33,10 +33,7 @@ class Backend(Protocol):
         """Build a trial, evaluate one batch, and time ``batches`` batches of training. Blocks; keeps nothing."""
 
     def send(self, command: Command, trial: Trial) -> None:
-        """Hand a command to its worker and return at once. ``trial`` is the one that the command is about.
-
-        StageVersion is for workers that do not share memory, and only a hint: a unit may come without one.
-        """
+        """Hand a command to its worker and return at once. ``trial`` is the one that the command is about."""
 
     def add(self, count: int) -> None:
         """Begin to start so many more workers."""

@@ -339,6 +339,7 @@ class RunUnit:
     digest: str = ""  #: what that file must have, if it is known
     flotilla: int = 0  #: units of the same number run together; 0 runs alone
     more: bool = False  #: another one of the same flotilla follows
+    ahead: bool = False  #: it comes after what the worker does now; until then the model can be fetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,16 +369,6 @@ class SaveVersion:
     attempt: int = 0
     saved: int | None = None  #: an earlier save of the same version, for a worker that does not hold it any more
     digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StageVersion:
-    """Fetch a saved version while something else still runs: its next unit is for this worker and for nobody else."""
-
-    worker: str
-    trial: str
-    version: int
-    saved: int  #: the save whose file is that version
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +465,6 @@ Command = (
     RunUnit
     | Evaluate
     | SaveVersion
-    | StageVersion
     | DropVersion
     | CopyVersion
     | StopUnit
@@ -493,7 +483,7 @@ KINDS: Mapping[str, type[Any]] = {
         *(TrialAdded, TrialRolledBack, EpochEnded, TrialStopped, TrialPaused, TrialResumed, TrialEnded),
         *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, WishAnswered),
         *(PartitionsMissing, RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, PlacePartition),
-        *(AddWorkers, ReleaseWorker, StageVersion, Finish),
+        *(AddWorkers, ReleaseWorker, Finish),
     )
 }
 

@@ -28,17 +28,14 @@ class Policy(Protocol):
     def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
 
 
-def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random, *, stay: bool = False) -> Assignment | None:
-    """One thing that an idle worker should start now, or None if all must stay as they are.
-
-    With ``stay`` a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
-    """
+def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> Assignment | None:
+    """One thing that an idle worker should start now, or None if all must stay as they are."""
     if not schedule.idle:
         return None
     return (
         _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
         or _urgent(schedule)
-        or (_staying(schedule) if stay else None)
+        or (_staying(schedule) if schedule.stay else None)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, lambda progress, slot: True)
     )
@@ -47,7 +44,7 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random, *, s
 def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
     """What one of these workers would be given to train if it had nothing to do."""
     with schedule.supposing(slots):
-        return _urgent(schedule) or (policy(schedule, rng) if schedule.ready else None)
+        return _urgent(schedule) or _staying(schedule) or (policy(schedule, rng) if schedule.ready else None)
 
 
 def _urgent(schedule: Schedule) -> Assignment | None:
@@ -64,7 +61,7 @@ def _urgent(schedule: Schedule) -> Assignment | None:
 
 
 def _staying(schedule: Schedule) -> Assignment | None:
-    """A unit of the trial with the most left among those whose models idle workers hold, or that they are promised."""
+    """A unit of the trial with the most left among those whose models idle workers hold."""
     for slot in schedule.idle.values():
         progress = schedule.longest_held(slot)
         if progress is not None:

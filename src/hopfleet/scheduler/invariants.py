@@ -42,7 +42,7 @@ def validate(schedule: Schedule) -> None:
             owed[partition] -= times
         for partition in range(schedule.partitions):
             owed[partition] += progress.trial.epochs
-        running = [w for w, s in schedule.slots.items() for unit in s.units if unit.trial == progress.trial.id]
+        running = [w for w, s in schedule.slots.items() for unit in s.told if unit.trial == progress.trial.id]
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
         _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
@@ -50,8 +50,6 @@ def validate(schedule: Schedule) -> None:
         _check(all(version <= progress.version for version in progress.saved), "a version from the future", progress)
         done = progress.visits[progress.version - progress.version % schedule.partitions :]
         _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", progress)
-        promised = [w for w, s in schedule.slots.items() if s.next == progress.trial.id]
-        _check(promised == [*filter(None, [progress.promised])], "isolation: a promise is out of date", progress)
     for worker, slot in schedule.slots.items():
         free = slot.unit is None and not slot.retired
         _check(free == (worker in schedule.idle), "exclusive access: idle is out of date", slot)

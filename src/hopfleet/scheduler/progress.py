@@ -76,8 +76,6 @@ class Progress:
     saves: dict[int, Save] = field(default_factory=dict)
     #: The worker whose memory holds the newest version.
     holder: str | None = None
-    #: The worker that its next unit is promised to, and that fetches the model meanwhile.
-    promised: str | None = None
     #: Version and rank of the best epoch so far.
     best: tuple[int, tuple[bool, float]] | None = None
     #: How the trial will end, once nothing of it runs and, unless it failed, its last version is durable.
@@ -169,8 +167,8 @@ class Progress:
         return not self.visits or len(self.visits) in self.saved
 
     def loadable_by(self, worker: str) -> bool:
-        """Whether ``worker`` can get hold of the newest version, and may."""
-        return (self.holder == worker or self.loadable) and self.promised in (None, worker)
+        """Whether ``worker`` can get hold of the newest version."""
+        return self.holder == worker or self.loadable
 
     def owed_to(self, readable: Readable) -> Collection[int]:
         """The partitions that may come next where only ``readable`` ones are at hand."""
@@ -178,16 +176,17 @@ class Progress:
         return owed if readable is None else owed & readable
 
     def goes_on(self, readable: Readable, partition: int | None) -> bool:
-        """Whether it will want another unit where only ``readable`` partitions are at hand.
+        """Whether what follows the unit on ``partition``, or an evaluation, may be for the same worker.
 
-        That is after the one on ``partition``, which runs there now, or after evaluations.
+        It can read ``readable`` partitions. At the end of an epoch it is the one that evaluates, and at the end of a
+        trial the one that saves.
         """
-        if self.outcome is not None or self.units_left == (partition is not None):
+        if self.outcome is not None or (partition is not None and len(self.todo) == 1):
+            return True
+        if not self.units_left:
             return False
-        if len(self.forced) > (partition is not None):
-            owed = {self.forced[partition is not None]}
-        else:
-            owed = self.todo - {partition} or set(range(self.partitions))
+        forced = [*self.forced][partition is not None :]
+        owed = {forced[0]} if forced else self.todo - {partition}
         return readable is None or bool(owed & readable)
 
     def visit(self, partition: int) -> None:

@@ -71,12 +71,12 @@ class Hall:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """One worker, and the trials that it can take and whose models it holds, or fetches since they are promised."""
+    """One worker, and the trials that it can take and whose models it holds."""
 
     readable: Readable
     #: Trials that any worker could load.
     held: Line
-    #: Trials that no other worker can load, or may.
+    #: Trials that no other worker can load.
     own: Line
 
 
@@ -110,9 +110,6 @@ class Ready:
         since = self._number if before is None else before.since
         place = Place(-progress.unit_seconds * progress.units_left, since, self._number, progress)
         self._places[trial] = place
-        if progress.promised is not None:
-            self._desks[progress.promised].own.add(place)
-            return
         if progress.loadable:
             for readable, hall in self._halls.items():
                 if progress.owed_to(readable):

@@ -266,8 +266,6 @@ class WorkerActor:
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         #: What nobody waits for: it goes along with what is told next.
         self._notes: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        #: Versions that were ordered before the units that need them.
-        self._staged: dict[Save, Parcel] = {}
         self._fetching = ThreadPoolExecutor(PARCELS, "fetch")
         #: The hosts of nodes. Of those that are not there, what is being fetched will not come.
         self._hosts: dict[str, Any] = {}
@@ -291,11 +289,9 @@ class WorkerActor:
                         self._hosts[word[1]] = word[2]
                     elif word[0] == "Gone":
                         self._hosts.pop(word[1], None)
-                    elif word[0] == "Stage":
-                        self._staged[word[1]] = self._order_from(word[3], word[1])
                     else:
                         kind, body, trial, node = word
-                        self._inbox.put((kind, body, trial, self._parcel(body, node)))
+                        self._inbox.put((kind, body, trial, self._ordered(body, node) if node else None))
                 self._next += 1
         for save in drops:
             self._versions.drop(*save)
@@ -369,15 +365,10 @@ class WorkerActor:
                     time.sleep(PATIENCE_SECONDS)
                     os._exit(1)
 
-    def _parcel(self, command: Command | None, node: str | None) -> Parcel | None:
-        """What a command has to wait for: a version that comes from another node, or is under way already."""
-        if not isinstance(command, RunUnit | Evaluate | SaveVersion) or command.saved is None:
-            return None
-        save = (command.trial, command.version, command.saved)
-        return self._staged.pop(save, None) or (self._order_from(node, save) if node else None)
-
-    def _order_from(self, node: str, save: Save) -> Parcel:
+    def _ordered(self, command: Command, node: str) -> Parcel:
         """Begin to fetch a version from another node, whatever else is under way."""
+        assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
+        save = (command.trial, command.version, command.saved)
         return self._fetching.submit(self._fetch, node, self._hosts.get(node), save)
 
     def _fetch(self, node: str, host: Any, save: Save) -> None:

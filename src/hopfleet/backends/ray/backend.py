@@ -49,12 +49,14 @@ from hopfleet.domain.messages import (
     RELEASED,
     Command,
     Evaluate,
+    Evaluated,
     Event,
     PartitionPlaced,
     PartitionUnavailable,
     RunUnit,
     SaveVersion,
-    StageVersion,
+    UnitFailed,
+    UnitFinished,
     VersionLost,
     VersionSaved,
     WorkerJoined,
@@ -124,8 +126,9 @@ class Member:
     released: bool = False
     #: Why it was killed from here.
     killed: str = ""
-    #: The trial that it was last told to work on.
+    #: The trial that it was last told to work on, and the one that comes after that.
     trial: str = ""
+    next: str = ""
     #: Its host is asked about it.
     asked: bool = False
     stopped: bool = False
@@ -316,19 +319,16 @@ class Ray:
         return self._findings.popleft()
 
     def send(self, command: Command, trial: Trial) -> None:
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion | StageVersion)
+        assert isinstance(command, RunUnit | Evaluate | SaveVersion)
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
         if member is None:
             return
-        source = self._source(member, command)
-        if isinstance(command, StageVersion):
-            if source is not None:
-                self._tell(member, "Stage", (command.trial, command.version, command.saved), source=source)
-            return
-        if not isinstance(command, SaveVersion):
+        if isinstance(command, RunUnit) and command.ahead:
+            member.next = command.trial
+        elif not isinstance(command, SaveVersion):
             member.trial = command.trial
-        self._tell(member, "Command", command, trial, source)
+        self._tell(member, "Command", command, trial, self._source(member, command))
 
     def receive(self, timeout: float) -> list[Event]:
         if self._unknown:
@@ -514,7 +514,7 @@ class Ray:
         if told:
             cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
-    def _source(self, member: Member, command: RunUnit | Evaluate | SaveVersion | StageVersion) -> str | None:
+    def _source(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> str | None:
         """The node that has the version that a command needs, if others have it only."""
         if command.saved is None:
             return None
@@ -565,6 +565,8 @@ class Ray:
                 for event in body:
                     if isinstance(event, VersionSaved) and not event.durable:
                         self._whereabouts.add((event.trial, event.version, event.attempt), member.node)
+                    elif isinstance(event, UnitFinished | Evaluated | UnitFailed):
+                        member.trial, member.next = member.next or member.trial, ""
                 self._events.extend(body)
             case "Fetched":
                 self._whereabouts.add(body, member.node)
