@@ -51,6 +51,8 @@ class Attempts:
                 self.saved[message.trial] = {}
             case m.TrialRolledBack():
                 self._roll_back(message)
+            case m.VersionSaved() if message.version == len(self.visits[message.trial]) + 1:
+                self._check_ahead(message)
             case m.VersionSaved():
                 assert message.version <= len(self.visits[message.trial]), f"saved before it was made: {message}"
                 self.saved[message.trial][message.version] = message.attempt
@@ -61,6 +63,11 @@ class Attempts:
                 self._give_up(message)
             case _:
                 pass
+
+    def _check_ahead(self, saved: m.VersionSaved) -> None:
+        """The report of a save may overtake that of the unit that made the version, and counts for nothing then."""
+        makes = [other for crew in self.running.values() for other in crew.values() if other.trial == saved.trial]
+        assert makes, f"saved before it was made: {saved}"
 
     def _start(self, start: m.RunUnit | m.Evaluate) -> None:
         assert start.attempt > self.last, f"an attempt twice: {start}"

@@ -428,6 +428,9 @@ class Driver:
         self.deleted: dict[str, Progress] = {}
         #: Files that were damaged, or went with the machine's memory.
         self.lost: set[tuple[str, int, int]] = set()
+        #: Versions of trials before what has just been taken in; saves that were told of before their units.
+        self.versions: dict[str, int] = {}
+        self.premature: set[int] = set()
         #: How the controller dies the next time that it does something.
         self.doom: Fault | None = None
         self.makespan = 0.0
@@ -489,6 +492,7 @@ class Driver:
     def known(self) -> tuple[dict[str, Progress], dict[str, dict[int, bool]]]:
         """All trials, and what is saved of them."""
         known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+        self.versions = {name: progress.version for name, progress in known.items()}
         return known, {name: durables(progress) for name, progress in known.items()}
 
     def follow(
@@ -497,9 +501,14 @@ class Driver:
         if not messages:
             return
         for message in messages:
-            if isinstance(message, m.VersionSaved):
-                saved = before[message.trial]
-                saved[message.version] = message.durable or saved.get(message.version, False)
+            match message:
+                case m.UnitFinished():
+                    self.versions[message.trial] = message.version
+                case m.VersionSaved() if message.version > self.versions[message.trial]:
+                    self.premature.add(message.attempt)
+                case m.VersionSaved():
+                    saved = before[message.trial]
+                    saved[message.version] = message.durable or saved.get(message.version, False)
         doom, self.doom = self.doom, None
         if doom is not None and doom.kind == "unwritten":
             self.fall(doom)
@@ -670,7 +679,7 @@ class Driver:
         self.deleted |= {trial: known[trial] for trial in gone}
         for index, message in enumerate(messages):
             match message:
-                case m.VersionSaved():
+                case m.VersionSaved() if message.attempt not in self.premature:
                     saved = before[message.trial]
                     saved[message.version] = message.durable or saved.get(message.version, False)
                 case m.UnitFinished():
@@ -682,6 +691,8 @@ class Driver:
                     self.check_epoch(message)
                 case m.TrialEnded():
                     self.ended[message.trial] = message
+                case m.DropVersion(attempt=attempt) if attempt in self.premature:
+                    pass
                 case m.DropVersion() if message.trial not in gone and not self.replaced(message):
                     self.check_drop(message, before[message.trial], ending=message.trial in ending)
 
