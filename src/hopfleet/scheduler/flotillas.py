@@ -7,7 +7,8 @@ together.
 
 Slow and quick ones may go together. Where members step in turn the worker is busy all the time; where they step side by
 side the slowest sets the pace, and it would take no less without the others, who would have to come after it. What they
-may not do is to take more than their worker's share while another one is idle.
+may not do is to take more than their worker's share while another one is idle. Where hops take time, half of that share
+is enough, unless much is gained by going together: a model that waits can travel while another one trains.
 """
 
 from __future__ import annotations
