@@ -17,7 +17,8 @@ class Attempts:
     """A fold over the messages of an experiment that raises AssertionError at the first that must not be there."""
 
     partitions: int
-    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla.
+    #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla, and the same
+    #: once more of what it was told ahead.
     running: dict[str, dict[int, m.RunUnit | m.Evaluate]] = field(default_factory=dict)
     last: int = 0
     #: Per trial, the partitions of the units that count, in order.
@@ -50,6 +51,8 @@ class Attempts:
                 self.saved[message.trial] = {}
             case m.TrialRolledBack():
                 self._roll_back(message)
+            case m.VersionSaved() if message.version == len(self.visits[message.trial]) + 1:
+                self._check_ahead(message)
             case m.VersionSaved():
                 assert message.version <= len(self.visits[message.trial]), f"saved before it was made: {message}"
                 self.saved[message.trial][message.version] = message.attempt
@@ -61,15 +64,23 @@ class Attempts:
             case _:
                 pass
 
+    def _check_ahead(self, saved: m.VersionSaved) -> None:
+        """The report of a save may overtake that of the unit that made the version, and counts for nothing then."""
+        makes = [other for crew in self.running.values() for other in crew.values() if other.trial == saved.trial]
+        assert makes, f"saved before it was made: {saved}"
+
     def _start(self, start: m.RunUnit | m.Evaluate) -> None:
         assert start.attempt > self.last, f"an attempt twice: {start}"
         self.last = start.attempt
         crew = self.running.setdefault(start.worker, {})
-        for other in crew.values():
-            same = (other.flotilla, type(other), other.epoch, other.partition)
-            assert start.flotilla and same == (start.flotilla, type(start), start.epoch, start.partition), (
-                f"two attempts at once: {other}, {start}"
-            )
+        groups = {other.flotilla or other.attempt: other for other in crew.values()}
+        other = groups.get(start.flotilla)
+        if other is not None:
+            same = (type(other), other.epoch, other.partition) == (type(start), start.epoch, start.partition)
+            assert same, f"a flotilla of two kinds: {other}, {start}"
+        else:
+            ahead = isinstance(start, m.RunUnit) and start.ahead
+            assert len(groups) == ahead, f"two attempts at once: {groups}, {start}"
         assert start.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
         twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
         alone = isinstance(start, m.RunUnit) or any(isinstance(other, m.RunUnit) for other in twins)

@@ -18,8 +18,10 @@ from sample_tasks import Faulty, HangOnce, KillOnce, Plain, Printing, arrays
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
+from hopfleet.preview import Pilot
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
+from hopfleet.worker.job import Finding
 
 
 def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
@@ -357,3 +359,12 @@ def test_import_is_light() -> None:
     code = f"import sys, hopfleet; hopfleet.choice; hopfleet.Random; print(sorted(set(sys.modules) & {heavy}))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "[]"
+
+
+def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_training_together():
+    gain, none = Pilot({0: Finding()}), Pilot({0: Finding(gains=False)})
+    exact, off = experiment(backend=hop.Ray()), experiment(backend=hop.Ray(), fuse="off")
+    assert not exact.task.alone
+    assert [exact._told_ahead(found) for found in (none, gain, Pilot({}))] == [True, False, False]
+    assert off._told_ahead(gain)
+    assert not experiment()._told_ahead(none), "hops cost nothing here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -115,6 +116,42 @@ def test_a_whole_run(tmp_path):
         assert bench.of("act").count("release") == 1
         times = [time for _, time, _ in bench.journal.read()]
         assert times == sorted(times)
+
+
+class Hasty(Loop):
+    """Whatever runs is half done."""
+
+    @property
+    def _ages(self):
+        return dict.fromkeys(self._controller.schedule.slots, math.inf)
+
+
+def test_workers_that_are_told_ahead_what_comes_next(tmp_path):
+    with Bench(tmp_path, trials=6, workers=3, partitions=[[0], [1], [2]]) as bench:
+        bench.controller.ahead = bench.controller.schedule.stay = True
+        loop = Hasty(bench.controller, bench.backend, bench.journal, SpyVersions(bench.log), bench.observer)
+        assert loop.run(START) is True
+        messages = bench.journaled()
+        assert messages == bench.of("journal") == bench.of("show")
+        validate_history(messages, 3)
+        assert sum(isinstance(x, m.RunUnit) and x.ahead for x in messages) > 5
+        assert sum(isinstance(x, m.UnitFinished) for x in messages) == 6 * 2 * 3
+
+
+def test_a_worker_begins_what_it_was_told_ahead_when_it_is_done(tmp_path):
+    with Bench(tmp_path) as bench:
+        started = []
+        bench.loop._patience.start = started.append
+        bench.backend.send = lambda command, trial: None
+        bench.loop._take(START)
+        for message in (
+            m.RunUnit("w1", "t0001", 1, 0, 1, 0, False),
+            m.RunUnit("w1", "t0002", 1, 0, 2, 0, False, ahead=True),
+        ):
+            bench.loop._act(message)
+        assert started == ["w1"] and 0.0 <= bench.loop._ages["w1"] < 60.0
+        bench.loop._act(m.UnitFinished("w1", "t0001", 1, 0, 1, 1, 0.0, 1.0))
+        assert started == ["w1", "w1"]
 
 
 def test_written_before_acted(tmp_path):

@@ -7,6 +7,7 @@ event, then decides until nothing is left to decide, and applies each decision a
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,14 +19,14 @@ from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit, Work
-from hopfleet.scheduler.dispatch import Policy, next_assignment
+from hopfleet.scheduler.dispatch import Policy, foreseen, next_assignment
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.flotillas import Fusion, companions
 from hopfleet.scheduler.orders import fixed_order
 from hopfleet.scheduler.patience import Timeout, estimate, limit, shortest
 from hopfleet.scheduler.placement import Place, lost, placements
 from hopfleet.scheduler.progress import Outcome, Progress, Save
-from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 from hopfleet.search.base import MAX_LIVE, Clone, Decision, Search, Stop, Suggestion, Train
 from hopfleet.wishes import Add, Office, Refused, Step, answer
 
@@ -38,6 +39,14 @@ MAX_LOSSES = 3
 MANY_LOSSES = 24
 """After so many lost workers in a row, whatever they ran, it is not the trials, and the run ends; with more than eight
 workers it takes three for each."""
+
+
+HALF = 0.5
+"""The part of a unit's expected time after which its worker is told what comes next: late enough to know who is free,
+and early enough for a model to arrive."""
+
+SLACK = 2
+"""Groups of trials that there should be for each worker, so that models can travel while others train."""
 
 
 class Controller:
@@ -58,6 +67,7 @@ class Controller:
         fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
         stay: bool = False,
+        ahead: bool = False,
     ) -> None:
         self.search = search
         self.policy = policy
@@ -68,9 +78,10 @@ class Controller:
         self.points = points
         self.unit_timeout: Timeout = unit_timeout
         self.fusion = fusion
-        #: Whether a trial stays where its model is as long as it can: on a cluster, a hop costs network.
-        self.stay = stay
+        #: Whether workers are told ahead what comes next, so that models travel while others train.
+        self.ahead = ahead
         self.schedule = Schedule(partitions, valid_partitions, estimates)
+        self.schedule.stay = stay
         self.finished = False
         self.draining = False
         self.held = False
@@ -147,6 +158,41 @@ class Controller:
                 expected = estimate(self.schedule, slot) or 0.0
                 found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected))
         return found
+
+    def look_ahead(self, ages: Mapping[str, float]) -> list[m.Message]:
+        """What workers should be told ahead, if they have been at what they do for so many seconds."""
+        due = {
+            slot.worker: slot
+            for slot in self.schedule.slots.values()
+            if (half := self._half_time(slot)) is not None and ages.get(slot.worker, 0.0) >= half
+        }
+        messages: list[m.Message] = []
+        while due:
+            assignment = foreseen(self.schedule, self.policy, self._rng, due)
+            if assignment is None:
+                break
+            slot = due.pop(assignment.worker)
+            messages += [*self._save_ahead(slot), *self._begin(assignment, ahead=True)]
+        return messages
+
+    def _save_ahead(self, slot: Slot) -> Iterator[m.Message]:
+        """Have saved what a worker is about to make: it turns to something else then, before it hears of anything."""
+        for unit in slot.units if slot.unit is not None and slot.unit.work is Work.TRAIN else ():
+            version = self.schedule.trials[unit.trial].version + 1
+            yield self._decided(m.SaveVersion(slot.worker, unit.trial, version, False, self._next_attempt))
+
+    def next_look(self, ages: Mapping[str, float]) -> float:
+        """Seconds until there may be more to tell ahead, as far as anybody knows now."""
+        halves = ((self._half_time(slot), ages.get(slot.worker, 0.0)) for slot in self.schedule.slots.values())
+        return min((half - age for half, age in halves if half is not None and age < half), default=math.inf)
+
+    def _half_time(self, slot: Slot) -> float | None:
+        """After how many seconds a worker may be told what comes next; None if it will have to wait for that."""
+        stands = not self.ahead or self._ending or self.stands
+        if stands or slot.unit is None or slot.ahead or slot.retired or slot.overdue or self.schedule.keeps(slot):
+            return None
+        expected = estimate(self.schedule, slot)
+        return None if expected is None else HALF * expected
 
     def _tell_time(self, message: m.Message) -> None:
         ended: float | None = getattr(message, "ended", None)
@@ -291,13 +337,12 @@ class Controller:
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
         live = self.schedule.trials.values()
         held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
+        held += [self.schedule.trials[unit.trial] for unit in self.schedule.slots[worker].told]
         running = self.schedule.leave(worker)
         for place in [place for place in self._coming if place[0] == worker]:
             del self._coming[place]
         for progress in held:
             self._touch(progress)
-        for unit in running:
-            self._touch(self.schedule.trials[unit.trial])
         return running
 
     @_apply.register
@@ -322,9 +367,12 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
+        progress = self.schedule.trials[message.trial]
+        if message.version > progress.version:
+            self.schedule.premature(message.trial, message.version, message.attempt)
+            return
         self.schedule.saved(message.trial, message.version, message.durable, message.attempt, message.digest)
         self.schedule.model_bytes = max(self.schedule.model_bytes, message.size)
-        progress = self.schedule.trials[message.trial]
         if message.version == progress.base:
             self._return_loan(progress)
         self._touch(progress)
@@ -489,7 +537,7 @@ class Controller:
     def _(self, message: m.RunUnit) -> None:
         self._count(message.attempt)
         unit = Unit(message.trial, message.epoch, message.partition)
-        self.schedule.start(message.worker, unit, message.attempt, message.flotilla)
+        self.schedule.start(message.worker, unit, message.attempt, message.flotilla, ahead=message.ahead)
 
     @_apply.register
     def _(self, message: m.Evaluate) -> None:
@@ -713,26 +761,32 @@ class Controller:
 
     def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
         while not (self._ending or self.held or self.schedule.delayed):
-            assignment = next_assignment(self.schedule, self.policy, self._rng, stay=self.stay)
+            assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
-            slot = self.schedule.slots[assignment.worker]
-            crew = [assignment.unit]
-            if self.fusion is not None:
-                crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting)
-            number = self._next_attempt if len(crew) > 1 else 0
-            for unit in crew:
-                start = self._start(slot.worker, unit, number, more=unit is not crew[-1])
-                self._fold(start)
-                yield start
+            yield from self._begin(assignment)
 
-    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool) -> m.RunUnit | m.Evaluate:
+    def _begin(self, assignment: Assignment, *, ahead: bool = False) -> Iterator[m.RunUnit | m.Evaluate]:
+        """Start what was chosen, with those that come along."""
+        slot = self.schedule.slots[assignment.worker]
+        crew = [assignment.unit]
+        if self.fusion is not None:
+            groups = SLACK if self.ahead else 1
+            crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting, groups)
+        number = self._next_attempt if len(crew) > 1 else 0
+        for unit in crew:
+            start = self._start(slot.worker, unit, number, more=unit is not crew[-1], ahead=ahead)
+            self._fold(start)
+            yield start
+
+    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool, ahead: bool) -> m.RunUnit | m.Evaluate:
         progress = self.schedule.trials[unit.trial]
         where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
         source = _source(progress, progress.version)
         if unit.work is Work.EVALUATE:
             return m.Evaluate(*where, *source, flotilla, more)
-        return m.RunUnit(*where, (progress.version + 1) % self.schedule.partitions == 0, *source, flotilla, more)
+        last = (progress.version + 1) % self.schedule.partitions == 0
+        return m.RunUnit(*where, last, *source, flotilla, more, ahead)
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
         """Save the newest version, unless its worker goes on with it and little is at risk; drop what nobody needs."""

@@ -561,7 +561,15 @@ class Experiment:
             unit_timeout=self.unit_timeout,
             fusion=self._fusions(outline.workers, found).get(self.fuse),
             stay=self._on_cluster,
+            ahead=self._told_ahead(found),
         )
+
+    def _told_ahead(self, found: Pilot) -> bool:
+        """Whether models are to travel while others train: where hops cost network, unless it is better that trials
+        train together, since then nobody is left to wait."""
+        apart = self.fuse == "off" or bool(self.task.alone)
+        findings = found.found.values()
+        return self._on_cluster and (apart or (bool(findings) and not any(finding.gains for finding in findings)))
 
     def _fusions(self, workers: int, found: Pilot) -> dict[str, Fusion]:
         """Which trials may train together: those that want the same batches; if weights are stacked, those alike."""

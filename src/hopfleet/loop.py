@@ -23,6 +23,7 @@ from hopfleet.domain.messages import (
     CopyVersion,
     DropVersion,
     Evaluate,
+    Evaluated,
     Event,
     Finish,
     Message,
@@ -33,6 +34,8 @@ from hopfleet.domain.messages import (
     SaveVersion,
     StopUnit,
     TrialDeleted,
+    UnitFailed,
+    UnitFinished,
     VersionLost,
     VersionSaved,
     WorkerRetired,
@@ -83,6 +86,8 @@ class Loop:
         #: Why the run ended, if it was not by a wish.
         self.reason = ""
         self._patience = Stopwatch()
+        #: When workers began what they do, as far as is known here, by a clock that cannot be set.
+        self._began: dict[str, float] = {}
 
     def run(self, first: list[Event]) -> bool:
         """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
@@ -94,7 +99,9 @@ class Loop:
                 self._take([OperatorAsked("drain")])
                 continue
             own, self._own = self._own, []
-            self._take([*own, *self._journal.wishes()] or self._backend.receive(WAIT_SECONDS))
+            waits = min(WAIT_SECONDS, self._controller.next_look(self._ages))
+            self._take([*own, *self._journal.wishes()] or self._backend.receive(waits))
+            self._follow(self._controller.look_ahead(self._ages))
             if self._patience.look(stands=self._controller.stands):
                 self._take(self._controller.overdue(self._patience.ages))
             self._observer.refresh()
@@ -110,12 +117,22 @@ class Loop:
         self._wish.set()
 
     def _take(self, events: list[Event]) -> None:
-        """Journal events with all that follows from them, then act."""
+        """Take in events, and follow what the controller makes of them."""
         messages = self._controller.take(events)
         counted = {id(message) for message in messages}
         for event in events:
             if id(event) not in counted:
                 self._tidy(event)
+        self._follow(messages)
+
+    @property
+    def _ages(self) -> dict[str, float]:
+        """For how many seconds workers have been at what they do; also of those that are done or gone."""
+        now = time.monotonic()
+        return {worker: now - began for worker, began in self._began.items()}
+
+    def _follow(self, messages: list[Message]) -> None:
+        """Journal messages, then act."""
         if not messages:
             return
         now = self._backend.now()
@@ -125,13 +142,19 @@ class Loop:
         for message in messages:
             self._observer.update(now, message)
 
+    def _begins(self, worker: str) -> None:
+        self._patience.start(worker)
+        self._began[worker] = time.monotonic()
+
     def _act(self, message: Message) -> None:
         match message:
+            case UnitFinished() | Evaluated() | UnitFailed():
+                self._begins(message.worker)  # if it was told ahead what to do
             case RunUnit() | Evaluate() | SaveVersion():
                 progress = self._controller.schedule.find(message.trial)
                 assert progress is not None, f"nobody knows {message.trial}"
-                if not isinstance(message, SaveVersion):
-                    self._patience.start(message.worker)
+                if isinstance(message, Evaluate) or (isinstance(message, RunUnit) and not message.ahead):
+                    self._begins(message.worker)
                 self._backend.send(message, progress.trial)
             case DropVersion():
                 # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.

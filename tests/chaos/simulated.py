@@ -56,6 +56,7 @@ def setting(seed: int) -> Setting:
         moment=rng.choice([None, 0.0, 1.0]),
         together=rng.choice([0, 2, 8]),
         stay=rng.random() < 0.3,
+        ahead=rng.random() < 0.5,
     )
 
 

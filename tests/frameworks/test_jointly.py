@@ -209,3 +209,23 @@ def test_who_may_come_along():
     patched.optimizers[0].step = lambda: None
     assert not admits(patched)
     assert not admits(several(Task(), [{"lr": 0.01}])[0])
+
+
+def test_who_gains_by_training_together():
+    class Plain(Task):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            model = super().build(config)[0]
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    class Preparing(Plain):
+        def transform(self, batch: Any, rng: Any) -> Any:
+            return batch
+
+    def gains(task: hop.TorchTask, *, fast: bool = False) -> bool:
+        (one,) = several(task, [{"lr": 0.01}])
+        return task.gains(one, fast=fast)
+
+    assert gains(Task()), "their updates are made at once"
+    assert not gains(Plain()), "they step in turn"
+    assert gains(Plain(), fast=True), "they are stacked"
+    assert gains(Preparing()), "batches are made once for all"

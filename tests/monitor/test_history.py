@@ -149,6 +149,21 @@ def test_a_worker_does_what_it_was_told_until_it_is_done() -> None:
     assert running.workers["w0"].doing is None
 
 
+def test_what_a_worker_was_told_ahead_it_does_when_it_is_done() -> None:
+    told = [
+        added(1),
+        added(2),
+        RunUnit("w0", "t1", 1, 0, 1, 0, False),
+        RunUnit("w0", "t2", 1, 0, 2, 0, False, ahead=True),
+    ]
+    worker = fold(*told).workers["w0"]
+    assert (worker.doing, worker.next) == (Unit("t1", 1, 0), Unit("t2", 1, 0))
+    worker = fold(*told, finished(1, 1, 0)).workers["w0"]
+    assert (worker.doing, worker.next, worker.since) == (Unit("t2", 1, 0), None, 102.0)
+    worker = fold(*told, WorkerLost("w0", "killed")).workers["w0"]
+    assert (worker.doing, worker.next) == (None, None)
+
+
 def test_what_a_lost_worker_was_doing_did_not_happen() -> None:
     history = fold(added(0), RunUnit("w0", "t0", 1, 1, 1, 0, last=False), WorkerLost("w0", "killed"))
     (span,) = history.spans

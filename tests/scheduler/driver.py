@@ -9,6 +9,7 @@ import functools
 import heapq
 import itertools
 import json
+import math
 import random
 import zlib
 from collections import deque
@@ -77,6 +78,7 @@ class Setting:
     faults: tuple[Fault, ...] = ()
     together: int = 0  #: the most trials that train together; 0: none do
     stay: bool = False  #: trials stay where their models are
+    ahead: bool = False  #: workers are told ahead what comes next
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
     moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
@@ -143,6 +145,7 @@ def controller_of(setting: Setting) -> Controller:
         fixed_order=setting.fixed,
         fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
         stay=setting.stay,
+        ahead=setting.ahead,
     )
 
 
@@ -425,6 +428,9 @@ class Driver:
         self.deleted: dict[str, Progress] = {}
         #: Files that were damaged, or went with the machine's memory.
         self.lost: set[tuple[str, int, int]] = set()
+        #: Versions of trials before what has just been taken in; saves that were told of before their units.
+        self.versions: dict[str, int] = {}
+        self.premature: set[int] = set()
         #: How the controller dies the next time that it does something.
         self.doom: Fault | None = None
         self.makespan = 0.0
@@ -451,6 +457,7 @@ class Driver:
                 continue
             assert events, "deadlock: nothing runs, and the experiment is not finished"
             self.take(*events)
+            self.look_ahead()
         self.makespan = self.fleet.clock
         self.check_end()
         return self
@@ -469,19 +476,39 @@ class Driver:
             assert self.controller.handle(events[0]) == []
             self.tidy(events[0])
             return
-        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
-        before = {name: durables(progress) for name, progress in known.items()}
+        known, before = self.known()
         messages = self.controller.take(events)
         counted = {id(message) for message in messages}
         for event in events:
             if id(event) not in counted:
                 self.tidy(event)
+        self.follow(known, before, messages)
+
+    def look_ahead(self) -> None:
+        """What the loop does every now and then: here, as often as there is anything to tell ahead."""
+        known, before = self.known()
+        self.follow(known, before, self.controller.look_ahead(dict.fromkeys(self.controller.schedule.slots, math.inf)))
+
+    def known(self) -> tuple[dict[str, Progress], dict[str, dict[int, bool]]]:
+        """All trials, and what is saved of them."""
+        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+        self.versions = {name: progress.version for name, progress in known.items()}
+        return known, {name: durables(progress) for name, progress in known.items()}
+
+    def follow(
+        self, known: dict[str, Progress], before: dict[str, dict[int, bool]], messages: Sequence[m.Message]
+    ) -> None:
         if not messages:
             return
         for message in messages:
-            if isinstance(message, m.VersionSaved):
-                saved = before[message.trial]
-                saved[message.version] = message.durable or saved.get(message.version, False)
+            match message:
+                case m.UnitFinished():
+                    self.versions[message.trial] = message.version
+                case m.VersionSaved() if message.version > self.versions[message.trial]:
+                    self.premature.add(message.attempt)
+                case m.VersionSaved():
+                    saved = before[message.trial]
+                    saved[message.version] = message.durable or saved.get(message.version, False)
         doom, self.doom = self.doom, None
         if doom is not None and doom.kind == "unwritten":
             self.fall(doom)
@@ -652,7 +679,7 @@ class Driver:
         self.deleted |= {trial: known[trial] for trial in gone}
         for index, message in enumerate(messages):
             match message:
-                case m.VersionSaved():
+                case m.VersionSaved() if message.attempt not in self.premature:
                     saved = before[message.trial]
                     saved[message.version] = message.durable or saved.get(message.version, False)
                 case m.UnitFinished():
@@ -664,6 +691,8 @@ class Driver:
                     self.check_epoch(message)
                 case m.TrialEnded():
                     self.ended[message.trial] = message
+                case m.DropVersion(attempt=attempt) if attempt in self.premature:
+                    pass
                 case m.DropVersion() if message.trial not in gone and not self.replaced(message):
                     self.check_drop(message, before[message.trial], ending=message.trial in ending)
 

@@ -323,15 +323,41 @@ def test_units_that_should_end_now_are_awaited():
     assert decide(policy, desk).worker == "w2"
 
 
-def test_who_has_begun_something_else_meanwhile_is_not_started():
+def others(first: Assignment) -> tuple[str, str]:
+    """The other worker and the other trial."""
+    return ({"w1", "w2"} - {first.worker}).pop(), ({"t1", "t2"} - {first.unit.trial}).pop()
+
+
+def test_what_was_not_begun_is_chosen_again():
     desk = Desk((0,), (1,), trials=2, valid=0)
     policy = MatchReserve()
     first = decide(policy, desk)
-    worker, name = ({"w1", "w2"} - {first.worker}).pop(), ({"t1", "t2"} - {first.unit.trial}).pop()
+    worker, name = others(first)
     desk.start(worker, name, int(worker[1]) - 1)
-    assert decide(policy, desk) is None
-    desk.schedule.now = 0.5
     assert decide(policy, desk) == first
+
+
+def test_who_has_to_go_elsewhere_meanwhile_is_not_started():
+    desk = Desk((0,), (1,), trials=2, valid=0)
+    policy = MatchReserve()
+    first = decide(policy, desk)
+    _, name = others(first)
+    desk.start(first.worker, first.unit.trial, first.unit.partition)
+    desk[name].forced.append(first.unit.partition)
+    assert decide(policy, desk) is None
+
+
+def test_workers_that_are_supposed_to_be_idle_get_another_choice():
+    """At the same moment, with as many idle workers and trials, it is another question."""
+    desk = Desk((0,), (1,), trials=4, valid=0)
+    policy = MatchReserve()
+    for _ in range(2):
+        choice = decide(policy, desk)
+        desk.start(choice.worker, choice.unit.trial, choice.unit.partition)
+    for worker in ("w1", "w2"):
+        with desk.schedule.supposing({worker: desk.schedule.slots[worker]}):
+            assert decide(policy, desk).worker == worker
+    assert not desk.schedule.idle
 
 
 @pytest.mark.parametrize("policy", [MatchReserve, Auto, Portfolio])

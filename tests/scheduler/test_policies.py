@@ -214,7 +214,11 @@ def test_the_most_urgent_goes_where_it_can():
 
 
 def staying(desk):
-    return next_assignment(desk.schedule, longest_remaining, random.Random(0), stay=True)
+    desk.schedule.stay = True
+    try:
+        return next_assignment(desk.schedule, longest_remaining, random.Random(0))
+    finally:
+        desk.schedule.stay = False
 
 
 def test_where_hops_cost_a_trial_stays_while_it_owes_something():

@@ -88,6 +88,9 @@ class Simulated:
         #: Commands of flotillas of which more members are to come, with their trials.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
         self._fetch = fetch
+        #: When each worker will be done with what it was told, and with each trial of it.
+        self._free: dict[str, float] = {}
+        self._done: dict[tuple[str, str], float] = {}
         self._clock = clock
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Event | Failure]] = []
@@ -118,7 +121,8 @@ class Simulated:
             case SaveVersion(worker=worker):
                 if worker in self._alive:
                     what = (command.trial, command.version, command.durable)
-                    self._later(self._clock, VersionSaved(*what, "", 0, command.attempt))
+                    made = max(self._clock, self._done.get((worker, command.trial), 0.0))
+                    self._later(made, VersionSaved(*what, "", 0, command.attempt))
             case CopyVersion():
                 self._later(self._clock, VersionSaved(command.trial, command.version, True, "", 0, command.attempt))
             case _:
@@ -126,21 +130,25 @@ class Simulated:
 
     def _work(self, crew: Sequence[tuple[RunUnit | Evaluate, Trial]]) -> None:
         alone = [self._seconds(command, trial) for command, trial in crew]
-        ended = self._clock + (alone[0] if len(crew) == 1 else self._together([each for each, _ in crew], alone))
+        worker = crew[0][0].worker
+        began = max(self._clock, self._free.get(worker, 0.0))
+        ended = began + (alone[0] if len(crew) == 1 else self._together([each for each, _ in crew], alone))
+        self._free[worker] = ended
         for (command, trial), seconds in zip(crew, alone, strict=True):
+            self._done[worker, trial.id] = ended
             share = seconds / (sum(alone) or 1.0)
             where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
             values = self._metrics(trial, command.epoch)
             if self._fails(command, trial):
                 work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
-                self._later(ended, UnitFailed(*where, work, self._clock, ended, "simulated failure"))
+                self._later(ended, UnitFailed(*where, work, began, ended, "simulated failure"))
             elif isinstance(command, RunUnit):
                 sums = {f"train_{name}": RowSum.of(value, 1) for name, value in values.items()}
                 version = command.version + 1
-                self._later(ended, UnitFinished(*where, version, self._clock, ended, sums=sums, share=share))
+                self._later(ended, UnitFinished(*where, version, began, ended, sums=sums, share=share))
             else:
                 sums = {name: RowSum.of(value, 1) for name, value in values.items()}
-                self._later(ended, Evaluated(*where, self._clock, ended, sums, share))
+                self._later(ended, Evaluated(*where, began, ended, sums, share))
 
     def add(self, count: int) -> None:
         for _ in range(count):
@@ -187,6 +195,8 @@ class Simulated:
 
     def _forget(self, worker: str) -> None:
         """What a lost worker was doing never ends, also if it comes back."""
+        self._free.pop(worker, None)
+        self._done = {key: done for key, done in self._done.items() if key[0] != worker}
         self._queue = [
             entry for entry in self._queue if not (isinstance(entry[2], Report) and entry[2].worker == worker)
         ]

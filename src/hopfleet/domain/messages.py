@@ -339,6 +339,7 @@ class RunUnit:
     digest: str = ""  #: what that file must have, if it is known
     flotilla: int = 0  #: units of the same number run together; 0 runs alone
     more: bool = False  #: another one of the same flotilla follows
+    ahead: bool = False  #: it comes after what the worker does now; until then the model can be fetched
 
 
 @dataclass(frozen=True, slots=True)

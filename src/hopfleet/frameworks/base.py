@@ -154,6 +154,10 @@ class Task(ABC):
         """Sessions of this task, on one device, that are to train together; with ``fast``, rounding may differ."""
         raise NotImplementedError(self.alone)
 
+    def gains(self, session: Any, *, fast: bool) -> bool:
+        """Whether trials like this one take clearly less time together than one after another."""
+        return True
+
     def spare_memory(self, device: str) -> int:
         """The free memory of a device, in bytes, if data should be kept there."""
         return 0

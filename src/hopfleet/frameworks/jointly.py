@@ -57,13 +57,16 @@ class Span(NamedTuple):
     step: float
 
 
+def may_join(session: TorchSession) -> bool:
+    """Whether a trial is of the kind whose updates are made together with others."""
+    return len(session.optimizers) == 1 and type(session.optimizers[0]) in KINDS and is_small(session.model)
+
+
 def admits(session: TorchSession) -> bool:
     """Whether the updates of a trial, which has made some already, can be made together with others."""
     if session.device.type != "cpu" or not session.habits.plain or session.scaler is not None:
         return False
-    if len(session.optimizers) != 1 or type(session.optimizers[0]) not in KINDS:
-        return False
-    if not is_small(session.model):
+    if not may_join(session):
         return False
     optimizer = session.optimizers[0]
     watched = (

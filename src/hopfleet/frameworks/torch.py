@@ -131,6 +131,13 @@ class TorchTask(Task):
 
         return Eager(sessions)
 
+    def gains(self, session: TorchSession, *, fast: bool) -> bool:
+        if fast or self.transform is not None or session.device.type != "cpu":
+            return True
+        from hopfleet.frameworks.jointly import may_join
+
+        return may_join(session)
+
     def be_nobodys(self) -> None:
         """Have no trial at hand. Who looks for one finds nothing, and cannot take it for its own."""
         self.optimizer = self.lr_scheduler = self.scaler = self._session = None

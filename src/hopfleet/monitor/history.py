@@ -129,6 +129,7 @@ class WorkerView:
     lost: float | None = None  #: None while it is there
     doing: Unit | None = None
     since: float = 0.0  #: when it was told to do what it is doing
+    next: Unit | None = None  #: what it was told to do after that
     units: int = 0  #: units and evaluations finished
     busy: float = 0.0  #: seconds of finished work, overlaps counted once
     busy_until: float = -math.inf
@@ -312,7 +313,7 @@ class History:
             unit = worker.doing
             span = Span(worker.name, unit.trial, unit.epoch, unit.partition, unit.work, worker.since, time, undone=True)
             self.spans.append(span)
-        worker.doing = None
+        worker.doing = worker.next = None
         self.delayed = {number: delay for number, delay in self.delayed.items() if delay.worker != worker.name}
         worker.lost = time
         worker.earlier += time - worker.joined
@@ -320,8 +321,11 @@ class History:
     def _assign(self, time: float, message: RunUnit | Evaluate) -> None:
         work = Work.TRAIN if isinstance(message, RunUnit) else Work.EVALUATE
         worker = self.workers[message.worker]
-        worker.doing = Unit(message.trial, message.epoch, message.partition, work)
-        worker.since = time
+        unit = Unit(message.trial, message.epoch, message.partition, work)
+        if isinstance(message, RunUnit) and message.ahead:
+            worker.next = unit
+        else:
+            worker.doing, worker.since = unit, time
 
     def _record(self, message: UnitFinished | UnitFailed | Evaluated, work: Work) -> Span:
         unit = Unit(message.trial, message.epoch, message.partition, work)
@@ -349,7 +353,7 @@ class History:
 
     def _free(self, worker: WorkerView, unit: Unit, span: Span) -> None:
         if worker.doing == unit:
-            worker.doing = None
+            worker.doing, worker.since, worker.next = worker.next, span.ended, None
         worker.units += 1
         worker.busy += max(0.0, span.ended - max(span.started, worker.busy_until))
         worker.busy_until = max(worker.busy_until, span.ended)

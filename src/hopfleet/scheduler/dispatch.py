@@ -21,26 +21,30 @@ class Policy(Protocol):
 
     A policy reads the schedule and changes nothing but its own memory; two controllers must not share one. None means
     that no idle worker should start anything before the next event. If there is something to start, a policy may say so
-    only while a worker runs or a model is being saved, so that there is a next event.
+    only while a worker runs or a model is being saved, so that there is a next event. Workers that will be done soon
+    may be shown to it as idle, to see what they will want.
     """
 
     def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
 
 
-def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random, *, stay: bool = False) -> Assignment | None:
-    """One thing that an idle worker should start now, or None if all must stay as they are.
-
-    With ``stay`` a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
-    """
+def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> Assignment | None:
+    """One thing that an idle worker should start now, or None if all must stay as they are."""
     if not schedule.idle:
         return None
     return (
         _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
         or _urgent(schedule)
-        or (_staying(schedule) if stay else None)
+        or (_staying(schedule) if schedule.stay else None)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, lambda progress, slot: True)
     )
+
+
+def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
+    """What one of these workers would be given to train if it had nothing to do."""
+    with schedule.supposing(slots):
+        return _urgent(schedule) or _staying(schedule) or (policy(schedule, rng) if schedule.ready else None)
 
 
 def _urgent(schedule: Schedule) -> Assignment | None:

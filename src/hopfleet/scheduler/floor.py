@@ -43,6 +43,8 @@ class Floor:
     trial_left: list[float] = field(default_factory=list)
     #: The only partition that a trial may visit next, where its order is given.
     forced: dict[int, int] = field(default_factory=dict)
+    #: Whether a trial goes on where it is for as long as it can, whatever a plan says.
+    stays: bool = False
     #: What each busy worker trains; -1 for an evaluation.
     runs: dict[int, int] = field(default_factory=dict)
     #: Units not begun, of all epochs.

@@ -7,7 +7,8 @@ together.
 
 Slow and quick ones may go together. Where members step in turn the worker is busy all the time; where they step side by
 side the slowest sets the pace, and it would take no less without the others, who would have to come after it. What they
-may not do is to take more than their worker's share while another one is idle.
+may not do is to take more than their worker's share while another one is idle. Where hops take time, half of that share
+is enough, unless much is gained by going together: a model that waits can travel while another one trains.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class Fusion:
         return min(self.most, max(1, self.memory // size) if size else UNKNOWN)
 
 
-def companions(schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion, coming: int = 0) -> list[Unit]:
+def companions(
+    schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion, coming: int = 0, groups: int = 1
+) -> list[Unit]:
     """The units that a worker should run together with ``unit``.
 
     Enough is left for the other workers, those ``coming`` included: a flotilla takes no more than its worker's share
-    of one unit of every trial.
+    of one unit of every trial, or less, so that there are so many ``groups`` for each worker.
     Whoever was lost with its worker goes alone, so that it shows whose fault it was.
     """
     first = schedule.trials[unit.trial]
@@ -64,7 +67,8 @@ def companions(schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion, comin
     # Who is here already comes first, then the one that is most like the first.
     found.sort(key=lambda progress: (progress.holder != slot.worker, progress.trial.number))
     chosen: list[Unit] = []
-    share = sum(map(schedule.unit_seconds, schedule.trials.values())) / (len(schedule.slots) + coming)
+    share = sum(map(schedule.unit_seconds, schedule.trials.values()))
+    share /= groups * (len(schedule.slots) + coming)
     taken = schedule.unit_seconds(first)
     for progress in found[:room]:
         seconds = schedule.unit_seconds(progress)

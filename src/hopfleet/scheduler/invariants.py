@@ -42,7 +42,7 @@ def validate(schedule: Schedule) -> None:
             owed[partition] -= times
         for partition in range(schedule.partitions):
             owed[partition] += progress.trial.epochs
-        running = [w for w, s in schedule.slots.items() for unit in s.units if unit.trial == progress.trial.id]
+        running = [w for w, s in schedule.slots.items() for unit in s.told if unit.trial == progress.trial.id]
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
         _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)

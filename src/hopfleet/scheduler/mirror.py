@@ -152,9 +152,7 @@ class Mirror:
             return
         running = None
         if progress.trains_on is not None:
-            unit = schedule.slots[progress.trains_on].unit
-            assert unit is not None
-            running = unit.partition
+            running = schedule.slots[progress.trains_on].unit_of(progress.trial.id).partition
         todo: dict[int, list[int]] = {}
         for partition in sorted(progress.todo, key=floor.seconds[index].__getitem__):
             worker = floor.home[partition]
@@ -212,7 +210,7 @@ class Mirror:
 
     def _busy(self, schedule: Schedule) -> None:
         floor, now = self.floor, schedule.now
-        floor.now = now
+        floor.now, floor.stays = now, schedule.stay
         floor.noise, floor.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
         floor.idle_trials = {index[name] for name in schedule.ready}
@@ -220,14 +218,14 @@ class Mirror:
         floor.trial_free = [now] * len(self._trials)
         floor.runs = {}
         for worker, slot in enumerate(schedule.slots.values()):
-            unit = slot.unit
-            floor.worker_free[worker] = now
-            if unit is not None and unit.work is Work.TRAIN:
-                crew = [index[member.trial] for member in slot.units]
-                floor.runs[worker] = crew[0]
-                free = slot.started + sum(floor.seconds[trial][unit.partition] for trial in crew)
-                floor.worker_free[worker] = free
-                for trial in crew:
-                    floor.trial_free[trial] = free
-            elif unit is not None:
-                floor.runs[worker] = -1
+            unit, free = slot.unit, now
+            if unit is not None and slot.worker not in schedule.idle:
+                trains = unit.work is Work.TRAIN
+                floor.runs[worker] = index[unit.trial] if trains else -1
+                free = slot.started if trains else now
+                for crew in (slot.units, slot.ahead):
+                    members = [(index[each.trial], each.partition) for each in crew if each.work is Work.TRAIN]
+                    free += sum(floor.seconds[trial][partition] for trial, partition in members)
+                    for trial, _ in members:
+                        floor.trial_free[trial] = free
+            floor.worker_free[worker] = free

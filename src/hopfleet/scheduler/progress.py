@@ -175,6 +175,20 @@ class Progress:
         owed = {self.forced[0]} if self.forced else self.todo
         return owed if readable is None else owed & readable
 
+    def goes_on(self, readable: Readable, partition: int | None) -> bool:
+        """Whether what follows the unit on ``partition``, or an evaluation, may be for the same worker.
+
+        It can read ``readable`` partitions. At the end of an epoch it is the one that evaluates, and at the end of a
+        trial the one that saves.
+        """
+        if self.outcome is not None or (partition is not None and len(self.todo) == 1):
+            return True
+        if not self.units_left:
+            return False
+        forced = [*self.forced][partition is not None :]
+        owed = {forced[0]} if forced else self.todo - {partition}
+        return readable is None or bool(owed & readable)
+
     def visit(self, partition: int) -> None:
         self.visits.append(partition)
         self.todo.discard(partition)

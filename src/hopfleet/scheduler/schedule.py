@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from hopfleet.domain.rowsum import RowSum
@@ -35,7 +36,10 @@ class Slot:
     #: What it runs now, and under which attempt numbers: one unit, or those of a flotilla.
     units: dict[Unit, int] = field(default_factory=dict)
     flotilla: int = 0
-    #: The schedule's time when it was told so.
+    #: The same of what it was told to do after that.
+    ahead: dict[Unit, int] = field(default_factory=dict)
+    ahead_flotilla: int = 0
+    #: The schedule's time when it began what it runs, as far as anybody knows.
     started: float = 0.0
     #: The training partition that it read last.
     warm: int | None = None
@@ -56,9 +60,18 @@ class Slot:
         """The number of that unit; 0 if it runs none."""
         return next(iter(self.units.values()), 0)
 
+    @property
+    def told(self) -> dict[Unit, int]:
+        """All that it was told to do and nobody has ended, what it runs first."""
+        return self.units | self.ahead if self.ahead else self.units
+
     def attempt_of(self, trial: str) -> int:
-        """The number of a trial's unit here; 0 if it runs none."""
-        return next((attempt for unit, attempt in self.units.items() if unit.trial == trial), 0)
+        """The number of a trial's unit here; 0 if there is none."""
+        return next((attempt for unit, attempt in self.told.items() if unit.trial == trial), 0)
+
+    def unit_of(self, trial: str) -> Unit:
+        """The unit of a trial here; without a trial, the first."""
+        return next(unit for unit in self.told if trial in ("", unit.trial))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +106,13 @@ class Schedule:
         self.awaiting: dict[str, Progress] = {}
         #: Saves that a disk does not take for now, and the workers that wait for it.
         self.delayed: dict[int, str] = {}
+        #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
+        self.stay = False
         #: Whether trials will be added as others end, nobody knows how many.
         self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
         self.urgent: set[str] = set()
-        #: Workers that run nothing.
+        #: Workers that run nothing; see ``supposing``.
         self.idle: dict[str, Slot] = {}
         #: Training units that all live trials still owe to each partition.
         self.owed: list[int] = [0] * partitions
@@ -173,15 +188,33 @@ class Schedule:
         """How many live workers that are given something to do can read a training partition."""
         return self._replicas[partition]
 
+    def keeps(self, slot: Slot) -> bool:
+        """Whether a trial may want to go on where it is now."""
+        if any(progress.holder == slot.worker for progress in self.awaiting.values()):
+            return True
+        return any(
+            self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.work is Work.TRAIN else None)
+            for unit in slot.units
+        )
+
+    @contextmanager
+    def supposing(self, idle: dict[str, Slot]) -> Iterator[None]:
+        """Let policies see these workers as idle, whatever they do, and no others."""
+        before, self.idle = self.idle, idle
+        try:
+            yield
+        finally:
+            self.idle = before
+
     def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
         """Whether a report about ``unit`` comes from the attempt that is running now."""
         slot = self.slots.get(worker)
-        return slot is not None and slot.units.get(unit) == attempt
+        return slot is not None and slot.told.get(unit) == attempt
 
     def runs(self, worker: str | None, attempt: int) -> bool:
         """Whether ``attempt`` is what ``worker`` does now."""
         slot = self.slots.get(worker or "")
-        return slot is not None and attempt in slot.units.values()
+        return slot is not None and attempt in slot.told.values()
 
     def refers(self, trial: str, version: int, attempt: int) -> bool:
         """Whether the file of a save is that version, or is still to be dropped."""
@@ -214,7 +247,10 @@ class Schedule:
                 self._refresh(progress)
 
     def leave(self, worker: str) -> dict[Unit, int]:
-        """Forget a worker and what its memory held. Returns the units that it was running, with their numbers."""
+        """Forget a worker and what its memory held. Returns the units that it was running, with their numbers.
+
+        What it was to do after that has not begun, and waits for others.
+        """
         slot = self.slots.pop(worker)
         self.idle.pop(worker, None)
         self._ready.leave(worker)
@@ -226,7 +262,7 @@ class Schedule:
                 progress.holder = None
             self._forget_saves(progress, [number for number, save in progress.saves.items() if save.worker == worker])
         running = dict(slot.units)
-        for unit in running:
+        for unit in list(slot.told):
             self._refresh(self._release(slot, unit))
         return running
 
@@ -357,6 +393,12 @@ class Schedule:
         if version == progress.version:
             self._refresh(progress)
 
+    def premature(self, trial: str, version: int, attempt: int) -> None:
+        """A save is done of which the unit is not known to be: its file is of no use, and the version is not saved."""
+        progress = self.trials[trial]
+        self._forget_saves(progress, [attempt])
+        progress.stale.append((version, attempt))
+
     def dropped(self, trial: str, version: int, attempt: int = 0) -> None:
         """A file that nobody needs is deleted."""
         progress = self.parked.get(trial) or self.trials[trial]
@@ -392,31 +434,38 @@ class Schedule:
 
     # ------------------------------------------------------------------------------------------------ units
 
-    def start(self, worker: str, unit: Unit, attempt: int, flotilla: int = 0) -> None:
-        """waiting -> running."""
+    def start(self, worker: str, unit: Unit, attempt: int, flotilla: int = 0, *, ahead: bool = False) -> None:
+        """waiting -> running, now or, ``ahead``, after what the worker runs."""
         slot, progress = self.slots[worker], self.trials[unit.trial]
-        if slot.unit is not None and not (flotilla and flotilla == slot.flotilla and _alike(slot.unit, unit)):
-            raise InvariantBroken(f"exclusive access: {worker} already runs: {slot.unit}; asked: {unit}")
+        crew, number = (slot.ahead, slot.ahead_flotilla) if ahead else (slot.units, slot.flotilla)
+        first = next(iter(crew), None)
+        if first is not None and not (flotilla and flotilla == number and _alike(first, unit)):
+            raise InvariantBroken(f"exclusive access: {worker} already runs: {first}; asked: {unit}")
+        if ahead and not slot.units:
+            raise InvariantBroken(f"exclusive access: {worker} runs nothing that {unit} could come after")
         if unit.work is Work.TRAIN:
             if progress.trains_on is not None or progress.evaluates_on:
                 raise InvariantBroken(f"isolation: {unit}, but it runs already: {progress.story()}")
             if unit.partition not in self.options(progress, slot) or unit.epoch != progress.epoch:
                 raise InvariantBroken(f"completeness: {unit} is not owed on {worker}: {progress.story()}")
             progress.trains_on = worker
-            slot.warm = unit.partition
         else:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
             progress.evaluates_on[unit.partition] = worker
-        slot.units[unit] = attempt
-        slot.flotilla, slot.started = flotilla, self.now
+        crew[unit] = attempt
+        if ahead:
+            slot.ahead_flotilla = flotilla
+        else:
+            slot.flotilla = flotilla
+            self._begin(slot)
         self.idle.pop(worker, None)
         self._refresh(progress)
 
     def finish_training(self, worker: str, seconds: float, sums: Mapping[str, RowSum], trial: str = "") -> None:
         """running -> done, for a training unit; of ``trial``, if there are several."""
         slot = self.slots[worker]
-        unit = _of(slot, trial)
+        unit = slot.unit_of(trial)
         assert unit.work is Work.TRAIN
         progress = self._release(slot, unit)
         seconds = max(seconds, TINY)
@@ -439,7 +488,7 @@ class Schedule:
     def finish_evaluation(self, worker: str, seconds: float, sums: Mapping[str, RowSum], trial: str = "") -> None:
         """running -> done, for an evaluation; of ``trial``, if there are several."""
         slot = self.slots[worker]
-        unit = _of(slot, trial)
+        unit = slot.unit_of(trial)
         assert unit.work is Work.EVALUATE
         progress = self._release(slot, unit)
         progress.evaluated[unit.partition] = sums
@@ -450,7 +499,7 @@ class Schedule:
     def abandon(self, worker: str, trial: str = "") -> None:
         """running -> waiting: it did not happen. Of ``trial``, if there are several."""
         slot = self.slots[worker]
-        self._refresh(self._release(slot, _of(slot, trial)))
+        self._refresh(self._release(slot, slot.unit_of(trial)))
 
     def _release(self, slot: Slot, unit: Unit) -> Progress:
         progress = self.trials[unit.trial]
@@ -458,12 +507,21 @@ class Schedule:
             progress.trains_on = None
         else:
             del progress.evaluates_on[unit.partition]
-        del slot.units[unit]
+        del (slot.units if unit in slot.units else slot.ahead)[unit]
         if not slot.units:
-            slot.overdue, slot.flotilla = "", 0
-            if slot.worker in self.slots and not slot.retired:
+            slot.overdue = ""
+            slot.units, slot.flotilla = slot.ahead, slot.ahead_flotilla
+            slot.ahead, slot.ahead_flotilla = {}, 0
+            self._begin(slot)
+            if not slot.units and slot.worker in self.slots and not slot.retired:
                 self.idle[slot.worker] = slot
         return progress
+
+    def _begin(self, slot: Slot) -> None:
+        """A worker begins what it runs."""
+        slot.started = self.now
+        if slot.unit is not None and slot.unit.work is Work.TRAIN:
+            slot.warm = slot.unit.partition
 
     def _refresh(self, progress: Progress) -> None:
         """Keep ``ready`` and ``awaiting`` true for one trial."""
@@ -478,11 +536,6 @@ class Schedule:
             self.awaiting[name] = progress
         else:
             self.awaiting.pop(name, None)
-
-
-def _of(slot: Slot, trial: str) -> Unit:
-    """The unit of a trial that a worker runs; without one, the only unit."""
-    return next(unit for unit in slot.units if trial in ("", unit.trial))
 
 
 def _alike(one: Unit, other: Unit) -> bool:

@@ -73,4 +73,5 @@ class Finding:
     passed_on: bool = False  #: whether batches take so long that workers share them
     exact_share: float = 0.0  #: what one more trial of a flotilla takes, as a part of its time alone; 0: not tried
     fast_share: float = 0.0
+    gains: bool = True  #: whether trials take clearly less time together than one after another
     unsteady: str = ""  #: a column that differs if one batch is transformed twice, in the first finding of a worker

@@ -359,7 +359,8 @@ class Worker:
                 self._count(session, metrics, 1)
                 # What a model takes when it has trained: weights, gradients, and what an optimizer keeps.
                 memory, spare = 4 * session.size, self._job.task.spare_memory(self._device)
-                found = Finding(tuple(metrics), open_seconds=opened, memory=memory, spare=spare)
+                gains = self._job.task.gains(session, fast=self._job.fast)
+                found = Finding(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._rehearsed(found, session, trial, batches, partition) if batches else found
         except Exception as error:

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,11 @@ Told = tuple[str, Any, Any, Any]
 Save = tuple[str, int, int]
 """What a save made: of a trial, a version, under a number."""
 
-Parcel = tuple[Save, str, Any, Any]
-"""A version that is under way: what it is, from which node, from whose hands, and a reference to its content."""
+Parcel = Future[None]
+"""A version that is under way from another node; done when it is here, or will not come."""
+
+PARCELS = 4
+"""Versions that a worker fetches at once."""
 
 LOGS = "logs"
 LOG_BYTES = 1 << 20
@@ -260,6 +264,9 @@ class WorkerActor:
         self._payload = payload
         self._inbox: queue.SimpleQueue[tuple[str, Any, Any, Parcel | None]] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        #: What nobody waits for: it goes along with what is told next.
+        self._notes: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._fetching = ThreadPoolExecutor(PARCELS, "fetch")
         #: The hosts of nodes. Of those that are not there, what is being fetched will not come.
         self._hosts: dict[str, Any] = {}
         #: Letters that have overtaken another, by number; the number of the one that comes next.
@@ -294,14 +301,16 @@ class WorkerActor:
     ) -> list[tuple[str, Any]]:
         """The same, and tell what there is to tell, waiting up to ``seconds`` for the first."""
         self.tell(number, words, drops)
-        try:
-            told = [self._outbox.get(timeout=seconds)]
-        except queue.Empty:
-            return []
+        told = []
         with contextlib.suppress(queue.Empty):
+            told.append(self._outbox.get(timeout=seconds))
             while True:
                 told.append(self._outbox.get_nowait())
-        return told
+        notes = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                notes.append(self._notes.get_nowait())
+        return notes + told
 
     def _say(self, kind: str, body: Any = None) -> None:
         self._outbox.put((kind, body))
@@ -347,8 +356,7 @@ class WorkerActor:
                 self._say("Finding", worker.probe(trial, *body))
             else:
                 if parcel is not None:
-                    self._unpack(versions, parcel)
-                    parcel = None  # or Ray would keep it
+                    parcel.result()
                 try:
                     worker.obey(body, trial)
                 except Broken:
@@ -357,33 +365,31 @@ class WorkerActor:
                     time.sleep(PATIENCE_SECONDS)
                     os._exit(1)
 
-    def _ordered(self, command: Command, node: str) -> Parcel | None:
-        """Begin to fetch a version from another node, also while another one is under way.
+    def _ordered(self, command: Command, node: str) -> Parcel:
+        """Begin to fetch a version from another node, whatever else is under way."""
+        assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
+        save = (command.trial, command.version, command.saved)
+        return self._fetching.submit(self._fetch, node, self._hosts.get(node), save)
+
+    def _fetch(self, node: str, host: Any, save: Save) -> None:
+        """Have a version from another node. If it does not come, the worker will not find it, and says so.
 
         What a worker asks for itself belongs to it: nobody else has to know of it.
         """
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
-        save = (command.trial, command.version, command.saved)
-        host = self._hosts.get(node)
-        if host is None:
-            return None
-        content = host.content.options(concurrency_group="files").remote(self._setup.place, *save)
-        return save, node, host, content
-
-    def _unpack(self, versions: ClusterVersions, parcel: Parcel) -> None:
-        """Wait for a version from another node. If it does not come, the worker will not find it, and says so."""
         import ray
 
-        save, node, host, content = parcel
+        if host is None:
+            return
+        content = host.content.options(concurrency_group="files").remote(self._setup.place, *save)
         while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
             if self._hosts.get(node) is not host:
                 return
         try:
-            versions.receive(*save, ray.get(content))
+            self._versions.receive(*save, ray.get(content))
         except (ray.exceptions.RayError, OSError) as error:
             sys.stderr.write(f"version {save[1]} of {save[0]} could not be fetched: {describe(error)}\n")
         else:
-            self._say("Fetched", save)
+            self._notes.put(("Fetched", save))
 
     @contextlib.contextmanager
     def _captured(self, *paths: Path) -> Iterator[Turn]:

@@ -50,11 +50,14 @@ from hopfleet.domain.messages import (
     RELEASED,
     Command,
     Evaluate,
+    Evaluated,
     Event,
     PartitionPlaced,
     PartitionUnavailable,
     RunUnit,
     SaveVersion,
+    UnitFailed,
+    UnitFinished,
     VersionLost,
     VersionSaved,
     WorkerJoined,
@@ -127,8 +130,9 @@ class Member:
     released: bool = False
     #: Why it was killed from here.
     killed: str = ""
-    #: The trial that it was last told to work on.
+    #: The trial that it was last told to work on, and the one that comes after that.
     trial: str = ""
+    next: str = ""
     #: Its host is asked about it.
     asked: bool = False
     stopped: bool = False
@@ -329,10 +333,13 @@ class Ray:
         assert isinstance(command, RunUnit | Evaluate | SaveVersion)
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
-        if member is not None:
-            if not isinstance(command, SaveVersion):
-                member.trial = command.trial
-            self._tell(member, "Command", command, trial, self._source(member, command))
+        if member is None:
+            return
+        if isinstance(command, RunUnit) and command.ahead:
+            member.next = command.trial
+        elif not isinstance(command, SaveVersion):
+            member.trial = command.trial
+        self._tell(member, "Command", command, trial, self._source(member, command))
 
     def receive(self, timeout: float) -> list[Event]:
         if self._unknown:
@@ -584,6 +591,8 @@ class Ray:
                 for event in body:
                     if isinstance(event, VersionSaved) and not event.durable:
                         self._whereabouts.add((event.trial, event.version, event.attempt), member.node)
+                    elif isinstance(event, UnitFinished | Evaluated | UnitFailed):
+                        member.trial, member.next = member.next or member.trial, ""
                 self._events.extend(body)
             case "Fetched":
                 self._whereabouts.add(body, member.node)

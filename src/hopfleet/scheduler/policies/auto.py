@@ -81,7 +81,8 @@ class Auto(Dispatcher):
         return len(schedule.ready) > MANY * len(schedule.slots)
 
     def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
-        if len(floor.idle_trials) > SEVERAL * len(floor.worker_free) or not floor.plannable:
+        # No plan is kept where trials stay: it does not know of that.
+        if len(floor.idle_trials) > SEVERAL * len(floor.worker_free) or not floor.plannable or floor.stays:
             self._news = -1
             return match_and_reserve(floor)
         if self._mirror.news != self._news:

@@ -76,12 +76,12 @@ class Balanced:
         worker_free: dict[str, float] = {}
         trial_free: dict[str, float] = {}
         for slot in schedule.slots.values():
-            unit = slot.unit
-            if unit is not None:
-                free = slot.started
-                if unit.work is Work.TRAIN:
-                    free += sum(self._cells[each.trial, each.partition][slot.worker] for each in slot.units)
-                    trial_free |= dict.fromkeys((each.trial for each in slot.units), free)
+            free = slot.started
+            for crew in (slot.units, slot.ahead):
+                training = [each for each in crew if each.work is Work.TRAIN]
+                free += sum(self._cells[each.trial, each.partition][slot.worker] for each in training)
+                trial_free |= dict.fromkeys((each.trial for each in training), free)
+            if slot.unit is not None and slot.worker not in schedule.idle:
                 worker_free[slot.worker] = free
         return Outlook(schedule.now, worker_free, trial_free, self._left.workers, self._left.trials)
 
@@ -241,9 +241,7 @@ def _running(schedule: Schedule, progress: Progress) -> int | None:
     """The partition that a trial trains on now."""
     if progress.trains_on is None:
         return None
-    unit = schedule.slots[progress.trains_on].unit
-    assert unit is not None
-    return unit.partition
+    return schedule.slots[progress.trains_on].unit_of(progress.trial.id).partition
 
 
 def _owed(schedule: Schedule, progress: Progress) -> dict[int, int]:

@@ -26,9 +26,9 @@ class Dispatcher(ABC):
         self._balanced = Balanced()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
-        #: What is still to start of the last choice, and when that holds: time, news and how many are idle.
+        #: What is still to start of the last choice, and when that holds: time, news and who is idle.
         self._starts: list[Start] = []
-        self._moment: tuple[float, int, int, int] | None = None
+        self._moment: tuple[float, int, set[int], set[int]] | None = None
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         found = self._find_layout(schedule)
@@ -54,17 +54,17 @@ class Dispatcher(ABC):
         floor = self._mirror.look(schedule)
         if floor.expects_more:
             return None
-        news, trials, workers = self._mirror.news, len(floor.idle_trials), len(floor.idle_workers)
+        news, trials, workers = self._mirror.news, floor.idle_trials, floor.idle_workers
         if (floor.now, news, trials, workers) != self._moment:
             self._starts = list(self._choose(floor, rng))
             self._moment = floor.now, news, trials, workers
         for start in self._starts:
             trial, worker = start
-            if worker in floor.idle_workers and trial in floor.able(worker):
+            if trial in floor.able(worker):
                 assignment = self._mirror.assignment(schedule, start)
                 if assignment is not None:
                     self._starts.remove(start)
-                    self._moment = floor.now, news, trials - 1, workers - 1
+                    self._moment = floor.now, news, trials - {trial}, workers - {worker}
                     return assignment
         # Whoever is to start waits for a model that is being saved; the others, for somebody who runs.
         if self._starts or floor.runs:
