@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -331,7 +332,10 @@ def capturing(graph: Any) -> Iterator[None]:
     """Capture what is done on the current stream, with a scratch pad of its own for products of matrices.
 
     Else cuBLAS would give all that is captured on one stream the same one, and what is captured may run side by side.
+    Nothing is collected as garbage meanwhile: an old capture that goes would spoil this one.
     """
+    collects = gc.isenabled()
+    gc.disable()
     torch._C._cuda_clearCublasWorkspaces()
     try:
         # Other threads load batches and write checkpoints meanwhile.
@@ -345,6 +349,8 @@ def capturing(graph: Any) -> Iterator[None]:
         graph.capture_end()
     finally:
         torch._C._cuda_clearCublasWorkspaces()
+        if collects:
+            gc.enable()
 
 
 def _compare(member: Member, capture: Capture, inputs: Batch, before: list[Any]) -> None:
