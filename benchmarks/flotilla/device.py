@@ -37,6 +37,7 @@ import torch
 from torch import nn
 
 import hopfleet as hop
+from benchmarks.processes import PROC, descend, processor
 
 torch.set_float32_matmul_precision("high")
 
@@ -233,21 +234,11 @@ class Busy:
     def _watch(self) -> None:
         family = {os.getpid()}
         while not self._over.wait(0.5):
-            places = [place for place in Path("/proc").iterdir() if place.name.isdigit()]
-            for place in sorted(places, key=lambda place: int(place.name)):  # children come after their parents
+            for pid in descend(family):
                 with contextlib.suppress(OSError):
-                    if int(_fields(place)[1]) in family or int(place.name) in family:
-                        family.add(int(place.name))
-                        for task in (place / "task").iterdir():
-                            self._threads[int(place.name), int(task.name)] = _seconds(_fields(task))
-
-
-def _fields(place: Path) -> list[str]:
-    return (place / "stat").read_text().rpartition(")")[2].split()
-
-
-def _seconds(fields: list[str]) -> float:
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                    for task in (PROC / str(pid) / "task").iterdir():
+                        if seconds := processor(task):
+                            self._threads[pid, int(task.name)] = seconds
 
 
 def packed(name: str, trials: int, folder: Path, *, mps: bool) -> Figure:

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import DOCUMENT, conclude
+from benchmarks.processes import PROC, descend, processor, proportional
 from benchmarks.row import Row, megabytes
 
 MODES = ("exact", "fast")
@@ -268,15 +269,11 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        there = dict(_processes())
-        grown = True
-        while grown:
-            new = {pid for pid, (parent, _) in there.items() if parent in self.family} - self.family
-            self.family |= new
-            grown = bool(new)
-        self.peak = max(self.peak, sum(map(_pss, self.family & there.keys())))
+        there = descend(self.family)
+        self.peak = max(self.peak, sum(map(proportional, there)))
         self.files = max(self.files, _shared() - self._before)
-        self._busy |= {pid: there[pid][1] for pid in self.family & there.keys()}
+        # Who has just ended keeps what was seen of it.
+        self._busy |= {pid: seconds for pid in there if (seconds := processor(PROC / str(pid)))}
 
     @property
     def busy(self) -> float:
@@ -284,27 +281,9 @@ class Watch:
         return sum(self._busy.values())
 
 
-def _processes() -> Iterator[tuple[int, tuple[int, float]]]:
-    """All processes: each one's parent, and how long it has had a processor."""
-    tick = os.sysconf("SC_CLK_TCK")
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
-                yield int(place.name), (int(fields[1]), (int(fields[11]) + int(fields[12])) / tick)
-
-
 def _shared() -> int:
     """Bytes of files in shared memory."""
     return shutil.disk_usage(TMPFS).used if TMPFS.is_dir() else 0
-
-
-def _pss(pid: int) -> float:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0.0
 
 
 def measured(name: str, contender: str, folder: Path, quick: bool, limit: float) -> Outcome:
@@ -328,7 +307,7 @@ def measured(name: str, contender: str, folder: Path, quick: bool, limit: float)
         trouble = f"not done after {limit:.0f} s"
     finally:
         watch.end()
-        for pid in watch.family & dict(_processes()).keys():
+        for pid in descend(watch.family):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.processes import PROC, processor, proportional
+
 PREFIX = "hopfleet"
 SUBNET = "10.77.0"
 BURST = 32_000
@@ -147,16 +149,16 @@ class Network:
 
     def memory(self, host: str) -> int:
         """Bytes that a host's processes take; a page that several share counts in parts (PSS)."""
-        return sum(map(_proportional, self.processes(host)))
+        return sum(map(proportional, self.processes(host)))
 
     def processor(self, host: str) -> float:
         """Seconds of processor time that a host's processes have taken, with those of their ended children."""
-        return sum(map(_processor, self.processes(host)))
+        return sum(processor(PROC / str(pid), children=True) for pid in self.processes(host))
 
     def own_processor(self, hosts: Iterable[str]) -> dict[int, float]:
         """The same of some hosts by process, without ended children."""
         residents = self._residents()
-        return {pid: _processor(pid, children=False) for host in hosts for pid in residents[host]}
+        return {pid: processor(PROC / str(pid)) for host in hosts for pid in residents[host]}
 
     def clear(self, host: str) -> None:
         """End all processes on a host."""
@@ -225,22 +227,6 @@ def _kill(name: str) -> None:
 def _remove(name: str) -> None:
     _kill(name)
     subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-
-
-def _processor(pid: int, *, children: bool = True) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11 : 15 if children else 13])) / os.sysconf("SC_CLK_TCK")
-
-
-def _proportional(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0  # it ended in the meantime
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def _run(*words: str) -> str:
