@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from marks import long
 
 from benchmarks.__main__ import NAMES
 from benchmarks.flotilla.curves import LEVEL, chance, measure
 
 ROOT = Path(__file__).parent.parent
 
-long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
 
 LONG = {"faults", "hop", "memory", "overhead", "preview", "ray"}
 """They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""

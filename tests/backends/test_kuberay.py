@@ -8,7 +8,6 @@ HOPFLEET_LONG=1 runs it.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marks import long
 from started import HERE, PATIENCE, RAY, Nodes, fingerprints, free_ports, messages, wait_until
 
 from hopfleet.domain.messages import Finish, UnitFinished
@@ -26,10 +26,7 @@ from hopfleet.store.folder import RunFolder
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
-pytestmark = [
-    pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it"),
-    pytest.mark.filterwarnings("default"),
-]
+pytestmark = [long, pytest.mark.filterwarnings("default")]
 
 DEPLOY = HERE.parent.parent / "deploy"
 

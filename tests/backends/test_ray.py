@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chained import Chain
+from marks import long
 
 import hopfleet as hop
 import hopfleet.demo
@@ -36,9 +37,6 @@ from hopfleet.worker.job import Job
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
-
-
-long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
 
 
 def free_port() -> int:

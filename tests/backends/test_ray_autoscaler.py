@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from marks import long
 from started import PATIENCE, Nodes, dated, fingerprints, messages, wait_until
 
 import hopfleet as hop
@@ -24,7 +24,6 @@ from hopfleet.store.folder import RunFolder
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
-long = pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it")
 
 HEAD = "f" * 51 + "00000"
 IDLE_SECONDS = 3

@@ -7,7 +7,6 @@ minutes: HOPFLEET_LONG=1 runs it.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import subprocess
@@ -16,6 +15,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from marks import long
 from started import HERE, PATIENCE, RAY, Nodes, fingerprints, kill, messages, wait_until
 
 from hopfleet.domain.messages import Finish, RunStarted, UnitFinished
@@ -23,10 +23,7 @@ from hopfleet.store.folder import RunFolder
 
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
-pytestmark = [
-    pytest.mark.skipif(not os.environ.get("HOPFLEET_LONG"), reason="HOPFLEET_LONG=1 runs it"),
-    pytest.mark.filterwarnings("default"),
-]
+pytestmark = [long, pytest.mark.filterwarnings("default")]
 
 DEPLOY = HERE.parent.parent / "deploy"
 TRIALS, EPOCHS, PARTITIONS = 4, 12, 2
