@@ -627,10 +627,11 @@ class Stacked(Eager):
         return [member for member in members if member not in stacked]
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
-        for crew in self._crews(members):
+        whole = _kept([member.session for member in members])
+        for crew in [members] if whole else self._crews(members):
             sessions = [member.session for member in crew]
             try:
-                stack = _kept(sessions) or Stack(sessions)
+                stack = whole or _kept(sessions) or Stack(sessions)
                 stack.read_settings()
                 stack.try_out(batch)
             except Exception as error:
@@ -643,9 +644,7 @@ class Stacked(Eager):
             yield stack, crew
 
     def _crews(self, members: list[Member]) -> list[list[Member]]:
-        """Members that can be stacked with each other. Who was stacked still can."""
-        if _kept([member.session for member in members]):
-            return [members]
+        """Members that can be stacked with each other."""
         kinds: dict[Hashable, list[Member]] = {}
         for member in members:
             try:

@@ -303,14 +303,8 @@ class WorkerActor:
         self.tell(number, words, drops)
         told = []
         with contextlib.suppress(queue.Empty):
-            told.append(self._outbox.get(timeout=seconds))
-            while True:
-                told.append(self._outbox.get_nowait())
-        notes = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                notes.append(self._notes.get_nowait())
-        return notes + told
+            told = [self._outbox.get(timeout=seconds), *_rest(self._outbox)]
+        return [*_rest(self._notes), *told]
 
     def _say(self, kind: str, body: Any = None) -> None:
         self._outbox.put((kind, body))
@@ -405,6 +399,13 @@ class WorkerActor:
                     printed = path.read_bytes()[-LOG_BYTES:]
                     if printed:
                         self._say("Printed", (path.name, printed))
+
+
+def _rest(box: queue.SimpleQueue[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """All that is in a box now."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield box.get_nowait()
 
 
 def _preload(job: Job) -> None:
