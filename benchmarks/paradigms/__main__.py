@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.__main__ import machine, write
 from benchmarks.paradigms import hopping
 from benchmarks.paradigms.catalogue import HOPPING, PARADIGMS, Sizes
-from benchmarks.paradigms.harness import SOURCE, Lab, Measured, Phase, laboratory, run, size_of
+from benchmarks.paradigms.harness import SOURCE, Lab, Measured, Phase, in_the_middle, laboratory, run, size_of
 from benchmarks.paradigms.network import missing
 from benchmarks.paradigms.report import as_in_plain_training, bars, remarks, summary, table
 from benchmarks.paradigms.workload import Images, Workload
@@ -55,6 +55,12 @@ def main() -> int:
         help="how many configurations to train where they are trained one at a time, each taking as long as any other; "
         "seconds and bytes are told as if it were all (default: all)",
     )
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=1,
+        help="how often to measure all of them, in turn; the run in the middle, by its seconds, is shown (default: 1)",
+    )
     parser.add_argument("--only", choices=NAMES, action="append", help="this paradigm alone; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a tiny workload: shows that it works, not how fast")
     parser.add_argument("--results", type=Path, help="a JSON file to add what was measured to")
@@ -78,8 +84,10 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="hopfleet-cluster-") as place,
         laboratory(Path(place), workload, hosts=options.hosts, rate=options.rate) as lab,
     ):
-        for name in names:
-            kept[name] = _measure(lab, name, options.some)
+        found: dict[str, list[Measured]] = {}
+        for name in options.repeat * names:
+            found.setdefault(name, []).append(_measure(lab, name, options.some))
+            kept[name] = in_the_middle(found[name])
             print(_news(name, kept), file=sys.stderr, flush=True)
             _keep(options.results, kept)
         sizes = _sizes(lab)

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import hopfleet
@@ -359,6 +359,7 @@ def _happened(journal_file: Path) -> dict[str, Any]:
     span = max(message.ended for message in work) - first
     return {
         "units": len(units),
+        "unit": [quantiles([unit.ended - unit.started for unit in units], n=10)[tenths - 1] for tenths in (1, 5, 9)],
         "hops": sum(unit.hopped for unit in units),
         "busy": sum(message.share * (message.ended - message.started) for message in work) / (workers * span),
         "lost workers": [message.reason for message in messages if isinstance(message, WorkerLost)],

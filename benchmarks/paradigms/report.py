@@ -51,7 +51,7 @@ def _cells(name: str, found: Measured, sizes: Sizes, rate: float) -> tuple[str, 
         _megabytes(formula.count(sizes)),
         _megabytes(found.training.bytes),
         _megabytes(found.loading.bytes),
-        f"{found.training.seconds:.1f}",
+        _seconds(found),
         "–" if math.isnan(found.training.processor) else f"{found.training.processor:.1f}",
         f"{found.training.busiest * 8 / 1e6 / rate:.1f}",
         f"{found.loading.seconds:.1f}",
@@ -61,6 +61,13 @@ def _cells(name: str, found: Measured, sizes: Sizes, rate: float) -> tuple[str, 
         f"{found.best:.3f}",
         f"{found.load:.0f}",
     )
+
+
+def _seconds(found: Measured) -> str:
+    """Of training; of the quickest and the slowest run too, if there were several."""
+    every = found.notes.get("seconds of all", ())
+    spread = f" ({min(every):.1f} to {max(every):.1f})" if len(every) > 1 else ""
+    return f"{found.training.seconds:.1f}{spread}"
 
 
 def _megabytes(count: int) -> str:
@@ -118,11 +125,13 @@ def remarks(results: Mapping[str, Measured]) -> list[str]:
 
 def _moved(results: Mapping[str, Measured]) -> str:
     notes = results["hopping"].notes
+    low, middle, high = notes["unit"]
     stored, restored, head = (f"{notes[name] / 1e6:.1f} MB" for name in ("stored", "restored", "head"))
     return (
         f"Of what hopping moved, {stored} went to the storage host and {restored} came from there; {head} came to the "
         f"head or went from it, the last versions included. {notes['hops']} of {notes['units']} units hopped. "
-        f"Workers were busy for {notes['busy']:.0%} of the time."
+        f"Workers were busy for {notes['busy']:.0%} of the time. A unit took {low:.2f} to {high:.2f} s in eight of ten "
+        f"cases, {middle:.2f} s in the median."
     )
 
 

@@ -34,6 +34,7 @@ from hopfleet.domain.messages import (
     SaveVersion,
     StopUnit,
     TrialDeleted,
+    TrialEnded,
     UnitFailed,
     UnitFinished,
     VersionLost,
@@ -162,6 +163,8 @@ class Loop:
                 self._chores.add(partial(self._versions.drop, *where))
             case CopyVersion():
                 self._own.append(self._copied(message))
+            case TrialEnded(trial=trial):
+                self._chores.add(partial(self._versions.collect, trial))
             case TrialDeleted(trial=trial):
                 self._chores.add(partial(self._versions.forget, trial))
             case StopUnit(worker=worker):

@@ -119,12 +119,25 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
         versions.drop("t0001", 4, 7)
     with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
         second.find("t0001", 4, 7)
+    driver.collect("t0003")
+    assert driver.path("t0003", 4, 10, durable=True).read_bytes() == b"four"
     driver.tidy([("t0002", 1, 9)])
-    driver.gather()
+    driver.collect()
     assert [path.name for path in (tmp_path / "run").rglob("*.safetensors")] == ["v00001-9.safetensors"]
     assert driver.path("t0002", 1, 9, durable=True).read_bytes() == b"one"
     for versions in (first, second, third, driver):
         versions.release()
+
+
+def test_what_is_at_hand_is_found_and_dropped_without_asking_the_bucket(bucket: str, tmp_path: Path) -> None:
+    node = ClusterVersions(tmp_path / "n1", node="n1", url=f"{bucket}/kept/run")
+    node.receive("t0001", 1, 2, np.frombuffer(b"one", np.uint8))
+    assert node.find("t0001", 1, 2).read_bytes() == b"one"
+    with pytest.raises(CheckpointError, match="is not saved anywhere"):
+        node.find("t0001", 2, None)
+    node.drop("t0001", 1, 2)
+    node.release()
+    assert "_remote" not in vars(node), "loading what talks to it takes long, and a worker would stand still"
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:

@@ -36,9 +36,9 @@ class ClusterVersions(Versions):
         self.far = bool(url)
 
     @functools.cached_property
-    def _remote(self) -> Remote | None:
-        """Made when it is needed: what it takes to talk to some places is loaded slowly."""
-        return Remote(self._url) if self._url else None
+    def _remote(self) -> Remote:
+        """Made when it is needed, and where they are ``far``: what it takes to talk to some places loads slowly."""
+        return Remote(self._url)
 
     def write(
         self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int
@@ -52,17 +52,17 @@ class ClusterVersions(Versions):
 
     def send(self, trial: str, version: int, attempt: int) -> None:
         path = self.path(trial, version, attempt, durable=True)
-        if self._remote is not None and path.is_file():  # else nobody needs it any more
+        if self.far and path.is_file():  # else nobody needs it any more
             self._remote.upload(path, self._name(path))
             if self._node:
                 path.unlink(missing_ok=True)
 
     def find(self, trial: str, version: int, attempt: int | None, expected: str = "") -> Path:
-        if self._remote is None or attempt is None:
-            return super().find(trial, version, attempt, expected)
         try:
             return super().find(trial, version, attempt, expected)
         except CheckpointError:
+            if attempt is None or not self.far:
+                raise
             durable = self.path(trial, version, attempt, durable=True)
             # A node needs it now and not again; the run folder is where it is to stay.
             target = self.path(trial, version, attempt, durable=not self._node)
@@ -79,13 +79,13 @@ class ClusterVersions(Versions):
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
         super().drop(trial, version, attempt)
-        if self._remote is not None and not self._node:
+        if self.far and not self._node:
             self._remote.remove_file(self._name(self.path(trial, version, attempt, durable=True)))
 
     def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
         needed = list(needed)
         super().tidy(needed)
-        if self._remote is not None:
+        if self.far:
             kept = {self._name(self.path(*name, durable=True)) for name in needed}
             for name in self._remote.names():
                 if name not in kept and OURS.fullmatch(name):
@@ -93,7 +93,7 @@ class ClusterVersions(Versions):
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
-        if self._remote is not None and not self._node:
+        if self.far and not self._node:
             self._remote.remove(trial)
 
     def share(self) -> None:
@@ -107,10 +107,10 @@ class ClusterVersions(Versions):
         if self.far and self._node:
             shutil.rmtree(self.durable_folder, ignore_errors=True)
 
-    def gather(self) -> None:
-        """Fetch all durable versions that are behind a URL into the run folder."""
-        if self._remote is not None:
-            for name in self._remote.names():
+    def collect(self, trial: str = "") -> None:
+        """Fetch durable versions that are behind a URL, all or those of one trial, into the run folder."""
+        if self.far:
+            for name in self._remote.names(trial):
                 if not (self.durable_folder / name).is_file():
                     self._remote.download(name, self.durable_folder / name)
 
@@ -190,10 +190,10 @@ class Remote:
         with contextlib.suppress(FileNotFoundError):
             self._files.rm(f"{self._path}/{name}", recursive=True)
 
-    def names(self) -> list[str]:
-        """All files, by their paths below the folder."""
+    def names(self, folder: str = "") -> list[str]:
+        """All files, or those in a folder below it, by their paths below the folder."""
         self._files.invalidate_cache()
-        found: list[str] = self._files.find(self._path)
+        found: list[str] = self._files.find(f"{self._path}/{folder}".rstrip("/"))
         return [path.removeprefix(self._path).lstrip("/") for path in found if path.endswith(".safetensors")]
 
     def write_text(self, name: str, text: str) -> None:

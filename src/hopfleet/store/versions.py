@@ -124,6 +124,9 @@ class Versions:
     def send(self, trial: str, version: int, attempt: int) -> None:
         """Bring a durable version to where it is kept, if that is ``far``."""
 
+    def collect(self, trial: str) -> None:
+        """Have what is kept of a trial that is over in the run folder, if that was ``far``."""
+
     def drop(self, trial: str, version: int, attempt: int) -> None:
         """Delete the file of a save. Dropping what is not there does nothing."""
         with contextlib.suppress(FileNotFoundError):

@@ -850,12 +850,15 @@ class _Told(ClusterVersions):
     def __init__(self, checkpoints: Path, url: str, backend: Ray) -> None:
         super().__init__(checkpoints, url=url)
         self._backend = backend
-        #: What is far away is dropped beside the work: nobody waits for that.
+        #: What is far away is dropped and fetched beside the work: nobody waits for that.
         self._errands = ThreadPoolExecutor(1)
 
     def drop(self, trial: str, version: int, attempt: int) -> None:
         if not self._backend.drop((trial, version, attempt)):
             self._errands.submit(super().drop, trial, version, attempt)
+
+    def collect(self, trial: str = "") -> None:
+        self._errands.submit(super().collect, trial)  # what does not come now is fetched in the end
 
     def forget(self, trial: str) -> None:
         super().forget(trial)
@@ -866,4 +869,4 @@ class _Told(ClusterVersions):
         self._errands = ThreadPoolExecutor(1)
         super().release()
         self._backend._release()
-        self.gather()
+        super().collect()
