@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="of each host's link, in Mbit/s (default: 200)")
     parser.add_argument("--hosts", type=int, default=4, help="how many (default: 4)")
     parser.add_argument("--batches", type=int, default=200, help="per host and epoch (default: 200)")
+    parser.add_argument("--epochs", type=int, default=3, help="how many (default: 3)")
     parser.add_argument(
         "--some",
         type=int,
@@ -78,7 +79,8 @@ def main() -> int:
         print(f"hopping: left out; install {', '.join(absent)}", file=sys.stderr)
     workload = replace(QUICK if options.quick else Workload(), partitions=options.hosts)
     if not options.quick:
-        workload = replace(workload, rows=options.batches * options.hosts * workload.batch_size)
+        rows = options.batches * options.hosts * workload.batch_size
+        workload = replace(workload, rows=rows, epochs=options.epochs)
     kept = _read(options.results)
     with (
         tempfile.TemporaryDirectory(prefix="hopfleet-cluster-") as place,

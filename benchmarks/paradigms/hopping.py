@@ -1,9 +1,9 @@
 """Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a host of their own.
 
 The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
-all that travels goes over links that are counted. Hosts fetch partitions while their workers start. Before the first
-unit the driver waits to be told to go on, as hosts do in other paradigms: what has moved until then is loading, and all
-that models and control take from then on is training.
+all that travels goes over links that are counted. Hosts fetch partitions while their workers start. When all are ready
+the driver waits to be told to go on, as hosts do in other paradigms: what has moved until then is loading, and all that
+models and control take from then on is training.
 
 A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
 has given it up, as an init system would.
@@ -164,7 +164,7 @@ def _transfer(lab: Lab, sender: str, receiver: str, size: int) -> float:
 
 
 class Nodes:
-    """The Ray nodes of all hosts, each started when the one before it has joined."""
+    """The Ray nodes of all hosts, each started when the one before it has joined: they share a folder and its locks."""
 
     def __init__(self, lab: Lab, folder: Path, hosts: Sequence[str]) -> None:
         self._lab = lab
@@ -311,7 +311,7 @@ def main() -> None:
 
 
 class _Announced(hopfleet.Ray):
-    """Says, before the first unit, that all is loaded, and how many seconds the slowest node took to fetch its data.
+    """Lets all workers begin together, and says so; and how many seconds the slowest node took to fetch its data.
 
     Workers start meanwhile, so this is part of the time that the start takes.
     """
@@ -321,12 +321,6 @@ class _Announced(hopfleet.Ray):
         self.fetched: dict[str, float] = {}
         self.said = False
 
-    def send(self, command: Any, trial: Any) -> None:
-        if not self.said:
-            self.said = True
-            say("loaded", max(self.fetched.values()))
-        super().send(command, trial)
-
     def _fetch(self, station: Any, partitions: tuple[int, ...]) -> None:
         self.fetched[station.node.id] = -time.monotonic()
         super()._fetch(station, partitions)
@@ -335,7 +329,14 @@ class _Announced(hopfleet.Ray):
         for node, station in self._stations.items():
             if station.ready and self.fetched[node] < 0:
                 self.fetched[node] += time.monotonic()
-        super()._admit(member)
+        everybody = list(self._members.values())
+        if self.said:
+            super()._admit(member)
+        elif all(one.ready and self._stations[one.node].ready for one in everybody):
+            self.said = True
+            say("loaded", max(self.fetched.values()))
+            for one in everybody:
+                super()._admit(one)
 
 
 def _hops(told: dict[str, Any]) -> list[float]:
