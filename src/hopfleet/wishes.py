@@ -84,14 +84,16 @@ def _stop(office: Office, trial: str, now: bool = False) -> tuple[list[Step], st
     if not running:  # else it may be about to end, only not now
         office.live(trial)
     steps: list[Step] = [] if progress.outcome is not None else [m.TrialStopped(trial, "stopped by a person")]
-    return [*steps, *running], f"{trial} stops {'now' if now else 'after what it is doing'}"
+    waits = now and not running and (progress.trains_on is not None or progress.evaluates_on)
+    when = "after what it is about to do: its worker runs another one" if waits else "now"
+    return [*steps, *running], f"{trial} stops {when if now else 'after what it is doing'}"
 
 
 def _running(office: Office, progress: Progress, now: bool) -> list[Step]:
-    """Commands to give up what a trial is doing, if that is to be ``now``."""
-    busy = {progress.trains_on, *progress.evaluates_on.values()} - {None} if now else set()
-    slots = [slot for slot in office.schedule.slots.values() if slot.worker in busy]
-    return [m.StopUnit(slot.worker, progress.trial.id, slot.attempt_of(progress.trial.id)) for slot in slots]
+    """Commands to give up what a trial is doing, if that is to be ``now``; what it is about to do would cost others."""
+    trial, slots = progress.trial.id, office.schedule.slots.values() if now else ()
+    running = ((slot.worker, unit, attempt) for slot in slots for unit, attempt in slot.units.items())
+    return [m.StopUnit(worker, trial, attempt) for worker, unit, attempt in running if unit.trial == trial]
 
 
 def _resume(office: Office, trial: str, epochs: int | None = None) -> tuple[list[Step], str]:

@@ -232,6 +232,18 @@ def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -
         backend.close(kill=True)
 
 
+def test_a_worker_that_fails_in_itself_is_replaced(tmp_path: Path) -> None:
+    backend = Ray()
+    try:
+        backend.start(job(tmp_path), 1)
+        (joined,) = wait_for(backend, WorkerJoined)
+        backend._tell(backend._members[joined.worker], "RunUnit", "no command at all")
+        lost, again = wait_for_any(backend, 2)
+        assert (lost.worker, again.worker) == ("w1", "w2")
+    finally:
+        backend.close(kill=True)
+
+
 def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=3)
     backend = Ray(elastic=False)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -92,9 +94,18 @@ def scaled(port: int) -> dict[str, object]:
     }
 
 
+def kill_raylet(node: str) -> None:
+    """End a node as a lost machine would: nobody can say goodbye."""
+    wanted = f"RAY_OVERRIDE_NODE_ID_FOR_TESTING={node}".encode()
+    for found in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if found.read_text() == "raylet\n" and wanted in (found.parent / "environ").read_bytes().split(b"\0"):
+                os.kill(int(found.parent.name), signal.SIGKILL)
+
+
 @long
 @pytest.mark.parametrize("version", [1, 2])
-def test_nodes_come_when_they_are_asked_for_and_go_when_they_are_idle(
+def test_nodes_come_when_they_are_asked_for_go_when_they_are_idle_and_may_all_be_lost(
     version: int, own_home: Path, tmp_path: Path
 ) -> None:
     script, looks = tmp_path / "experiment.py", tmp_path / "nodes.json"
@@ -102,12 +113,13 @@ def test_nodes_come_when_they_are_asked_for_and_go_when_they_are_idle(
     grown, alone = RunFolder(own_home / "grown"), RunFolder(own_home / "alone")
     asked = {"RAY_enable_autoscaler_v2": str(version - 1), "RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_FAKE_CLUSTER": "1"}
 
-    def alive() -> int:
+    def alive() -> set[str]:
         """Nodes beside the head that have not gone, as the driver has seen them."""
         with contextlib.suppress(OSError, ValueError):
             found = json.loads(looks.read_text())
-            return sum(1 if living else -1 for node, living, _ in found if node != HEAD)
-        return 0
+            gone = {node for node, living, _ in found if not living}
+            return {node for node, _, _ in found} - gone - {HEAD}
+        return set()
 
     with Nodes(own_home, "a token of the growing one") as nodes:
         config = tmp_path / "autoscaling.json"
@@ -120,8 +132,10 @@ def test_nodes_come_when_they_are_asked_for_and_go_when_they_are_idle(
                 wait_until(lambda: len({unit.worker for unit in messages(grown, UnitFinished)}) >= WORKERS)
                 hop.control(grown.path).workers(1)
                 wait_until(lambda: len(messages(grown, WorkerJoined)) - len(messages(grown, WorkerLost)) == 1)
-                wait_until(lambda: alive() == 1)
+                wait_until(lambda: len(alive()) == 1)
                 assert not messages(grown, Finish), "it goes on with the last one"
+                kill_raylet(*alive())
+                wait_until(lambda: "raylet is gone" in messages(grown, WorkerLost)[-1].reason)
                 assert driver.wait(PATIENCE) == 0
             finally:
                 driver.kill()

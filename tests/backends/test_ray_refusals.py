@@ -11,7 +11,7 @@ import hopfleet as hop
 from hopfleet.backends.ray.actors import About, skew
 from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
 from hopfleet.backends.ray.stations import explain
-from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.errors import MissingExtra, UsageError, WorkersLost
 
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 
@@ -34,6 +34,14 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"hopfleet\[ray\]"):
         hop.Ray().offer("cpu", 1)
+
+
+def test_where_no_other_node_comes_after_the_last() -> None:
+    backend = hop.Ray(autoscale=True)
+    backend._look()
+    backend._bereft = "the last node is lost: a, its raylet is gone", 0.0
+    with pytest.raises(WorkersLost, match=r"raylet is gone; Ray's autoscaler started no other within 15 min"):
+        backend._look()
 
 
 @pytest.mark.parametrize("replicas", [0, -1, 1.5, True])

@@ -34,7 +34,7 @@ def test_what_comes_next_begins_when_all_is_done():
     desk.schedule.start("w1", Unit("t3", 1, 1), 3, ahead=True)
     validate(desk.schedule)
     slot = desk.schedule.slots["w1"]
-    assert (slot.unit, slot.attempt_of("t3"), slot.unit_of("t3"), slot.warm) == (
+    assert (slot.unit, slot.told[Unit("t3", 1, 1)], slot.unit_of("t3"), slot.warm) == (
         Unit("t1", 1, 0),
         3,
         Unit("t3", 1, 1),
@@ -353,16 +353,18 @@ def test_a_lost_worker_is_not_blamed_on_what_it_had_not_begun():
     assert {running, start.trial} <= set(bench.controller.schedule.ready)
 
 
-def test_to_stop_at_once_what_has_not_begun_blames_nobody():
+def test_to_stop_at_once_what_has_not_begun_costs_nobody_a_unit():
     bench = Bench()
     bench.tell(bench.ended("w1"))
     _, start = bench.look(w1=9.0)
-    running = bench.unit("w1")
-    follow = bench.tell(m.OperatorAsked("stop", {"trial": start.trial, "now": True}))
-    assert [x.attempt for x in follow if isinstance(x, m.StopUnit)] == [start.attempt]
-    bench.tell(m.WorkerLost("w1", "it was told to give up", replaced=True))
-    assert bench.controller.schedule.trials[running].losses == []
-    assert bench.controller.schedule.find(start.trial).state is TrialState.STOPPED
+    stop = m.OperatorAsked("stop", {"trial": start.trial, "now": True})
+    follow = bench.tell(stop)
+    assert [type(x) for x in follow] == [m.WishAnswered, m.TrialStopped]
+    assert follow[0].text == f"{start.trial} stops after what it is about to do: its worker runs another one"
+    bench.tell(bench.ended("w1"))
+    assert bench.unit("w1") == start.trial
+    follow = bench.tell(stop)
+    assert [x.attempt for x in follow if isinstance(x, m.StopUnit)] == [start.attempt], "now it costs nobody"
 
 
 def test_a_save_that_overtook_its_unit_is_made_again():

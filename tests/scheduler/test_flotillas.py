@@ -85,7 +85,7 @@ def test_a_worker_is_busy_until_all_are_home():
         desk.schedule.start("w1", Unit(f"t{number}", 1, 0), number, 1)
         validate(desk.schedule)
     slot = desk.schedule.slots["w1"]
-    assert (slot.unit, slot.attempt, slot.attempt_of("t2"), slot.attempt_of("t9")) == (Unit("t1", 1, 0), 1, 2, 0)
+    assert (slot.unit, slot.attempt, list(slot.units.values())) == (Unit("t1", 1, 0), 1, [1, 2, 3])
     desk.schedule.finish_training("w1", 1.0, {}, "t2")
     desk.schedule.abandon("w1", "t1")
     assert not desk.schedule.idle and desk["t2"].visits == [0] and desk["t1"].can_train

@@ -65,10 +65,6 @@ class Slot:
         """All that it was told to do and nobody has ended, what it runs first."""
         return self.units | self.ahead if self.ahead else self.units
 
-    def attempt_of(self, trial: str) -> int:
-        """The number of a trial's unit here; 0 if there is none."""
-        return next((attempt for unit, attempt in self.told.items() if unit.trial == trial), 0)
-
     def unit_of(self, trial: str) -> Unit:
         """The unit of a trial here; without a trial, the first."""
         return next(unit for unit in self.told if trial in ("", unit.trial))

@@ -23,6 +23,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -339,25 +340,32 @@ class WorkerActor:
             return
         del self._payload
         self._say("Ready", (os.getpid(), device))
+        try:
+            self._serve(worker)
+            shutil.rmtree(logs, ignore_errors=True)
+            self._say("Stopped")
+        except Exception as error:
+            # Broken, or nobody knows what: another process must go on, once all that there is to say is said.
+            if not isinstance(error, Broken):
+                traceback.print_exc()
+            while not self._outbox.empty():
+                time.sleep(PATIENCE_SECONDS)
+            time.sleep(PATIENCE_SECONDS)
+            os._exit(1)
+
+    def _serve(self, worker: Worker) -> None:
+        """Obey until told to stop."""
         while True:
             kind, body, trial, parcel = self._inbox.get()
             if kind == "Stop":
                 worker.close()
-                shutil.rmtree(logs, ignore_errors=True)
-                self._say("Stopped")
                 return
             if kind == "Probe":
                 self._say("Finding", worker.probe(trial, *body))
             else:
                 if parcel is not None:
                     parcel.result()
-                try:
-                    worker.obey(body, trial)
-                except Broken:
-                    while not self._outbox.empty():
-                        time.sleep(PATIENCE_SECONDS)
-                    time.sleep(PATIENCE_SECONDS)
-                    os._exit(1)
+                worker.obey(body, trial)
 
     def _ordered(self, command: Command, node: str) -> Parcel:
         """Begin to fetch a version from another node, whatever else is under way."""

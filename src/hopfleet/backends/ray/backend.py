@@ -105,7 +105,7 @@ ROOM_SECONDS = 4.0
 """How long to wait for resources that others give back at this moment."""
 
 GROW_SECONDS = 900.0
-"""How long to wait for the first node that an autoscaler starts."""
+"""How long to wait for a node that an autoscaler starts where there is none."""
 
 MAX_STARTS = 5
 RETRY_SECONDS = 0.1
@@ -199,6 +199,8 @@ class Ray:
         self._closing = False
         #: Nodes are of several sorts, and it is not known yet how fast each is.
         self._unknown = False
+        #: Why the last node is gone, if it is, and until when the autoscaler may start another one.
+        self._bereft: tuple[str, float] | None = None
         #: Room for workers that is asked of an autoscaler.
         self._demand = Demand({})
 
@@ -674,6 +676,10 @@ class Ray:
         if self._seen and not self._closing:
             seen, self._seen = self._seen, []
             self._meet(seen)
+        if not self._stations and self._bereft is not None and now > self._bereft[1]:
+            raise WorkersLost(
+                f"{self._bereft[0]}; Ray's autoscaler started no other within {GROW_SECONDS / 60:.0f} min"
+            )
 
     def _ask_about(self, member: Member) -> None:
         member.asked = True
@@ -757,7 +763,10 @@ class Ray:
         if self._closing:
             return
         if not self._stations:
-            raise WorkersLost(f"the last node is lost: {station.node.name}, {reason}")
+            why = f"the last node is lost: {station.node.name}, {reason}"
+            if not self.autoscale:
+                raise WorkersLost(why)
+            self._bereft = why, time.monotonic() + GROW_SECONDS
 
     def _deserted(self, station: Station) -> bool:
         """Whether a node has nothing that a run may need, and nobody who is or will be there."""
