@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from plain_loop import derived_seed
 
 from benchmarks.paradigms import catalogue, network, server, source
 from benchmarks.paradigms.catalogue import PARADIGMS, Sizes
-from benchmarks.paradigms.harness import Crew, Mark, Measured, Phase
+from benchmarks.paradigms.harness import Crew, Mark, Measured, Phase, in_the_middle
 from benchmarks.paradigms.network import Traffic
 from benchmarks.paradigms.report import bars, table
 from benchmarks.paradigms.site import on_interface
@@ -343,6 +343,17 @@ def test_bars_are_met_or_not() -> None:
         "idle time of workers": ["0.04", "≤ 0.05", "yes"],
     }
     assert bars({"copies": results["copies"]}, sizes) == ""
+
+
+def test_the_run_in_the_middle_knows_the_others() -> None:
+    phase = Phase(0.0, 0.0, 1, 1)
+    runs = [
+        Measured(0.0, phase, replace(phase, seconds=seconds), 5, 6, 0.75, [], 1.0, {"number": number})
+        for number, seconds in enumerate((3.0, 1.0, 2.0, 9.0))
+    ]
+    assert in_the_middle(runs[:1]).notes == {"number": 0, "seconds of all": [3.0]}
+    assert in_the_middle(runs).notes == {"number": 2, "seconds of all": [3.0, 1.0, 2.0, 9.0]}
+    assert "| 2.0 (1.0 to 9.0) |" in table({"copies": in_the_middle(runs)}, Sizes(1, 1, 1, 1, 1, 1), rate=200)
 
 
 def test_some_configurations_tell_of_all() -> None:

@@ -94,7 +94,7 @@ def main() -> int:
             _keep(options.results, kept)
         sizes = _sizes(lab)
     results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes, rate=options.rate)}"
-    results += "".join(f"\n\n{text}" for text in (bars(kept, sizes), *remarks(kept)) if text)
+    results += "".join(f"\n\n{text}" for text in (bars(kept, sizes), *remarks(kept, sizes)) if text)
     print(results)
     if options.write:
         write(results, DOCUMENT)

@@ -306,6 +306,7 @@ def main() -> None:
     say("ready")
     results = experiment.fit(quiet=True)
     said = _happened(experiment.folder.journal_file)
+    said["fetched"] = len(list(experiment.folder.checkpoints.rglob("*.safetensors")))
     said["epochs"] = {number: trial.history for number, trial in enumerate(results.trials)}
     say("trained", said)
 

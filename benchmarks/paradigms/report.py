@@ -117,19 +117,24 @@ def _bars(results: Mapping[str, Measured], sizes: Sizes) -> Iterator[tuple[str, 
         yield at_most("a hop between hosts, of the bare transfer", hop.notes["hop"] / hop.notes["bare"], 1.3)
 
 
-def remarks(results: Mapping[str, Measured]) -> list[str]:
+def remarks(results: Mapping[str, Measured], sizes: Sizes) -> list[str]:
     """What else was found, a paragraph each."""
-    about = {"hopping": _moved, "hopping-large": _large, "hop": _hop, "hopping-cut": _cut}
-    return [about[name](results) for name in about if name in results]
+    about = {"hopping-large": _large, "hop": _hop, "hopping-cut": _cut}
+    found = [_moved(results["hopping"], sizes)] if "hopping" in results else []
+    return found + [about[name](results) for name in about if name in results]
 
 
-def _moved(results: Mapping[str, Measured]) -> str:
-    notes = results["hopping"].notes
+def _moved(hopping: Measured, sizes: Sizes) -> str:
+    notes = hopping.notes
+    more = notes["fetched"] - sizes.S
+    ratio = hopping.training.bytes / (HOPPING.count(sizes) + more * sizes.m)
     low, middle, high = notes["unit"]
     stored, restored, head = (f"{notes[name] / 1e6:.1f} MB" for name in ("stored", "restored", "head"))
     return (
         f"Of what hopping moved, {stored} went to the storage host and {restored} came from there; {head} came to the "
-        f"head or went from it, the last versions included. {notes['hops']} of {notes['units']} units hopped. "
+        f"head or went from it, the last versions included. {notes['fetched']} versions were fetched into the run "
+        f"folder, {more} more than the formula counts: the best epoch of a trial need not be its last. With these in "
+        f"the formula, the bytes are {ratio:.2f} of it. {notes['hops']} of {notes['units']} units hopped. "
         f"Workers were busy for {notes['busy']:.0%} of the time. A unit took {low:.2f} to {high:.2f} s in eight of ten "
         f"cases, {middle:.2f} s in the median."
     )
