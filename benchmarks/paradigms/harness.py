@@ -181,11 +181,12 @@ class Watch:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder, some of which may be about to go."""
+    """Bytes of all files in a folder. Files and folders may be about to go."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(place, name).stat().st_size
     return total
 
 
