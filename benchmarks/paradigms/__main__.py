@@ -49,6 +49,13 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="of each host's link, in Mbit/s (default: 200)")
     parser.add_argument("--hosts", type=int, default=4, help="how many (default: 4)")
     parser.add_argument("--batches", type=int, default=200, help="per host and epoch (default: 200)")
+    parser.add_argument(
+        "--waits",
+        type=float,
+        default=0.0,
+        help="milliseconds that a batch takes beside what it takes the processor, as if every host had a device of its "
+        "own; else hosts hinder each other on a machine with few cores (default: 0)",
+    )
     parser.add_argument("--epochs", type=int, default=3, help="how many (default: 3)")
     parser.add_argument(
         "--some",
@@ -80,7 +87,7 @@ def main() -> int:
     workload = replace(QUICK if options.quick else Workload(), partitions=options.hosts)
     if not options.quick:
         rows = options.batches * options.hosts * workload.batch_size
-        workload = replace(workload, rows=rows, epochs=options.epochs)
+        workload = replace(workload, rows=rows, epochs=options.epochs, waits=options.waits / 1e3)
     kept = _read(options.results)
     with (
         tempfile.TemporaryDirectory(prefix="hopfleet-cluster-") as place,
@@ -93,8 +100,9 @@ def main() -> int:
             print(_news(name, kept), file=sys.stderr, flush=True)
             _keep(options.results, kept)
         sizes = _sizes(lab)
-    results = f"{machine()}\n\n{summary(sizes, rate=options.rate)}\n\n{table(kept, sizes, rate=options.rate)}"
-    results += "".join(f"\n\n{text}" for text in (bars(kept, sizes), *remarks(kept, sizes)) if text)
+    said = summary(sizes, rate=options.rate, waits=options.waits)
+    parts = (machine(), said, table(kept, sizes, rate=options.rate), bars(kept, sizes), *remarks(kept, sizes))
+    results = "\n\n".join(filter(None, parts))
     print(results)
     if options.write:
         write(results, DOCUMENT)

@@ -288,7 +288,7 @@ def main() -> None:
     workload = Workload(**told["workload"])
     fsspec.filesystem("s3").mkdir("hopfleet")
     experiment = hopfleet.Experiment(
-        Images(),
+        Images(workload.waits),
         train=f"{told['source']}/train",
         valid=f"{told['source']}/{WHOLE}",
         space=workload.space,

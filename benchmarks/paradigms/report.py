@@ -74,11 +74,13 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f}" if count < 1e9 else f"{count / 1e6:,.0f}"
 
 
-def summary(sizes: Sizes, *, rate: float) -> str:
+def summary(sizes: Sizes, *, rate: float, waits: float = 0.0) -> str:
     """What was trained, in one paragraph."""
+    device = f" A batch takes {waits:g} ms beside what it takes the processor." if waits else ""
     return (
         f"S = {sizes.S} configurations, k = {sizes.k} epochs, p = {sizes.p} hosts with {rate:g} Mbit/s each; "
         f"m = {sizes.m / 1e6:.3f} MB, D = {sizes.D / 1e6:.1f} MB, ⌈D/bp⌉ = {sizes.b} batches per host and epoch."
+        f"{device}"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,6 @@ class Site:
     source: str  #: URL of the folder with the data sets; models are delivered there
     folder: Path  #: the host's own disk
     workload: Workload
-    task: Images = field(default_factory=Images)
     store: Any = None
     slate: Any = None
 
@@ -95,7 +94,7 @@ class Site:
     def session(self, number: int) -> TorchSession:
         """The model of a trial as it begins: the same bits on every host, and in an experiment of this seed."""
         seed = derive(self.workload.seed, "trial", number)
-        session = self.task.open(self.workload.configs[number], seed=seed, device="cpu", threads=1)
+        session = Images(self.workload.waits).open(self.workload.configs[number], seed=seed, device="cpu", threads=1)
         session.guest = False
         return session
 

@@ -8,6 +8,7 @@ are those of practice, made small: the data are a hundred times the size of a mo
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,13 @@ DECAYS = (0.0, 1e-4)
 
 
 class Images(hop.TorchTask):
-    """Which digit is it? One hidden layer and plain SGD, so that a model's state is its weights."""
+    """Which digit is it? One hidden layer and plain SGD, so that a model's state is its weights.
+
+    A batch takes ``waits`` seconds longer than it takes the processor, as if most of it were done by a device.
+    """
+
+    def __init__(self, waits: float = 0.0) -> None:
+        self.waits = waits
 
     def build(self, config: Mapping[str, Any]) -> Any:
         width = config["width"]
@@ -42,6 +49,8 @@ class Images(hop.TorchTask):
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"], weight_decay=config["weight_decay"])
 
     def loss(self, model: Any, batch: Batch) -> Any:
+        if self.waits:
+            time.sleep(self.waits)
         return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
     def metrics(self, model: Any, batch: Batch) -> Mapping[str, Any]:
@@ -60,6 +69,7 @@ class Workload:
     batch_size: int = 32
     width: int = 200
     seed: int = 7
+    waits: float = 0.0  #: seconds for each batch, beside what it takes the processor
 
     @property
     def space(self) -> dict[str, Any]:
