@@ -1,9 +1,9 @@
 """Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a host of their own.
 
 The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
-all that travels goes over links that are counted. Hosts fetch partitions while their workers start. When all are ready
-the driver waits to be told to go on, as hosts do in other paradigms: what has moved until then is loading, and all that
-models and control take from then on is training.
+all that travels goes over links that are counted. Hosts fetch partitions while their workers start. Before the first
+unit, when all are ready, the driver waits to be told to go on, as hosts do in other paradigms: what has moved until then
+is loading, and all that models and control take from then on is training.
 
 A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
 has given it up, as an init system would.
@@ -312,15 +312,24 @@ def main() -> None:
 
 
 class _Announced(hopfleet.Ray):
-    """Lets all workers begin together, and says so; and how many seconds the slowest node took to fetch its data.
+    """Says, before the first unit and when all are ready, that all is loaded, and how long the slowest node took for it.
 
-    Workers start meanwhile, so this is part of the time that the start takes.
+    Workers start meanwhile, so this is part of the time that the start takes; and so is the pilot, in which whoever is
+    there first is asked how long units will take.
     """
 
     def _reset(self) -> None:
         super()._reset()
         self.fetched: dict[str, float] = {}
         self.said = False
+
+    def send(self, command: Any, trial: Any) -> None:
+        if not self.said:
+            self.said = True
+            while not all(member.joined for member in self._members.values()):
+                self._pump(0.1)
+            say("loaded", max(self.fetched.values()))
+        super().send(command, trial)
 
     def _fetch(self, station: Any, partitions: tuple[int, ...]) -> None:
         self.fetched[station.node.id] = -time.monotonic()
@@ -330,14 +339,7 @@ class _Announced(hopfleet.Ray):
         for node, station in self._stations.items():
             if station.ready and self.fetched[node] < 0:
                 self.fetched[node] += time.monotonic()
-        everybody = list(self._members.values())
-        if self.said:
-            super()._admit(member)
-        elif all(one.ready and self._stations[one.node].ready for one in everybody):
-            self.said = True
-            say("loaded", max(self.fetched.values()))
-            for one in everybody:
-                super()._admit(one)
+        super()._admit(member)
 
 
 def _hops(told: dict[str, Any]) -> list[float]:
