@@ -2,8 +2,8 @@
 
 The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
 all that travels goes over links that are counted. Hosts fetch partitions while their workers start. Before the first
-unit, when all are ready, the driver waits to be told to go on, as hosts do in other paradigms: what has moved until then
-is loading, and all that models and control take from then on is training.
+unit, when all are ready, the driver waits to be told to go on, as hosts do in other paradigms: what has moved until
+then is loading, and all that models and control take from then on is training.
 
 A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
 has given it up, as an init system would.
@@ -312,7 +312,7 @@ def main() -> None:
 
 
 class _Announced(hopfleet.Ray):
-    """Says, before the first unit and when all are ready, that all is loaded, and how long the slowest node took for it.
+    """Says, when all are ready and before the first unit, that all is loaded, and how long the slowest node took.
 
     Workers start meanwhile, so this is part of the time that the start takes; and so is the pilot, in which whoever is
     there first is asked how long units will take.
