@@ -18,7 +18,7 @@ from sample_tasks import Faulty, HangOnce, KillOnce, Plain, Printing, arrays
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
-from hopfleet.preview import Pilot
+from hopfleet.pilot import Pilot
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
 from hopfleet.worker.job import Finding

@@ -28,8 +28,8 @@ from hopfleet.domain.messages import (
     VersionSaved,
 )
 from hopfleet.errors import Interrupted
-from hopfleet.experiment import _Watcher
 from hopfleet.frameworks.base import Session
+from hopfleet.monitor.watcher import Watcher
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions import Versions
 from hopfleet.testing.tasks import CountingSession, CountingTask
@@ -299,7 +299,7 @@ class Filler:
 
     def __init__(self, patch: pytest.MonkeyPatch, place: Path, spare: int, then: Callable[[], None]) -> None:
         self.file, self.filled, self.waited = place / "filler", False, list[str]()
-        append, waiting = Journal.append, _Watcher.waiting
+        append, waiting = Journal.append, Watcher.waiting
 
         def fill(journal: Journal, when: float, messages: Any) -> None:
             append(journal, when, messages)
@@ -315,7 +315,7 @@ class Filler:
             self.waited.append(text)
 
         patch.setattr(Journal, "append", fill)
-        patch.setattr(_Watcher, "waiting", hear)
+        patch.setattr(Watcher, "waiting", hear)
 
 
 @pytest.mark.parametrize("spare", [200_000, 0], ids=["models", "journal"])

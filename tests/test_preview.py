@@ -18,8 +18,9 @@ from hopfleet import preview as previews
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
-from hopfleet.experiment import _findings
-from hopfleet.preview import BATCHES, MOST, UNIT_SECONDS, Outline, Pilot, Rehearsal, foresee, pilot, worth_a_pilot
+from hopfleet.pilot import BATCHES, MOST, Pilot, pilot, remembered
+from hopfleet.preview import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_a_pilot
+from hopfleet.prospect import Prospect
 from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
@@ -517,9 +518,9 @@ def test_the_policy_hears_what_the_pilot_found(monkeypatch: pytest.MonkeyPatch) 
     heard = []
     real = hop.Experiment._controller
 
-    def controller(self: hop.Experiment, outline: Outline, found: Pilot, view: Any) -> Any:
+    def controller(self: hop.Experiment, prospect: Prospect, found: Pilot, view: Any) -> Any:
         heard.append(found)
-        return real(self, outline, found, view)
+        return real(self, prospect, found, view)
 
     monkeypatch.setattr(hop.Experiment, "_controller", controller)
     results = counting().fit(quiet=True)
@@ -530,22 +531,23 @@ def test_the_policy_hears_what_the_pilot_found(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_measured_is_kept_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = counting(name="kept").fit(quiet=True).folder
     profile = folder.profile()
-    findings = _findings(profile, "cpu")
-    assert findings and all(finding.seconds_per_row > 0 and finding.memory > 0 for finding in findings.values())
     mine = counting(name="kept")
-    assert mine._remembered("cpu").found.keys() == set(range(len(mine.search.examples(99))))
-    assert mine._remembered("cuda").found == {}
-    assert _findings({**profile, "hopfleet": "0.0"}, "cpu") == {}
+    known = dict(enumerate(mine.search.examples(99)))
+    findings = remembered(profile, known, "cpu").found
+    assert findings and all(finding.seconds_per_row > 0 and finding.memory > 0 for finding in findings.values())
+    assert findings.keys() == known.keys()
+    assert remembered(profile, known, "cuda").found == {}
+    assert remembered({**profile, "hopfleet": "0.0"}, known, "cpu").found == {}
     # A preview tries none of them again.
     probed: list[int] = []
     monkeypatch.setattr(hop.backends.local.Local, "probe", lambda self, trial, batches=0: probed.append(trial.number))
-    monkeypatch.setattr(hop.Experiment, "_probe", lambda self, backend, batches: {})
+    monkeypatch.setattr(Prospect, "_first_look", lambda self, batches: {})
     assert mine.preview(quiet=True).piloted == len(findings)
     assert probed == []
     folder.profile_file.write_text("[1]")
     assert folder.profile() == {}
     folder.profile_file.write_text("{")
-    assert folder.profile() == {} and mine._remembered("cpu").found == {}
+    assert folder.profile() == {} and remembered(folder.profile(), known, "cpu").found == {}
 
 
 @pytest.mark.usefixtures("generous")

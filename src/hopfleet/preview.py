@@ -1,8 +1,7 @@
 """What an experiment will take, before it starts: a pilot times a few configurations, the simulator does the rest.
 
-The pilot trains a few mini-batches of some configurations on one real worker, and keeps nothing of it. The simulation
-is decided by the very controller that will run the experiment. ``fit`` uses both as well: what the pilot found tells
-its policy which trials are long, and what was predicted is kept beside what came of it.
+The simulation is decided by the very controller that will run the experiment. ``fit`` uses both as well: what the pilot
+found tells its policy which trials are long, and what was predicted is kept beside what came of it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ import datetime
 import html
 import math
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from hopfleet.backends.simulated import Simulated
@@ -37,22 +34,16 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionSaved,
 )
-from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import duration, makespan, plural, size
+from hopfleet.pilot import BATCHES, Pilot, Probe, pilot, unsteady
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.scheduler.flotillas import Fusion
 from hopfleet.search.base import Goal, Search, Suggestion
 from hopfleet.version import __version__
 from hopfleet.worker.job import Finding
-
-BATCHES = 4
-"""Mini-batches of training that a pilot times, after one to warm up."""
-
-MOST = 16
-"""Configurations that a pilot tries at most."""
 
 UNIT_SECONDS = 0.002
 """What a unit or an evaluation takes beside its work: the decision, the journal, two messages, opening the stream."""
@@ -71,95 +62,6 @@ PREDICTING = 0.01
 
 SIMULATED = 20_000
 """Units and evaluations that are simulated at most; of a larger experiment a part is, and the rest is in proportion."""
-
-
-# ----------------------------------------------------------------------------------------------------------- the pilot
-
-Probe = Callable[[Trial, int], Finding]
-"""Tries a trial and times so many batches of training: ``Backend.probe``."""
-
-
-@dataclass(frozen=True)
-class Pilot:
-    """What was found, by trial number. A trial that was not tried is taken to be like the mean of those that were."""
-
-    found: Mapping[int, Finding]
-    failed: Mapping[int, Finding] = field(default_factory=dict)
-    tried: int = 0  #: different configurations
-    seconds: float = 0.0  #: that the pilot took
-
-    def of(self, number: int) -> Finding:
-        return self.found.get(number, self.mean)
-
-    @cached_property
-    def mean(self) -> Finding:
-        names = [each.name for each in dataclasses.fields(Finding) if each.type in ("float", "int")]
-        means: dict[str, Any] = {name: fmean(getattr(each, name) for each in self.found.values()) for name in names}
-        whole = [each.name for each in dataclasses.fields(Finding) if each.type == "int"]
-        passed_on = any(each.passed_on for each in self.found.values())
-        return Finding(**{**means, **{name: round(means[name]) for name in whole}}, passed_on=passed_on)
-
-    @cached_property
-    def feeding(self) -> float:
-        """Seconds per row to have the batches, whoever trains on them."""
-        return median([finding.feeding_seconds_per_row for finding in self.found.values()])
-
-    def share(self, fuse: str) -> float:
-        """What one more member of a flotilla takes of its time alone; all of it if it was not tried."""
-        shares = [getattr(finding, f"{fuse}_share", 0.0) for finding in self.found.values()]
-        return next(filter(None, shares), 1.0)
-
-
-def pilot(
-    probe: Probe,
-    configs: Mapping[int, Config],
-    *,
-    seed: int,
-    known: Mapping[int, Finding],
-    budget: Callable[[Mapping[int, Finding]], float],
-    clock: Callable[[], float] = time.perf_counter,
-) -> Pilot:
-    """Time configurations drawn at random until ``budget``, which may look at what was found so far, is spent.
-
-    Trials of equal configurations share what was found of the first. ``known`` are findings that were made before.
-    """
-    groups: dict[str, list[int]] = {}
-    for number, config in configs.items():
-        groups.setdefault(repr(config), []).append(number)
-    drawn = list(groups.values())
-    random.Random(derive(seed, "pilot")).shuffle(drawn)
-    drawn.sort(key=lambda numbers: not any(number in known for number in numbers))
-    found: dict[int, Finding] = {}
-    failed: dict[int, Finding] = {}
-    began, longest, tried = clock(), 0.0, 0
-    for numbers in drawn[:MOST]:
-        finding = next((known[number] for number in numbers if number in known), None)
-        if finding is None:
-            before = clock()
-            # The next one is taken to be as slow as the slowest so far.
-            if tried and before - began + longest > budget(found):
-                break
-            finding = probe(trial_for_probe(numbers[0], configs[numbers[0]]), BATCHES)
-            longest = max(longest, clock() - before)
-        tried += 1
-        if finding.error:
-            failed.update(dict.fromkeys(numbers, finding))
-        elif finding.seconds_per_row > 0:
-            found.update(dict.fromkeys(numbers, finding))
-    return Pilot(found, failed, tried, clock() - began)
-
-
-def unsteady(transform: str, column: str) -> str:
-    """What is to be said of a transform that does not do the same each time."""
-    return (
-        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; let it "
-        "draw from its rng alone, and depend on nothing that it changes. Until then no result can be had again, and "
-        "what a trial sees depends on who trains beside it"
-    )
-
-
-def trial_for_probe(number: int, config: Config) -> Trial:
-    return Trial(f"t{number + 1:04d}", number, config, 0, 1)
 
 
 # ----------------------------------------------------------------------------------------------------- the simulation

@@ -30,12 +30,12 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.trial import TrialState
-from hopfleet.experiment import _Watcher
 from hopfleet.monitor.curves import draw_curves
 from hopfleet.monitor.gantt import draw_gantt
 from hopfleet.monitor.history import History
 from hopfleet.monitor.live import PlainView, TerminalView
 from hopfleet.monitor.tables import header, leaderboard_table, trials_table
+from hopfleet.monitor.watcher import Watcher
 from hopfleet.monitor.wording import one_line
 
 
@@ -155,7 +155,7 @@ def test_a_held_run_says_so_until_it_proceeds_or_another_begins() -> None:
 
 def test_wishes_are_notes_in_the_live_view() -> None:
     stream = io.StringIO()
-    watcher = _Watcher(PlainView(History(metric="a", mode="max", partitions=2, name="x"), stream))
+    watcher = Watcher(PlainView(History(metric="a", mode="max", partitions=2, name="x"), stream))
     told: list[Message] = [
         OperatorAsked("stop", {"trial": "t0003"}, "ada@box", 1),
         WishAnswered(1, granted=True, text="t0003 stops after what it is doing"),
