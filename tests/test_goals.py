@@ -133,7 +133,7 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
     from hopfleet.loop import Loop
 
     run = Loop.run
-    later = experiment(name="later", warm_start="earlier", **one)
+    later = experiment(name="later", warm_start=(name for name in ["earlier"]), **one)
     calls = []
 
     def interrupted(loop: Any, events: Any) -> bool:

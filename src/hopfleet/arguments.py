@@ -146,12 +146,12 @@ def points(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Co
 
 def warm_start(given: Any) -> list[Any]:
     """Earlier experiments, each by its name or by its results."""
-    if isinstance(given, str | os.PathLike | Results):
-        given = [given]
-    for source in given if isinstance(given, Iterable) else [given]:
+    one = isinstance(given, str | os.PathLike | Results) or not isinstance(given, Iterable)
+    sources = [given] if one else list(given)
+    for source in sources:
         if not isinstance(source, str | os.PathLike | Results):
             raise UsageError(f"warm_start={source!r}: must be the name of an experiment, its results, or a list")
-    return list(given)
+    return sources
 
 
 # ------------------------------------------------------------------------------------------------------ how to run it
