@@ -30,6 +30,8 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import scratch, tiny_data, units_of
 from benchmarks.tasks import Freight, NoWork
 from hopfleet.backends.ray.backend import Ray
+from hopfleet.backends.ray.placement import Node
+from hopfleet.backends.ray.scout import Scout
 from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.testing.backends import job, trial, unit
 
@@ -108,12 +110,20 @@ def _units(quick: bool) -> Iterator[Row]:
         yield Row("ray", what, milliseconds(seconds), "", None, "≤ 10 ms", seconds <= UNIT_BAR)
 
 
+class _FirstNode(Scout):
+    """Sends all workers to one node."""
+
+    def choose(self, workers: int, device: str, threads: int) -> tuple[list[Node], list[str]]:
+        nodes, chosen = super().choose(workers, device, threads)
+        return nodes, [chosen[0]] * workers
+
+
 class _Together(Ray):
     """Both workers on one node, with one partition each."""
 
-    def _choose(self, workers: int) -> Any:
-        nodes, chosen = super()._choose(workers)
-        return nodes, [chosen[0]] * workers
+    def _reset(self) -> None:
+        super()._reset()
+        self._scout = _FirstNode(elastic=self.elastic, autoscale=self.autoscale)
 
     def _admit(self, member: Any) -> None:
         station = self._stations[member.node]

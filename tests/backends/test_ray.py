@@ -237,7 +237,7 @@ def test_a_worker_that_fails_in_itself_is_replaced(tmp_path: Path) -> None:
     try:
         backend.start(job(tmp_path), 1)
         (joined,) = wait_for(backend, WorkerJoined)
-        backend._tell(backend._members[joined.worker], "RunUnit", "no command at all")
+        backend._members[joined.worker].tell("RunUnit", "no command at all")
         lost, again = wait_for_any(backend, 2)
         assert (lost.worker, again.worker) == ("w1", "w2")
     finally:
@@ -271,7 +271,7 @@ def refused(backend: Ray, job: Job, workers: int) -> str:
 
 
 def test_more_workers_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopfleet.backends.ray.backend.ROOM_SECONDS", 1.0)
+    monkeypatch.setattr("hopfleet.backends.ray.scout.ROOM_SECONDS", 1.0)
     said = refused(Ray(), job(tmp_path), 99)
     assert re.match(r"workers=99: only \d fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
 

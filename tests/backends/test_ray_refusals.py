@@ -9,9 +9,9 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.ray.actors import About, skew
-from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
+from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, powers, share, spread
 from hopfleet.backends.ray.stations import explain
-from hopfleet.errors import MissingExtra, UsageError, WorkersLost
+from hopfleet.errors import MissingExtra, UsageError
 
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
 
@@ -34,14 +34,6 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"hopfleet\[ray\]"):
         hop.Ray().offer("cpu", 1)
-
-
-def test_where_no_other_node_comes_after_the_last() -> None:
-    backend = hop.Ray(autoscale=True)
-    backend._look()
-    backend._bereft = "the last node is lost: a, its raylet is gone", 0.0
-    with pytest.raises(WorkersLost, match=r"raylet is gone; Ray's autoscaler started no other within 15 min"):
-        backend._look()
 
 
 @pytest.mark.parametrize("replicas", [0, -1, 1.5, True])
@@ -98,6 +90,12 @@ def test_faster_nodes_get_more() -> None:
     assert place_partitions(8, {"cpu": 1.0, "gpu": 3.0}, 1) == {"cpu": (2, 6), "gpu": (0, 1, 3, 4, 5, 7)}
     held = {"cpu": (5,), "gpu": (0,)}
     assert place_partitions(6, {"cpu": 1.0, "gpu": 2.0}, 1, held) == {"cpu": (3, 5), "gpu": (0, 1, 2, 4)}
+
+
+def test_what_nodes_can_do() -> None:
+    sorts = {"a": "slow", "b": "fast", "c": "fast"}
+    assert powers({"a": 3, "b": 2}, sorts, {"slow": 1.0, "fast": 4.0}) == {"a": 3.0, "b": 8.0, "c": 4.0}
+    assert powers({"a": 3, "b": 2}, sorts, {"fast": 4.0}) == {"a": 3.0, "b": 2.0, "c": 1.0}, "not known of all"
 
 
 def test_who_is_too_slow_for_a_partition_shares_one() -> None:

@@ -34,6 +34,15 @@ def test_with_a_node_goes_what_was_there_alone() -> None:
     assert where.drops("one") == []
 
 
+def test_a_version_is_fetched_from_elsewhere_only_if_it_is_not_here() -> None:
+    where = Whereabouts()
+    assert where.source(SAVE, "one") is None
+    where.add(SAVE, "two")
+    where.add(SAVE, "three")
+    assert where.source(SAVE, "one") == "three", "always the same"
+    assert where.source(SAVE, "two") is None
+
+
 def test_a_trial_is_forgotten() -> None:
     where = Whereabouts()
     where.add(SAVE, "one")

@@ -11,41 +11,45 @@ Whatever a lost worker still says is not heard. The partitions of a lost node ar
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
-import math
-import queue
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopfleet import clock
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import Place, Save, Setup, Told, WorkerActor, home
-from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.demand import Demand
-from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, share, spread
-from hopfleet.backends.ray.stations import (
+from hopfleet.backends.ray.actors import Save, Setup, home
+from hopfleet.backends.ray.calls import Calls
+from hopfleet.backends.ray.members import Member, start_member
+from hopfleet.backends.ray.placement import Node, one_of_each, place_partitions, powers, share
+from hopfleet.backends.ray.scout import Scout
+from hopfleet.backends.ray.silence import (
+    AWAY_SECONDS,
+    QUIET_SECONDS,
     START_SECONDS,
+    STUCK_SECONDS,
+    excused,
+    process_lost,
+    worker_lost,
+)
+from hopfleet.backends.ray.stations import (
     Station,
     Token,
     check_stations,
     close_station,
     end,
     explain,
-    on,
     open_station,
     own_fault,
 )
+from hopfleet.backends.ray.vacancies import Vacancies, Vacancy
+from hopfleet.backends.ray.versions import Scattered, place_of
 from hopfleet.backends.ray.whereabouts import Whereabouts
+from hopfleet.backends.vitals import Vitals
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
@@ -68,79 +72,17 @@ from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
 from hopfleet.store.cluster import ClusterVersions, link_storage
 from hopfleet.worker.job import Finding, Job, pickled
 
-BEAT_SECONDS = 30.0
-"""How long a host waits before it answers; if its process ends before, that shows at once."""
-
-ASK_SECONDS = 1.1
-"""If nothing was heard from a node for so long, its host is asked whether it lives."""
-
 POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""
-
-QUIET_SECONDS = 1.6
-"""A node that cannot be reached, and whose host has been silent for so long, is lost."""
-
-SILENCE_SECONDS = 15.0
-"""A node whose raylet answers and whose host does not is lost after so long."""
-
-STUCK_SECONDS = 3.0
-"""If a worker has been silent for so long, its host looks whether its process is stopped or gone."""
-
-DEAF_SECONDS = 60.0
-"""A worker that has been silent for so long is lost, even if its process is there."""
 
 LOOK_SECONDS = 0.4
 """How often to look who is silent, at least."""
 
-AWAY_SECONDS = 1.0
-"""If nobody has listened for so long, silence says nothing."""
-
-WATCH_SECONDS = 1.0
-"""How often to look for nodes that joined."""
-
-RETURN_SECONDS = 10.0
-"""A node that was lost for so long, and answers, is used again."""
-
-ROOM_SECONDS = 4.0
-"""How long to wait for resources that others give back at this moment."""
-
-GROW_SECONDS = 900.0
-"""How long to wait for a node that an autoscaler starts where there is none."""
-
 MAX_STARTS = 5
+"""How often in a row a worker may end before it is ready."""
+
 RETRY_SECONDS = 0.1
-LAST_WORDS_SECONDS = 0.5
-
-
-@dataclass(slots=True)
-class Member:
-    """One worker, as seen from here."""
-
-    name: str
-    node: str
-    actor: Any
-    exchange: Any
-    heard: float
-    failures: int = 0
-    pid: int = 0
-    device: str = ""
-    ready: bool = False
-    joined: bool = False
-    retired: bool = False
-    released: bool = False
-    #: Why it was killed from here.
-    killed: str = ""
-    #: The trial that it was last told to work on, and the one that comes after that.
-    trial: str = ""
-    next: str = ""
-    #: Its host is asked about it.
-    asked: bool = False
-    stopped: bool = False
-    #: It is asked what it has to tell, and has not answered yet.
-    listened: bool = False
-    #: What it is to be told at the next opportunity, and how often it was told something before.
-    outbox: list[Told] = field(default_factory=list)
-    told: int = 0
+"""The pause before a worker takes the place of one that was not ready. It doubles each time."""
 
 
 class Ray:
@@ -178,31 +120,22 @@ class Ray:
         return f"Ray(address={self.address!r}, storage={self.storage!r}, replicas={self.replicas})"
 
     def _reset(self) -> None:
+        #: Workers that are not lost, by name, whether they are ready or not; the nodes in use, by id.
         self._members: dict[str, Member] = {}
         self._stations: dict[str, Station] = {}
+        #: Workers that are yet to be started, and nodes that are yet to be used.
+        self._vacancies = Vacancies()
+        self._scout = Scout(elastic=self.elastic, autoscale=self.autoscale)
+        #: Where versions are. What nodes are to drop goes along with what their workers are told or asked next.
+        self._whereabouts = Whereabouts()
+        self._calls = Calls()
         self._events: deque[Event] = deque()
         self._findings: deque[Finding] = deque()
         self._numbers = itertools.count(1)
-        #: What has come from the cluster: a result, and who is to hear of it.
-        self._arrivals: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], None]]] = queue.SimpleQueue()
-        #: Where versions are. What nodes are to drop goes along with what their workers are told or asked next.
-        self._whereabouts = Whereabouts()
-        #: Workers to be started: when, where (or anywhere), after how many failures.
-        self._due: list[tuple[float, str | None, int]] = []
-        #: Nodes that were there at the start or have been met since.
-        self._known: set[str] = set()
-        #: Nodes that were lost, and since when; those that are of no use are lost for ever.
-        self._lost: dict[str, float] = {}
         self._looked = time.monotonic()
-        self._seen: list[Node] = []
-        self._watching: tuple[threading.Event, threading.Thread] | None = None
         self._closing = False
         #: Nodes are of several sorts, and it is not known yet how fast each is.
         self._unknown = False
-        #: Why the last node is gone, if it is, and until when the autoscaler may start another one.
-        self._bereft: tuple[str, float] | None = None
-        #: Room for workers that is asked of an autoscaler.
-        self._demand = Demand({})
 
     # -------------------------------------------------------------------------------------------- the protocol
 
@@ -214,20 +147,19 @@ class Ray:
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
     def versions(self, checkpoints: Path) -> ClusterVersions:
-        place = self._place(checkpoints)
+        place = place_of(self.storage, checkpoints)
         if not place.url:
             link_storage(checkpoints, place.checkpoints)
-        return _Told(checkpoints, place.url, self)
+        return Scattered(checkpoints, place.url, drop=self.drop, forget=self.forget, release=self._release)
 
     def start(self, job: Job, workers: int) -> None:
         self._reset()
         self._connect()
         self._job = job
         self._payload = cluster.require_ray().put(pickled(job))
-        self._where = self._place(job.checkpoints)
-        self._demand = Demand({"GPU": 1} if job.device not in ("cpu", "auto") else {"CPU": job.threads})
-        nodes, chosen = self._choose(workers)
-        counts = {node: chosen.count(node) for node in dict.fromkeys(chosen)}
+        self._where = place_of(self.storage, job.checkpoints)
+        nodes, chosen = self._scout.choose(workers, job.device, job.threads)
+        counts = Counter(chosen)
         placed = place_partitions(len(job.train), counts, self.replicas)
         used = [node for node in nodes if node.id in counts]
         self._unknown = len({node.sort for node in used}) > 1
@@ -239,12 +171,11 @@ class Ray:
         check_stations(list(self._stations.values()), job, self._where)
         for station in self._stations.values():
             self._fetch(station, station.partitions)
-        self._known = {node.id for node in nodes}
-        self._due += [(0.0, None, 0)] * (workers - len(chosen))
-        self._watch()
+        self._vacancies.add(*[Vacancy()] * (workers - len(chosen)))
+        self._scout.watch(self._homeless)
 
     def add(self, count: int) -> None:
-        self._due += [(0.0, None, 0)] * count
+        self._vacancies.add(*[Vacancy()] * count)
         self._start_due()
 
     def retire(self, worker: str) -> None:
@@ -254,7 +185,7 @@ class Ray:
     def release(self, worker: str) -> None:
         if member := self._members.get(worker):
             member.retired = member.released = True
-            self._tell(member, "Stop")
+            member.tell("Stop")
 
     def stop(self, worker: str) -> None:
         if member := self._members.get(worker):
@@ -277,59 +208,12 @@ class Ray:
             station.partitions = tuple(sorted({*station.partitions, partition}))
             self._events.append(PartitionPlaced(worker, partition))
 
-        self._await(self._stations[member.node].call("fetch", self._job.train, (partition,), home()), fetched)
+        self._calls.then(self._stations[member.node].call("fetch", self._job.train, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Finding:
         if self._unknown:
             return self._profile(trial, batches)
         return self._try(self._somebody(list(self._stations)), trial, batches)
-
-    def _profile(self, trial: Trial, batches: int) -> Finding:
-        """Try a trial on one node of each sort, then place partitions by how fast they are; returns the first try."""
-        sorts = {node: station.node.sort for node, station in self._stations.items()}
-        found = {
-            sorts[node]: self._try(self._somebody([one for one in sorts if sorts[one] == sorts[node]]), trial, batches)
-            for node in one_of_each(sorts)
-        }
-        self._place_all({sort: 1 / each.seconds_per_row for sort, each in found.items() if each.seconds_per_row})
-        return next((each for each in found.values() if each.error), next(iter(found.values())))
-
-    def _place_all(self, speeds: Mapping[str, float]) -> None:
-        """Have all partitions fetched, in proportion to workers and, if that is known of all, to their speeds."""
-        self._unknown = False
-        stations = list(self._stations.values())
-        known = all(station.node.sort in speeds for station in stations)
-        count = [member.node for member in self._members.values()].count
-        power = {
-            station.node.id: max(1, count(station.node.id)) * (speeds[station.node.sort] if known else 1.0)
-            for station in stations
-        }
-        held = {station.node.id: station.partitions for station in stations}
-        placed = place_partitions(len(self._job.train), power, self.replicas, held)
-        for station in stations:
-            station.partitions = placed[station.node.id]
-            self._fetch(station, station.partitions)
-
-    def _somebody(self, nodes: Sequence[str]) -> Member:
-        """A worker on one of these nodes that is ready to try something."""
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            for member in self._members.values():
-                if member.ready and member.node in nodes and self._stations[member.node].ready:
-                    return member
-            if time.monotonic() > deadline:
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
-            self._pump(AWAY_SECONDS / 4)
-
-    def _try(self, member: Member, trial: Trial, batches: int) -> Finding:
-        # It is tried on rows that are there: nothing is fetched for it.
-        partition = next(iter(self._stations[member.node].partitions), 0)
-        self._tell(member, "Probe", (batches, partition), trial)
-        while not self._findings:
-            self._pump(AWAY_SECONDS / 4)
-            if self._members.get(member.name) is not member:
-                return Finding(error="the worker died while it tried the configuration")
-        return self._findings.popleft()
 
     def send(self, command: Command, trial: Trial) -> None:
         assert isinstance(command, RunUnit | Evaluate | SaveVersion)
@@ -341,7 +225,10 @@ class Ray:
             member.next = command.trial
         elif not isinstance(command, SaveVersion):
             member.trial = command.trial
-        self._tell(member, "Command", command, trial, self._source(member, command))
+        source = None
+        if command.saved is not None:
+            source = self._whereabouts.source((command.trial, command.version, command.saved), member.node)
+        member.tell("Command", command, trial, source)
 
     def receive(self, timeout: float) -> list[Event]:
         if self._unknown:
@@ -361,15 +248,10 @@ class Ray:
 
     def close(self, *, kill: bool = False) -> None:
         self._closing = True
-        if self._watching is not None:
-            over, watcher = self._watching
-            over.set()
-            watcher.join()  # or it would ask a Ray that is gone
-        with contextlib.suppress(Exception):
-            self._demand.keep(0)
+        self._scout.close()
         if not kill:
             for member in self._members.values():
-                self._tell(member, "Stop")
+                member.tell("Stop")
             while any(member.ready for member in self._members.values()):
                 self._pump(AWAY_SECONDS / 4)
         self._release()
@@ -379,152 +261,15 @@ class Ray:
         for station in self._stations.values():
             station.hang_up()
         self._stations.clear()
-        self._arrivals = queue.SimpleQueue()  # whatever comes now, nobody hears
+        self._calls = Calls()  # whatever comes now, nobody hears
         if self._ours:
             cluster.require_ray().shutdown()
             self._ours = False
 
-    # ------------------------------------------------------------------------------------------------ starting
-
     def _connect(self) -> None:
         self._ours = cluster.connect(self.address) or self._ours
 
-    def _place(self, checkpoints: Path) -> Place:
-        """Where durable versions of a run go. Two runs of one name are told apart by where their folders are."""
-        if self.storage is None:
-            return Place(checkpoints)
-        folder = checkpoints.parent
-        name = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
-        if "://" in self.storage and not self.storage.startswith("file://"):
-            return Place(checkpoints, f"{self.storage.rstrip('/')}/{name}")
-        return Place(Path(self.storage.removeprefix("file://")).expanduser().absolute() / name)
-
-    def _choose(self, workers: int) -> tuple[list[Node], list[str]]:
-        """A node for each worker, or with an autoscaler for as many as fit, at least for one.
-
-        What others have just given back takes a moment to show.
-        """
-        deadline = time.monotonic() + (GROW_SECONDS if self.autoscale else ROOM_SECONDS)
-        device, threads = self._job.device, self._job.threads
-        while True:
-            nodes = cluster.living()
-            try:
-                return nodes, choose_nodes(nodes, workers, device=device, threads=threads)
-            except UsageError:
-                if time.monotonic() > deadline:
-                    raise
-            if self.autoscale:
-                fit = spread({node.id: node.room(device, threads) for node in nodes}, workers)
-                if not self._demand.keep(0 if fit else workers) and fit:
-                    return nodes, fit
-            time.sleep(0.1)
-
-    def _open(self, node: Node, partitions: tuple[int, ...]) -> Station:
-        """Begin to use a node."""
-        station = open_station(node, node.room(self._job.device, self._job.threads), partitions)
-        self._stations[node.id] = station
-        self._listen_to_host(station)
-        self._ask_host(station)
-        for member in self._members.values():
-            self._tell(member, "Host", node.id, station.host)
-        return station
-
-    def _fetch(self, station: Station, partitions: tuple[int, ...]) -> None:
-        """Have partitions brought to a node; its workers join when they are there."""
-        station.ready = False
-        valid = self._job.valid
-        calls = [(self._job.train, partitions)]
-        if valid is not None:
-            calls.append((valid, tuple(range(len(valid)))))
-        left = len(calls)
-
-        def fetched(outcome: Any) -> None:
-            nonlocal left
-            if self._stations.get(station.node.id) is not station:
-                return
-            if isinstance(outcome, Exception):
-                if own_fault(outcome):
-                    raise DataError(f"{station.node.name}: {explain(outcome)}") from outcome
-                return  # its host is gone, which shows elsewhere
-            left -= 1
-            if not left:
-                station.ready = True
-                for member in list(self._members.values()):
-                    self._admit(member)
-
-        for dataset, wanted in calls:
-            self._await(station.call("fetch", dataset, wanted, home()), fetched)
-
-    def _spawn(self, node: str, failures: int = 0) -> None:
-        """Start a worker on a node, with its share of it."""
-        ray = cluster.require_ray()
-        job, station = self._job, self._stations[node]
-        on_gpu = job.device != "cpu" and station.node.gpus >= 1
-        actor = ray.remote(
-            max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False
-        )(WorkerActor).options(
-            num_cpus=0 if on_gpu else job.threads,
-            num_gpus=1 if on_gpu else 0,
-            scheduling_strategy=on(node),
-        )
-        name = f"w{next(self._numbers)}"
-        path = tuple(entry for entry in sys.path if entry)
-        setup = Setup(name, node, station.host, job.device, self._where, path, home())
-        started = actor.remote(setup, self._payload)
-        exchange = started.exchange.options(concurrency_group="talk")
-        member = self._members[name] = Member(name, node, started, exchange, time.monotonic(), failures)
-        for other in self._stations.values():
-            self._tell(member, "Host", other.node.id, other.host)
-
-    def _start_due(self) -> None:
-        now = time.monotonic()
-        due, self._due = [one for one in self._due if one[0] <= now], [one for one in self._due if one[0] > now]
-        for when, node, failures in due:
-            if node is not None and node in self._stations:
-                self._spawn(node, failures)
-                continue
-            for chosen in spread(self._room(), 1):
-                self._spawn(chosen, failures)
-                break
-            else:
-                self._due.append((when, None, failures))  # until a node joins
-
-    def _homeless(self) -> list[tuple[float, str | None, int]]:
-        """Workers to be started that no node in use has room for."""
-        return [one for one in self._due if one[1] is None or one[1] not in self._stations]
-
-    def _room(self) -> dict[str, int]:
-        """How many more workers fit where. On a node that is being prepared, some are to come who are not there yet."""
-        used = [member.node for member in self._members.values()]
-        return {node: station.room - used.count(node) for node, station in self._stations.items() if station.ready}
-
-    # -------------------------------------------------------------------------------------------------- talking
-
-    def _tell(self, member: Member, kind: str, body: Any = None, trial: Any = None, source: str | None = None) -> None:
-        member.outbox.append((kind, body, trial, source))
-
-    def _flush(self) -> None:
-        """Tell workers what they are to be told, and ask those that have answered what else there is."""
-        for member in list(self._members.values()):
-            if member.listened and not member.outbox:
-                continue
-            told, member.outbox = member.outbox, []
-            letter = (member.told, told, self._whereabouts.drops(member.node))
-            member.told += 1
-            if member.listened:
-                member.actor.tell.remote(*letter)
-            else:
-                member.listened = True
-                self._await(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
-        manned = {member.node for member in self._members.values()}
-        for node, saves in self._whereabouts.drops_elsewhere(manned).items():
-            if station := self._stations.get(node):
-                station.call("drop", self._where, saves)
-
-    def _await(self, ref: Any, heard: Callable[[Any], None]) -> None:
-        """Let somebody hear what comes of a call, in the thread that drives this."""
-        arrivals = self._arrivals
-        ref.future().add_done_callback(lambda future: arrivals.put((future, heard)))
+    # ------------------------------------------------------------------------- versions in the memory of nodes
 
     def drop(self, save: Save) -> bool:
         """Have a version dropped where it is, if it is in the memory of nodes."""
@@ -542,38 +287,73 @@ class Ray:
         if told:
             cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
-    def _source(self, member: Member, command: RunUnit | Evaluate | SaveVersion) -> str | None:
-        """The node that has the version that a command needs, if others have it only."""
-        if command.saved is None:
-            return None
-        save = (command.trial, command.version, command.saved)
-        there = self._whereabouts.nodes(save)
-        if not there or member.node in there:
-            return None
-        return min(there)
+    # ---------------------------------------------------------------------------- trying trials, and sorts of nodes
 
-    def _listen_to_host(self, station: Station) -> None:
-        def heard(outcome: Any) -> None:
-            if self._stations.get(station.node.id) is not station:
-                return
-            if isinstance(outcome, Exception):
-                self._lose_node(station, explain(outcome))
+    def _profile(self, trial: Trial, batches: int) -> Finding:
+        """Try a trial on one node of each sort, then place partitions by how fast they are; returns the first try."""
+        sorts = {node: station.node.sort for node, station in self._stations.items()}
+        found = {
+            sorts[node]: self._try(self._somebody([one for one in sorts if sorts[one] == sorts[node]]), trial, batches)
+            for node in one_of_each(sorts)
+        }
+        self._place_all({sort: 1 / each.seconds_per_row for sort, each in found.items() if each.seconds_per_row})
+        return next((each for each in found.values() if each.error), next(iter(found.values())))
+
+    def _place_all(self, speeds: Mapping[str, float]) -> None:
+        """Have all partitions fetched, in proportion to workers and, if that is known of all, to their speeds."""
+        self._unknown = False
+        stations = self._stations
+        power = powers(self._crews(), {node: station.node.sort for node, station in stations.items()}, speeds)
+        held = {node: station.partitions for node, station in stations.items()}
+        placed = place_partitions(len(self._job.train), power, self.replicas, held)
+        for node, station in stations.items():
+            station.partitions = placed[node]
+            self._fetch(station, station.partitions)
+
+    def _somebody(self, nodes: Sequence[str]) -> Member:
+        """A worker on one of these nodes that is ready to try something."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            for member in self._members.values():
+                if member.ready and member.node in nodes and self._stations[member.node].ready:
+                    return member
+            if time.monotonic() > deadline:
+                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
+            self._pump(AWAY_SECONDS / 4)
+
+    def _try(self, member: Member, trial: Trial, batches: int) -> Finding:
+        # It is tried on rows that are there: nothing is fetched for it.
+        partition = next(iter(self._stations[member.node].partitions), 0)
+        member.tell("Probe", (batches, partition), trial)
+        while not self._findings:
+            self._pump(AWAY_SECONDS / 4)
+            if self._members.get(member.name) is not member:
+                return Finding(error="the worker died while it tried the configuration")
+        return self._findings.popleft()
+
+    # ----------------------------------------------------------------------------------- what goes on all the time
+
+    def _pump(self, timeout: float) -> None:
+        """Tell what there is to tell, hear what there is to hear, waiting up to ``timeout`` for the first word."""
+        self._start_due()
+        self._flush()
+        self._calls.hear(max(0.0, min(timeout, LOOK_SECONDS, self._vacancies.pause(time.monotonic()))))
+        self._look()
+
+    def _flush(self) -> None:
+        """Tell workers what they are to be told, and ask those that have answered what else there is."""
+        for member in list(self._members.values()):
+            if member.listened and not member.outbox:
+                continue
+            letter = member.letter(self._whereabouts.drops(member.node))
+            if member.listened:
+                member.actor.tell.remote(*letter)
             else:
-                station.heard = time.monotonic()
-                self._listen_to_host(station)
-
-        self._await(station.call("beat", BEAT_SECONDS, group="beat"), heard)
-
-    def _ask_host(self, station: Station) -> None:
-        """Ask whether it lives. If it does not, its beat tells."""
-        station.asked = True
-
-        def answered(outcome: Any) -> None:
-            station.asked = False
-            if not isinstance(outcome, Exception):
-                station.heard = time.monotonic()
-
-        self._await(station.call("beat", 0.0, group="answers"), answered)
+                member.listened = True
+                self._calls.then(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
+        for node, saves in self._whereabouts.drops_elsewhere(self._crews()).items():
+            if station := self._stations.get(node):
+                station.call("drop", self._where, saves)
 
     def _heard(self, member: Member, told: Any) -> None:
         if self._members.get(member.name) is not member:
@@ -620,6 +400,73 @@ class Ray:
             case _:
                 raise AssertionError(f"unknown: {kind}")
 
+    # --------------------------------------------------------------------------------------------- who is silent
+
+    def _look(self) -> None:
+        """Find out who is silent, and who has joined."""
+        now = time.monotonic()
+        away, self._looked = now - self._looked, now
+        for station in list(self._stations.values()):
+            if reason := station.look(self._calls, now, away):
+                self._lose_node(station, reason)
+            elif self.autoscale and not self._closing and self._deserted(station):
+                self._leave(station)
+        for member in list(self._members.values()):
+            member.heard = excused(member.heard, now, away)
+            silence = now - member.heard
+            if reason := worker_lost(silence, ready=member.ready):
+                self._give_up(member, reason)
+            elif member.ready and silence > STUCK_SECONDS and not member.asked:
+                self._ask_about(member)
+        if not self._closing:
+            for node, count in self._scout.newcomers(self._stations, self._homeless()):
+                self._welcome(node, count)
+        if not self._stations:
+            self._scout.check_wait()
+
+    def _ask_about(self, member: Member) -> None:
+        """Ask its host whether its process is stopped or gone."""
+        member.asked = True
+
+        def answered(found: Any) -> None:
+            member.asked = False
+            if self._members.get(member.name) is not member or not isinstance(found, Vitals):
+                return
+            if reason := process_lost(found, time.monotonic() - member.heard):
+                self._give_up(member, reason)
+
+        self._calls.then(self._stations[member.node].call("vitals", member.pid), answered)
+
+    # ------------------------------------------------------------------------------------------- workers come and go
+
+    def _crews(self) -> Counter[str]:
+        """How many workers are on each node that has any."""
+        return Counter(member.node for member in self._members.values())
+
+    def _homeless(self) -> int:
+        """How many workers are to be started that no node in use has room for."""
+        return len(self._vacancies.homeless(self._stations))
+
+    def _start_due(self) -> None:
+        """Start the workers that are due, if there is room for them."""
+        crews = self._crews()
+        # On a node that is being prepared, some are to come who are not there yet.
+        room = {node: station.room - crews[node] for node, station in self._stations.items() if station.ready}
+        for node, failures in self._vacancies.fill(time.monotonic(), self._stations, room):
+            self._spawn(node, failures)
+
+    def _spawn(self, node: str, failures: int = 0) -> None:
+        """Start a worker on a node, with its share of it."""
+        job, station = self._job, self._stations[node]
+        path = tuple(entry for entry in sys.path if entry)
+        setup = Setup(f"w{next(self._numbers)}", node, station.host, job.device, self._where, path, home())
+        on_gpu = job.device != "cpu" and station.node.gpus >= 1
+        cpus, gpus = (0, 1) if on_gpu else (job.threads, 0)
+        member = start_member(setup, self._payload, cpus=cpus, gpus=gpus, failures=failures)
+        self._members[member.name] = member
+        for other in self._stations.values():
+            member.tell("Host", other.node.id, other.host)
+
     def _admit(self, member: Member) -> None:
         """Let a worker join that is ready, on a node that is."""
         station = self._stations.get(member.node)
@@ -629,72 +476,6 @@ class Ray:
         everything = len(station.partitions) == len(self._job.train)
         partitions = None if everything else station.partitions
         self._events.append(WorkerJoined(member.name, member.device, partitions))
-
-    # ---------------------------------------------------------------------------------------------------- losses
-
-    def _pump(self, timeout: float) -> None:
-        """Hear what there is to hear, waiting up to ``timeout`` for the first word."""
-        self._start_due()
-        self._flush()
-        now = time.monotonic()
-        timeout = max(0.0, min([timeout, LOOK_SECONDS, *(one[0] - now for one in self._due if one[0] > now)]))
-        with contextlib.suppress(queue.Empty):
-            arrived = self._arrivals.get(timeout=timeout)
-            while True:
-                future, heard = arrived
-                heard(future.exception() or future.result())
-                arrived = self._arrivals.get_nowait()
-        self._look()
-
-    def _look(self) -> None:
-        """Find out who is silent, and who has joined."""
-        now = time.monotonic()
-        away, self._looked = now - self._looked, now
-        for station in list(self._stations.values()):
-            if away > AWAY_SECONDS:
-                station.heard = min(now, station.heard + away) if station.heard < now else station.heard
-            silence = now - station.heard
-            if silence > ASK_SECONDS and not station.asked:
-                self._ask_host(station)
-            station.try_raylet(quiet=silence > ASK_SECONDS)
-            if station.verdict is Verdict.GONE:
-                self._lose_node(station, station.verdict.value)
-            elif station.verdict is Verdict.UNREACHABLE and silence > QUIET_SECONDS:
-                self._lose_node(station, f"{station.verdict.value}, and was silent for {silence:.1f} s")
-            elif silence > SILENCE_SECONDS:
-                self._lose_node(station, f"it was silent for {silence:.0f} s")
-            elif self.autoscale and not self._closing and self._deserted(station):
-                self._leave(station)
-        for member in list(self._members.values()):
-            if away > AWAY_SECONDS:
-                member.heard = min(now, member.heard + away)
-            silence = now - member.heard
-            if silence > (DEAF_SECONDS if member.ready else START_SECONDS):
-                self._give_up(member, f"it was silent for {silence:.0f} s")
-            elif member.ready and silence > STUCK_SECONDS and not member.asked:
-                self._ask_about(member)
-        if self._seen and not self._closing:
-            seen, self._seen = self._seen, []
-            self._meet(seen)
-        if not self._stations and self._bereft is not None and now > self._bereft[1]:
-            raise WorkersLost(
-                f"{self._bereft[0]}; Ray's autoscaler started no other within {GROW_SECONDS / 60:.0f} min"
-            )
-
-    def _ask_about(self, member: Member) -> None:
-        member.asked = True
-
-        def answered(found: Any) -> None:
-            member.asked = False
-            if self._members.get(member.name) is not member or isinstance(found, Exception) or found is None:
-                return
-            silence = time.monotonic() - member.heard
-            if found.stopped:
-                self._give_up(member, f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s")
-            elif found.gone:
-                self._give_up(member, f"its process is gone, and was silent for {silence:.1f} s")
-
-        self._await(self._stations[member.node].call("vitals", member.pid), answered)
 
     def _give_up(self, member: Member, reason: str) -> None:
         member.killed = member.killed or reason
@@ -709,122 +490,74 @@ class Ray:
             station.call("kill", member.pid)
 
     def _lose(self, member: Member, reason: str) -> None:
+        """A worker is gone. Another one takes its place, unless that is not wanted."""
         del self._members[member.name]
         if member.released:
             reason = RELEASED
         elif member.killed:
             reason = member.killed
+        wanted = not (self._closing or member.retired)
         if member.joined:
             # Only on the same node can somebody else read the same.
-            replaced = not (self._closing or member.retired) and member.node in self._stations
+            replaced = wanted and member.node in self._stations
             self._events.append(WorkerLost(member.name, reason, self._last_words(member), replaced))
-        if self._closing or member.retired:
+        if not wanted:
             return
         if member.joined:
-            self._due.append((0.0, member.node, 0))
+            self._vacancies.add(Vacancy(node=member.node))
             self._start_due()
-            return
+        else:
+            self._retry(member, reason)
+
+    def _retry(self, member: Member, reason: str) -> None:
+        """Start another one in place of one that was not ready, after a while."""
         failures = member.failures + 1
         if failures == MAX_STARTS:
             raise WorkersLost(
                 f"worker {member.name} ended before it was ready, as {failures - 1} before it did: {reason}; the logs "
                 "of Ray on that node may say why"
             )
-        self._due.append((time.monotonic() + RETRY_SECONDS * 2 ** (failures - 1), member.node, failures))
+        pause = RETRY_SECONDS * 2 ** (failures - 1)
+        self._vacancies.add(Vacancy(time.monotonic() + pause, member.node, failures))
 
     def _last_words(self, member: Member) -> str:
         """The end of what the code of the trial at work has printed, if its node can tell."""
         station = self._stations.get(member.node)
         if not member.trial or member.released or member.stopped or station is None:
             return ""
-        ray = cluster.require_ray()
-        said = station.call("last_words", self._where, member.name, member.trial)
-        with contextlib.suppress(ray.exceptions.RayError):
-            return str(ray.get(said, timeout=LAST_WORDS_SECONDS))
-        return ""
+        return station.last_words(self._where, member.name, member.trial)
 
-    def _lose_node(self, station: Station, reason: str) -> None:
-        """A node is gone, with its workers, its versions and its partitions."""
-        node = station.node.id
-        if self._stations.pop(node, None) is None:
-            return
-        self._lost[node] = time.monotonic()
-        close_station(station)
-        lost = [member for member in self._members.values() if member.node == node]
-        for member in lost:
-            member.killed = member.killed or f"its node {station.node.name} was lost: {reason}"
-            end(member.actor)
-            self._lose(member, reason)
+    # --------------------------------------------------------------------------------------------- nodes come and go
+
+    def _open(self, node: Node, partitions: tuple[int, ...]) -> Station:
+        """Begin to use a node."""
+        station = open_station(node, node.room(self._job.device, self._job.threads), partitions)
+        self._stations[node.id] = station
+        station.listen(self._calls, self._lose_node)
+        station.ask(self._calls)
         for member in self._members.values():
-            self._tell(member, "Gone", node)
-        for trial, version, save in self._whereabouts.lose(node):
-            lost_with = f"its node {station.node.name} was lost"
-            self._events.append(VersionLost(trial, version, lost_with, saved=save))
-        if self._closing:
-            return
-        if not self._stations:
-            why = f"the last node is lost: {station.node.name}, {reason}"
-            if not self.autoscale:
-                raise WorkersLost(why)
-            self._bereft = why, time.monotonic() + GROW_SECONDS
+            member.tell("Host", node.id, station.host)
+        return station
 
-    def _deserted(self, station: Station) -> bool:
-        """Whether a node has nothing that a run may need, and nobody who is or will be there."""
-        node = station.node.id
-        wanted = (*(member.node for member in self._members.values()), *(one[1] for one in self._due))
-        return station.ready and node not in wanted and not self._whereabouts.alone(node)
+    def _fetch(self, station: Station, partitions: tuple[int, ...]) -> None:
+        """Have partitions brought to a node; its workers join when they are there."""
+        station.ready = False
 
-    def _leave(self, station: Station) -> None:
-        """Have no process on a node any more, so that the autoscaler may take it away."""
-        node = station.node.id
-        del self._stations[node]
-        self._whereabouts.lose(node)
-        for member in self._members.values():
-            self._tell(member, "Gone", node)
-        self._await(station.call("release", self._where), lambda _: close_station(station))
+        def fetched(outcome: Any) -> None:
+            if self._stations.get(station.node.id) is not station:
+                return
+            if isinstance(outcome, Exception):
+                if own_fault(outcome):
+                    raise DataError(f"{station.node.name}: {explain(outcome)}") from outcome
+                return  # its host is gone, which shows elsewhere
+            station.ready = True
+            for member in list(self._members.values()):
+                self._admit(member)
 
-    # -------------------------------------------------------------------------------------------- nodes that join
-
-    def _watch(self) -> None:
-        """Look for new nodes in the background, and have the autoscaler know what is lacking."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(WATCH_SECONDS):
-                with contextlib.suppress(Exception):
-                    seen = [node for node in cluster.nodes() if self._lives(node)]
-                    if not self._demand.keep(len(self._homeless()) if self.autoscale else 0):
-                        self._seen = seen
-
-        watcher = threading.Thread(target=watch, daemon=True, name="hopfleet-nodes")
-        self._watching = over, watcher
-        watcher.start()
-
-    def _lives(self, node: Node) -> bool:
-        """Whether a node may be used. One that was lost may have come back; Ray calls it alive for long, though."""
-        if node.id not in self._lost:
-            return True
-        return self._long_lost(node) and cluster.try_raylet(node) is Verdict.ANSWERS
-
-    def _long_lost(self, node: Node) -> bool:
-        return time.monotonic() - self._lost[node.id] > RETURN_SECONDS
-
-    def _meet(self, seen: list[Node]) -> None:
-        """Use nodes that have joined, if that is wanted, and others if somebody waits for room."""
-        waiting = len(self._homeless())
-        for node in seen:
-            room = node.room(self._job.device, self._job.threads)
-            if node.id in self._stations or room < 1:
-                continue
-            if node.id in self._lost and not self._long_lost(node):
-                continue  # it was seen before it was lost
-            new = self.elastic and not self.autoscale and (node.id not in self._known or node.id in self._lost)
-            self._known.add(node.id)
-            count = room if new else min(room, waiting)
-            if count:
-                waiting = max(0, waiting - count)
-                self._lost.pop(node.id, None)
-                self._welcome(node, count)
+        wanted = [(self._job.train, partitions)]
+        if (valid := self._job.valid) is not None:
+            wanted.append((valid, tuple(range(len(valid)))))
+        self._calls.then_all([station.call("fetch", *each, home()) for each in wanted], fetched)
 
     def _welcome(self, node: Node, count: int) -> None:
         """Begin to use a node in the middle of a run; if it is of no use, the log says why, and all goes on."""
@@ -839,43 +572,51 @@ class Ray:
             if isinstance(problems, Exception):
                 problems = [explain(problems)]
             if problems:
-                self._lost[node.id] = math.inf
+                self._scout.shun(node.id)
                 close_station(self._stations.pop(node.id))
                 with (self._job.logs / "workers.log").open("a") as log:
                     log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
                 return
             self._fetch(station, station.partitions)
-            waiting = self._homeless()
-            self._due = [one for one in self._due if one not in waiting] + waiting[count:]
-            for number in range(count):
-                self._spawn(node.id, waiting[number][2] if number < len(waiting) else 0)
+            housed = self._vacancies.house(count, self._stations)
+            for failures in housed + [0] * (count - len(housed)):
+                self._spawn(node.id, failures)
 
-        self._await(token.ask(station, self._job), answered)
+        self._calls.then(token.ask(station, self._job), answered)
 
+    def _lose_node(self, station: Station, reason: str) -> None:
+        """A node is gone, with its workers, its versions and its partitions."""
+        node = station.node.id
+        if self._stations.get(node) is not station:
+            return
+        del self._stations[node]
+        self._scout.lose(node)
+        close_station(station)
+        for member in [member for member in self._members.values() if member.node == node]:
+            member.killed = member.killed or f"its node {station.node.name} was lost: {reason}"
+            end(member.actor)
+            self._lose(member, reason)
+        for trial, version, save in self._forsake(node):
+            lost_with = f"its node {station.node.name} was lost"
+            self._events.append(VersionLost(trial, version, lost_with, saved=save))
+        if not self._stations and not self._closing:
+            self._scout.lose_last(f"the last node is lost: {station.node.name}, {reason}")
 
-class _Told(ClusterVersions):
-    """The versions as the driver sees them: what it drops, nodes drop too."""
+    def _deserted(self, station: Station) -> bool:
+        """Whether a node has nothing that a run may need, and nobody who is or will be there."""
+        node = station.node.id
+        wanted = self._crews().keys() | self._vacancies.nodes()
+        return station.ready and node not in wanted and not self._whereabouts.alone(node)
 
-    def __init__(self, checkpoints: Path, url: str, backend: Ray) -> None:
-        super().__init__(checkpoints, url=url)
-        self._backend = backend
-        #: What is far away is dropped and fetched beside the work: nobody waits for that.
-        self._errands = ThreadPoolExecutor(1)
+    def _leave(self, station: Station) -> None:
+        """Have no process on a node any more, so that the autoscaler may take it away."""
+        node = station.node.id
+        del self._stations[node]
+        self._forsake(node)
+        self._calls.then(station.call("release", self._where), lambda _: close_station(station))
 
-    def drop(self, trial: str, version: int, attempt: int) -> None:
-        if not self._backend.drop((trial, version, attempt)):
-            self._errands.submit(super().drop, trial, version, attempt)
-
-    def collect(self, trial: str = "") -> None:
-        self._errands.submit(super().collect, trial)  # what does not come now is fetched in the end
-
-    def forget(self, trial: str) -> None:
-        super().forget(trial)
-        self._backend.forget(trial)
-
-    def release(self) -> None:
-        self._errands.shutdown()
-        self._errands = ThreadPoolExecutor(1)
-        super().release()
-        self._backend._release()
-        super().collect()
+    def _forsake(self, node: str) -> list[Save]:
+        """Expect nothing from a node any more; returns the versions that were there and nowhere else."""
+        for member in self._members.values():
+            member.tell("Gone", node)
+        return self._whereabouts.lose(node)

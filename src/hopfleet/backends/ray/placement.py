@@ -75,6 +75,12 @@ def spread(room: Mapping[str, int], count: int) -> list[str]:
     return chosen
 
 
+def powers(workers: Mapping[str, int], sorts: Mapping[str, str], speeds: Mapping[str, float]) -> dict[str, float]:
+    """What each node can do: its number of workers, times the speed of its sort if that is known of all."""
+    known = all(sort in speeds for sort in sorts.values())
+    return {node: max(1, workers.get(node, 0)) * (speeds[sort] if known else 1.0) for node, sort in sorts.items()}
+
+
 def place_partitions(
     partitions: int,
     power: Mapping[str, float],

@@ -7,25 +7,30 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import About, Host, Place, about, skew
+from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.placement import Node
+from hopfleet.backends.ray.silence import ASK_SECONDS, START_SECONDS, excused, node_lost
 from hopfleet.errors import UsageError, WorkersLost, describe
 from hopfleet.store.cluster import Remote
 from hopfleet.worker.job import Job
 
-START_SECONDS = 120.0
-"""A process of Ray that is not there after so long will not come."""
+BEAT_SECONDS = 30.0
+"""How long a host waits before it answers; if its process ends before, that shows at once."""
 
 TRY_SECONDS = 0.7
 """How often to try a node's raylet, at most."""
 
 ANSWER_SECONDS = 30.0
 """How long to wait for what a node says of itself."""
+
+LAST_WORDS_SECONDS = 0.5
+"""How long to wait for what the code of a trial has printed on a worker that is lost."""
 
 GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
@@ -57,6 +62,47 @@ class Station:
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
         """A reference to what the host will answer."""
         return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
+
+    def listen(self, calls: Calls, lost: Callable[[Station, str], None]) -> None:
+        """Have somebody hear as soon as its host ends, and why."""
+
+        def heard(outcome: Any) -> None:
+            if isinstance(outcome, Exception):
+                lost(self, explain(outcome))
+            else:
+                self.heard = time.monotonic()
+                self.listen(calls, lost)
+
+        calls.then(self.call("beat", BEAT_SECONDS, group="beat"), heard)
+
+    def ask(self, calls: Calls) -> None:
+        """Ask whether it lives. If it does not, who listens hears of it."""
+        self.asked = True
+
+        def answered(outcome: Any) -> None:
+            self.asked = False
+            if not isinstance(outcome, Exception):
+                self.heard = time.monotonic()
+
+        calls.then(self.call("beat", 0.0, group="answers"), answered)
+
+    def look(self, calls: Calls, now: float, away: float) -> str:
+        """Why it is lost; nothing if it may live. Nobody has listened for ``away`` seconds; who is quiet is asked."""
+        self.heard = excused(self.heard, now, away)
+        silence = now - self.heard
+        quiet = silence > ASK_SECONDS
+        if quiet and not self.asked:
+            self.ask(calls)
+        self.try_raylet(quiet=quiet)
+        return node_lost(self.verdict, silence)
+
+    def last_words(self, place: Place, worker: str, trial: str) -> str:
+        """The end of what a trial's code printed on a worker that is lost, if the host tells it soon."""
+        ray = cluster.require_ray()
+        said = self.call("last_words", place, worker, trial)
+        with contextlib.suppress(ray.exceptions.RayError):
+            return str(ray.get(said, timeout=LAST_WORDS_SECONDS))
+        return ""
 
     def try_raylet(self, *, quiet: bool) -> None:
         """Find out, in the background, whether the node answers at all, if it is quiet or its raylet has hung up."""

@@ -27,6 +27,11 @@ class Whereabouts:
         with self._lock:
             return frozenset(self._nodes.get(save, ()))
 
+    def source(self, save: Save, node: str) -> str | None:
+        """From where a node is to fetch it; None if it has it, or if nobody has."""
+        there = self.nodes(save)
+        return None if node in there else min(there, default=None)
+
     def drop(self, save: Save) -> bool:
         """Have it dropped by all nodes that hold it; False if there are none."""
         with self._lock:

@@ -1,0 +1,85 @@
+"""Which nodes are used when they join, come back, or are lost; no cluster is needed for that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from hopfleet.backends.ray import scout
+from hopfleet.backends.ray.placement import Node
+from hopfleet.backends.ray.scout import Scout
+from hopfleet.errors import WorkersLost
+
+A = Node("a", "10.0.0.1", cpus=4, free_cpus=4)
+B = Node("b", "10.0.0.2", cpus=2, free_cpus=2)
+FULL = Node("f", "10.0.0.3", cpus=2)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(scout, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def begun(monkeypatch: pytest.MonkeyPatch, *, elastic: bool = True, autoscale: bool = False) -> Scout:
+    """One that has begun with node ``a``."""
+    monkeypatch.setattr(scout.cluster, "living", lambda: [A])
+    made = Scout(elastic=elastic, autoscale=autoscale)
+    assert made.choose(2, "cpu", 1) == ([A], ["a", "a"])
+    return made
+
+
+def test_who_joins_is_used_to_the_full_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = begun(monkeypatch)
+    made._seen = [A, B, FULL]
+    assert made.newcomers({"a"}, 0) == [(B, 2)]
+    assert made.newcomers({"a"}, 0) == [], "it is told once"
+    made._seen = [A, B]
+    assert made.newcomers({"a"}, 0) == [], "it is known, and was left"
+
+
+@pytest.mark.parametrize(("elastic", "autoscale"), [(False, False), (True, True)])
+def test_who_is_not_wanted_is_used_for_those_who_wait(
+    elastic: bool, autoscale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = begun(monkeypatch, elastic=elastic, autoscale=autoscale)
+    made._seen = [A, B]
+    assert made.newcomers({}, 0) == []
+    made._seen = [A, B]
+    assert made.newcomers({}, 5) == [(A, 4), (B, 1)]
+
+
+def test_who_was_lost_is_used_again_after_a_while(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    made = begun(monkeypatch)
+    made.lose("a")
+    made._seen = [A]
+    assert made.newcomers({}, 1) == []
+    clock[0] += scout.RETURN_SECONDS + 1
+    made._seen = [A]
+    assert made.newcomers({}, 0) == [(A, 4)]
+
+
+def test_who_is_of_no_use_is_never_used(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    made = begun(monkeypatch)
+    made.shun("b")
+    clock[0] += 1e9
+    made._seen = [B]
+    assert made.newcomers({"a"}, 1) == []
+
+
+def test_after_the_last_node() -> None:
+    with pytest.raises(WorkersLost, match=r"^the last node is lost: a, its raylet is gone$"):
+        Scout(elastic=True, autoscale=False).lose_last("the last node is lost: a, its raylet is gone")
+
+
+def test_where_no_other_node_comes_after_the_last(clock: list[float]) -> None:
+    made = Scout(elastic=True, autoscale=True)
+    made.check_wait()
+    made.lose_last("the last node is lost: a, its raylet is gone")
+    clock[0] += scout.GROW_SECONDS
+    made.check_wait()
+    clock[0] += 1
+    with pytest.raises(WorkersLost, match=r"raylet is gone; Ray's autoscaler started no other within 15 min"):
+        made.check_wait()

@@ -1,0 +1,34 @@
+"""When somebody who is silent is lost."""
+
+from __future__ import annotations
+
+from hopfleet.backends.ray.cluster import Verdict
+from hopfleet.backends.ray.silence import excused, node_lost, process_lost, worker_lost
+from hopfleet.backends.vitals import Vitals
+
+
+def test_silence_says_nothing_while_nobody_listened() -> None:
+    assert excused(10.0, 20.0, 0.5) == 10.0
+    assert excused(10.0, 20.0, 4.0) == 14.0
+    assert excused(19.0, 20.0, 4.0) == 20.0
+    assert excused(130.0, 20.0, 4.0) == 130.0, "it has just been started"
+
+
+def test_nodes() -> None:
+    assert node_lost(Verdict.GONE, 0.0) == "its raylet is gone"
+    assert node_lost(Verdict.UNREACHABLE, 1.5) == ""
+    assert node_lost(Verdict.UNREACHABLE, 2.0) == "its host cannot be reached, and was silent for 2.0 s"
+    assert node_lost(Verdict.ANSWERS, 14.0) == ""
+    assert node_lost(Verdict.ANSWERS, 16.0) == "it was silent for 16 s"
+
+
+def test_workers() -> None:
+    assert worker_lost(59.0, ready=True) == worker_lost(119.0, ready=False) == ""
+    assert worker_lost(61.0, ready=True) == "it was silent for 61 s"
+    assert worker_lost(121.0, ready=False) == "it was silent for 121 s"
+
+
+def test_processes() -> None:
+    assert process_lost(Vitals("S", 0), 4.0) == ""
+    assert process_lost(Vitals("T", 0), 4.0) == "its process was stopped (SIGSTOP), and silent for 4.0 s"
+    assert process_lost(Vitals("Z", 0), 4.0) == "its process is gone, and was silent for 4.0 s"
