@@ -83,3 +83,12 @@ def test_where_no_other_node_comes_after_the_last(clock: list[float]) -> None:
     clock[0] += 1
     with pytest.raises(WorkersLost, match=r"raylet is gone; Ray's autoscaler started no other within 15 min"):
         made.check_wait()
+
+
+def test_a_node_that_comes_after_the_last_ends_the_wait(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    made = begun(monkeypatch, autoscale=True)
+    made.lose_last("the last node is lost: a, its raylet is gone")
+    made._seen = [B]
+    assert made.newcomers({}, 1) == [(B, 1)]
+    clock[0] += scout.GROW_SECONDS + 1
+    made.check_wait()

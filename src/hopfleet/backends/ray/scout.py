@@ -105,6 +105,7 @@ class Scout:
             if count:
                 waiting = max(0, waiting - count)
                 self._lost.pop(node.id, None)
+                self._bereft = None
                 found.append((node, count))
         return found
 
