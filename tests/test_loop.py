@@ -54,6 +54,9 @@ class SpyVersions:
     def drop(self, trial, version, attempt):
         self.log.append(("act", m.DropVersion(trial, version, attempt)))
 
+    def collect(self, trial):
+        self.log.append(("collect", trial))
+
     def release(self):
         self.log.append(("act", "release"))
 
@@ -161,6 +164,8 @@ def test_written_before_acted(tmp_path):
         for who, what in bench.log:
             if who == "journal":
                 written.append(what)
+            elif who == "collect":
+                assert what in {ended.trial for ended in written if isinstance(ended, m.TrialEnded)}
             elif who == "act" and what != "release":
                 assert what in written
                 acted.append(what)

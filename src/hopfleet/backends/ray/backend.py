@@ -533,7 +533,7 @@ class Ray:
         """Begin to use a node."""
         station = open_station(node, node.room(self._job.device, self._job.threads), partitions)
         self._stations[node.id] = station
-        station.listen(self._calls, self._lose_node)
+        station.attend(self._calls, self._lose_node)
         station.ask(self._calls)
         for member in self._members.values():
             member.tell("Host", node.id, station.host)

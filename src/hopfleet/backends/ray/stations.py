@@ -63,7 +63,7 @@ class Station:
         """A reference to what the host will answer."""
         return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
 
-    def listen(self, calls: Calls, lost: Callable[[Station, str], None]) -> None:
+    def attend(self, calls: Calls, lost: Callable[[Station, str], None]) -> None:
         """Have somebody hear as soon as its host ends, and why."""
 
         def heard(outcome: Any) -> None:
@@ -71,7 +71,7 @@ class Station:
                 lost(self, explain(outcome))
             else:
                 self.heard = time.monotonic()
-                self.listen(calls, lost)
+                self.attend(calls, lost)
 
         calls.then(self.call("beat", BEAT_SECONDS, group="beat"), heard)
 
