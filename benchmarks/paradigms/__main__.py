@@ -100,7 +100,7 @@ def main() -> int:
             print(_news(name, kept), file=sys.stderr, flush=True)
             _keep(options.results, kept)
         sizes = _sizes(lab)
-    said = summary(sizes, rate=options.rate, waits=options.waits)
+    said = summary(sizes, rate=options.rate, waits=1e3 * workload.waits)
     parts = (machine(), said, table(kept, sizes, rate=options.rate), bars(kept, sizes), *remarks(kept, sizes))
     results = "\n\n".join(filter(None, parts))
     print(results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.silence import excused, node_lost, process_lost, worker_lost
+from hopfleet.backends.ray.silence import excused, node_lost, worker_lost
 from hopfleet.backends.vitals import Vitals
 
 
@@ -29,6 +29,6 @@ def test_workers() -> None:
 
 
 def test_processes() -> None:
-    assert process_lost(Vitals("S", 0), 4.0) == ""
-    assert process_lost(Vitals("T", 0), 4.0) == "its process was stopped (SIGSTOP), and silent for 4.0 s"
-    assert process_lost(Vitals("Z", 0), 4.0) == "its process is gone, and was silent for 4.0 s"
+    assert Vitals("S", 0).lost(4.0) == ""
+    assert Vitals("T", 0).lost(4.0) == "its process was stopped (SIGSTOP), and silent for 4.0 s"
+    assert Vitals("Z", 0).lost(4.0) == "its process is gone, and was silent for 4.0 s"

@@ -48,3 +48,11 @@ def test_a_node_that_joins_houses_those_who_wait_the_longest() -> None:
     assert vacancies.homeless({"a"}) == [Vacancy()]
     assert vacancies.nodes() == {"a"}
     assert vacancies.house(2, {"a"}) == [0]
+
+
+def test_who_is_due() -> None:
+    made = Vacancies()
+    assert not made.due(9.0)
+    made.add(Vacancy(5.0, "a"))
+    assert not made.due(4.0)
+    assert made.due(5.0)

@@ -459,10 +459,8 @@ def _verdict(member: Member, now: float) -> str:
     found = vitals(member.pid)
     silence = now - member.heard
     if found is not None:
-        if found.stopped:
-            return f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s"
-        if found.gone:
-            return f"its process is gone, and was silent for {silence:.1f} s"
+        if lost := found.lost(silence):
+            return lost
         if found.ticks != member.ticks:
             member.ticks, member.worked = found.ticks, now
     idle = now - max(member.heard, member.worked)

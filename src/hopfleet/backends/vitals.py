@@ -25,6 +25,12 @@ class Vitals:
     def gone(self) -> bool:
         return self.state in ("Z", "X")
 
+    def lost(self, silence: float) -> str:
+        """Why a worker of this process is lost that has been silent for so many seconds; nothing if it may live."""
+        if self.stopped:
+            return f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s"
+        return f"its process is gone, and was silent for {silence:.1f} s" if self.gone else ""
+
 
 def vitals(pid: int) -> Vitals | None:
     """None where the system does not tell: only Linux does."""

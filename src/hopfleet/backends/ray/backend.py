@@ -33,7 +33,6 @@ from hopfleet.backends.ray.silence import (
     START_SECONDS,
     STUCK_SECONDS,
     excused,
-    process_lost,
     worker_lost,
 )
 from hopfleet.backends.ray.stations import (
@@ -432,7 +431,7 @@ class Ray:
             member.asked = False
             if self._members.get(member.name) is not member or not isinstance(found, Vitals):
                 return
-            if reason := process_lost(found, time.monotonic() - member.heard):
+            if reason := found.lost(time.monotonic() - member.heard):
                 self._give_up(member, reason)
 
         self._calls.then(self._stations[member.node].call("vitals", member.pid), answered)
@@ -449,10 +448,13 @@ class Ray:
 
     def _start_due(self) -> None:
         """Start the workers that are due, if there is room for them."""
+        now = time.monotonic()
+        if not self._vacancies.due(now):
+            return
         crews = self._crews()
         # On a node that is being prepared, some are to come who are not there yet.
         room = {node: station.room - crews[node] for node, station in self._stations.items() if station.ready}
-        for node, failures in self._vacancies.fill(time.monotonic(), self._stations, room):
+        for node, failures in self._vacancies.fill(now, self._stations, room):
             self._spawn(node, failures)
 
     def _spawn(self, node: str, failures: int = 0) -> None:

@@ -8,7 +8,6 @@ stopped or gone, its host can see.
 from __future__ import annotations
 
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.vitals import Vitals
 
 START_SECONDS = 120.0
 """A process of Ray that is not there after so long will not come."""
@@ -54,10 +53,3 @@ def worker_lost(silence: float, *, ready: bool) -> str:
     """Why a worker is lost, whatever its host sees; nothing if it may live."""
     limit = DEAF_SECONDS if ready else START_SECONDS
     return f"it was silent for {silence:.0f} s" if silence > limit else ""
-
-
-def process_lost(found: Vitals, silence: float) -> str:
-    """Why a worker is lost whose process was found like this; nothing if it may live."""
-    if found.stopped:
-        return f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s"
-    return f"its process is gone, and was silent for {silence:.1f} s" if found.gone else ""

@@ -27,6 +27,10 @@ class Vacancies:
     def add(self, *vacancies: Vacancy) -> None:
         self._open += vacancies
 
+    def due(self, now: float) -> bool:
+        """Whether anybody is to be started now, if there is room."""
+        return any(vacancy.when <= now for vacancy in self._open)
+
     def nodes(self) -> set[str]:
         """Where somebody is to be started."""
         return {vacancy.node for vacancy in self._open if vacancy.node is not None}
