@@ -29,7 +29,7 @@ test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
 	$(MAKE) --jobs=3 --output-sync=target long-tests pure-tests other-tests ray-tests
 
 PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
-PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller.py,src/hopfleet/wishes.py
+PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller/*
 
 # Whole simulated experiments cover nothing that others do not, and watching them takes longer than running them.
 SUITES := tests/search/test_search_suite.py tests/scheduler/test_whole_experiments.py

@@ -11,7 +11,7 @@ from statistics import mean, median
 
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import Evaluate, Message, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
 from hopfleet.domain.space import uniform
 from hopfleet.domain.trial import Trial

@@ -30,7 +30,7 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import Pinned, scratch, tiny_data, units_of
 from benchmarks.tasks import Freight
 from hopfleet.domain.messages import UnitFinished
-from hopfleet.store.versions import TMPFS
+from hopfleet.store.versions.local import TMPFS
 
 #: Megabytes of a version, and the optimizer that has its share of them.
 SIZES = ((0.01, "sgd"), (100, "sgd"), (100, "adam"))

@@ -25,17 +25,17 @@ import hopfleet as hop
 from benchmarks.row import Row, megabytes
 from benchmarks.runs import scratch, tiny_data
 from benchmarks.tasks import NoWork, Reader
-from hopfleet.backends.local import Local
+from hopfleet.backends.local.backend import Local
 from hopfleet.backends.simulated import Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import Evaluate, Message, RunStarted, RunUnit, UnitFailed, UnitFinished, WorkerJoined
 from hopfleet.domain.trial import Trial
-from hopfleet.loop import Loop
+from hopfleet.runtime.loop import Loop
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import Versions
-from hopfleet.worker.job import Job
+from hopfleet.store.versions.local import Versions
+from hopfleet.worker.spec import Job
 
 WORKERS = 4
 PARTITIONS = 8

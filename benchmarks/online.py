@@ -16,7 +16,7 @@ from statistics import mean
 
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial

@@ -30,8 +30,8 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import scratch, tiny_data, units_of
 from benchmarks.tasks import Freight, NoWork
 from hopfleet.backends.ray.backend import Ray
+from hopfleet.backends.ray.discovery import Scout
 from hopfleet.backends.ray.placement import Node
-from hopfleet.backends.ray.scout import Scout
 from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.testing.backends import job, trial, unit
 

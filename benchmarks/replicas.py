@@ -18,9 +18,9 @@ from statistics import mean, median, stdev
 
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Failure
+from hopfleet.forecast.simulator import Simulation, Workload, simulate
 from hopfleet.planner.balance import Balance, Cell, Cells, Outlook, balance, choose, relax
 from hopfleet.planner.costs import cnns
-from hopfleet.simulation import Simulation, Workload, simulate
 
 WORKERS = 8
 #: The most that the mean ratio may be, by number of replicas, and with a worker lost.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import hopfleet as hop
-from hopfleet.backends.local import Local
+from hopfleet.backends.local.backend import Local
 from hopfleet.data import Dataset
 from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined
 from hopfleet.frameworks.base import Task

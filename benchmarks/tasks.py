@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hopfleet.frameworks.base import Batch, Batches
-from hopfleet.frameworks.torch import TorchTask
+from hopfleet.frameworks.torch.task import TorchTask
 
 MATRIX = 256
 """The side of the matrices whose products are a unit's work."""

@@ -19,7 +19,7 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import scratch
 from benchmarks.tasks import Perceptron
 from hopfleet.data import Dataset
-from hopfleet.worker.stream import Stream
+from hopfleet.worker.feeding.stream import Stream
 
 GOAL = 0.9
 

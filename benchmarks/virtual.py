@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hopfleet.backends.simulated import Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     CopyVersion,
     EpochEnded,

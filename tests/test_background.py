@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from hopfleet.background import in_background
+from hopfleet.support.background import in_background
 
 
 def test_nobody_waits_for_the_result():

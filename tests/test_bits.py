@@ -16,8 +16,8 @@ from safetensors.torch import load_file, safe_open
 from sample_tasks import Everything, arrays
 
 import hopfleet as hop
-from hopfleet import preview
-from hopfleet.frameworks.randomness import unpack
+from hopfleet.forecast import preview
+from hopfleet.frameworks.torch.randomness import unpack
 
 SEED = 11
 

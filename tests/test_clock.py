@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hopfleet import clock
+from hopfleet.support import clock
 
 
 def test_starts_as_the_time_of_day() -> None:

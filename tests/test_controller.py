@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hopfleet.controller import AT_RISK, Controller
+from hopfleet.controller.controller import AT_RISK, Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.rowsum import RowSum
@@ -23,7 +23,7 @@ from hopfleet.search.base import Goal, Stop
 @pytest.fixture(autouse=True)
 def few_saves(monkeypatch):
     """Units take a second here. What is saved within an epoch has tests of its own."""
-    monkeypatch.setattr("hopfleet.controller.AT_RISK", 1.5)
+    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 1.5)
 
 
 class Desk:

@@ -18,10 +18,10 @@ from sample_tasks import Faulty, HangOnce, KillOnce, Plain, Printing, arrays
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
-from hopfleet.pilot import Pilot
+from hopfleet.forecast.profiling import Pilot
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
-from hopfleet.worker.job import Finding
+from hopfleet.worker.spec import Finding
 
 
 def experiment(task: Any = None, **changes: Any) -> hop.Experiment:

@@ -14,7 +14,7 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.messages import Evaluate, RunUnit
 from hopfleet.errors import UsageError
-from hopfleet.replay import replay
+from hopfleet.runs.replay import replay
 from hopfleet.store.journal import Journal
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet import files
 from hopfleet.domain.messages import (
     SaveDelayed,
     SaveFailed,
@@ -29,9 +28,10 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.errors import Interrupted
 from hopfleet.frameworks.base import Session
-from hopfleet.monitor.watcher import Watcher
+from hopfleet.monitor.terminal.watcher import Watcher
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions.local import Versions
+from hopfleet.support import files
 from hopfleet.testing.tasks import CountingSession, CountingTask
 from hopfleet.worker.saver import Saver
 

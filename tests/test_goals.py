@@ -130,7 +130,7 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
     assert told["names"] == ["earlier"]
     assert [trial["config"] for trial in told["trials"]] == [trial.config for trial in earlier.trials]
 
-    from hopfleet.loop import Loop
+    from hopfleet.runtime.loop import Loop
 
     run = Loop.run
     later = experiment(name="later", warm_start=(name for name in ["earlier"]), **one)

@@ -10,11 +10,11 @@ import threading
 import pytest
 
 from hopfleet.backends.simulated import Failure, Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
 from hopfleet.errors import JournalError
-from hopfleet.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
+from hopfleet.runtime.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random

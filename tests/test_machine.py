@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet import machine as machines
-from hopfleet.machine import Machine, choose_workers, this_machine
+from hopfleet.support import machine as machines
+from hopfleet.support.machine import Machine, choose_workers, this_machine
 
 GIB = 1 << 30
 BIG = Machine(cores=16, memory=64 * GIB)

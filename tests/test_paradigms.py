@@ -28,7 +28,7 @@ from benchmarks.paradigms.report import bars, table
 from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import Images, Workload
 from hopfleet.errors import TaskError
-from hopfleet.frameworks import safetensors
+from hopfleet.frameworks.state import safetensors
 from hopfleet.scheduler.orders import fixed_order
 
 ROOT = Path(__file__).parent.parent

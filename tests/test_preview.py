@@ -14,18 +14,18 @@ import pytest
 from sample_tasks import Faulty, Plain, arrays
 
 import hopfleet as hop
-from hopfleet import preview as previews
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
-from hopfleet.pilot import BATCHES, MOST, Pilot, pilot, remembered
-from hopfleet.preview import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_a_pilot
-from hopfleet.prospect import Prospect
-from hopfleet.scheduler.flotillas import Fusion
+from hopfleet.forecast import preview as previews
+from hopfleet.forecast.forecast import Prospect
+from hopfleet.forecast.preview import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_a_pilot
+from hopfleet.forecast.profiling import BATCHES, MOST, Pilot, pilot, remembered
+from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.job import Finding
+from hopfleet.worker.spec import Finding
 
 SECOND = Finding(metrics=("loss",), seconds_per_row=0.01, size=1000)
 """A second for a partition of 100 rows."""

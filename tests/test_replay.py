@@ -29,10 +29,10 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.unit import Work
 from hopfleet.errors import Interrupted, NotFound, UsageError
-from hopfleet.loop import Loop
-from hopfleet.replay import Replay, replay
+from hopfleet.runs.replay import Replay, replay
+from hopfleet.runtime.loop import Loop
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions.local import Versions
 from hopfleet.worker.worker import Worker
 
 

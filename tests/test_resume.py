@@ -77,7 +77,7 @@ def processes_of(home: Path) -> dict[int, str]:
 
 def workers_of(home: Path) -> list[int]:
     """The ids of worker processes, oldest first: those whose parent is a zygote too."""
-    zygotes = {pid for pid, line in processes_of(home).items() if "hopfleet.worker.zygote" in line}
+    zygotes = {pid for pid, line in processes_of(home).items() if "hopfleet.worker.fork_server" in line}
     found = []
     for pid in sorted(zygotes):
         with contextlib.suppress(OSError):
@@ -159,7 +159,7 @@ def test_lost_versions_are_trained_again_in_the_same_order(own_home: Path) -> No
     """The machine went down: shared memory is empty, and a durable file was damaged."""
     run_and_signal(own_home, ["local", "2"], 150, signal.SIGKILL)
     before = {trial.id: trial.visits for trial in hop.load("killed").trials}
-    from hopfleet.store.versions import Versions
+    from hopfleet.store.versions.local import Versions
 
     checkpoints = own_home / "killed" / "checkpoints"
     Versions(checkpoints).release()
@@ -189,7 +189,7 @@ def test_first_interrupt_leaves_a_resumable_run(own_home: Path) -> None:
 
 def test_interrupt_in_this_process(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:
     asked = experiment("inline", 1)
-    monkeypatch.setattr("hopfleet.loop.Loop.run", _interrupted(hop.Experiment))
+    monkeypatch.setattr("hopfleet.runtime.loop.Loop.run", _interrupted(hop.Experiment))
     with pytest.raises(Interrupted, match="hopfleet resume killed"):
         asked.fit(quiet=True)
     monkeypatch.undo()
@@ -198,7 +198,7 @@ def test_interrupt_in_this_process(monkeypatch: pytest.MonkeyPatch, own_home: Pa
 
 
 def _interrupted(_: object) -> object:
-    from hopfleet.loop import Loop
+    from hopfleet.runtime.loop import Loop
 
     run = Loop.run
 

@@ -9,7 +9,7 @@ from sample_tasks import Indiscreet, arrays
 
 import hopfleet as hop
 from hopfleet.errors import UsageError
-from hopfleet.secrets import read
+from hopfleet.worker.secrets import read
 
 TOKEN = "hunter2-and-then-some"
 

@@ -13,7 +13,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.store.folder import check_name, find_run
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions.local import Versions
 from hopfleet.testing.tasks import CountingTask
 
 SOURCES = sorted(Path(hop.__file__).parent.rglob("*.py"))

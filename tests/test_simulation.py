@@ -12,9 +12,9 @@ from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.domain.messages import WorkerLost
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError, WorkersLost
+from hopfleet.forecast.simulator import Workload, simulate
 from hopfleet.planner.balance import relax
 from hopfleet.scheduler.policies import POLICIES
-from hopfleet.simulation import Workload, simulate
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -158,7 +158,7 @@ def test_exact_estimates_give_the_bound_whatever_ties_there_are() -> None:
 def test_a_small_square_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows and columns have equal sums, and no timetable meets the bound. The solver is loaded beforehand."""
     loaded = []
-    monkeypatch.setattr("hopfleet.simulation.load", lambda: loaded.append(True))
+    monkeypatch.setattr("hopfleet.forecast.simulator.load", lambda: loaded.append(True))
     times = [[100.0, 600.0, 300.0], [100.0, 300.0, 600.0], [800.0, 100.0, 100.0]]
     ends = {simulate(times, policy=policy).makespan for policy in ("auto", "portfolio", "exact")}
     assert ends == {1100.0} and loaded == [True] * 3

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet import verify as module
 from hopfleet.domain.messages import DropVersion, VersionSaved
 from hopfleet.errors import Interrupted
-from hopfleet.files import digest
-from hopfleet.loop import Loop
+from hopfleet.runs import verify as module
+from hopfleet.runs.verify import Fault, find_data, verify
+from hopfleet.runtime.loop import Loop
 from hopfleet.store.journal import Journal
+from hopfleet.support.files import digest
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.verify import Fault, find_data, verify
 
 
 def experiment(**more: Any) -> hop.Experiment:

@@ -14,7 +14,7 @@ from hopfleet.search.base import Clone, Stop, Suggestion, Train
 @pytest.fixture(autouse=True)
 def few_saves(monkeypatch):
     """Units take a second here. What is saved within an epoch has tests of its own."""
-    monkeypatch.setattr("hopfleet.controller.AT_RISK", 1.5)
+    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 1.5)
 
 
 class Wheel(Desk):

@@ -36,11 +36,11 @@ import hopfleet as hop
 from benchmarks.__main__ import conclude
 from benchmarks.row import Row, milliseconds
 from benchmarks.runs import Pinned, scratch
-from hopfleet import clock
 from hopfleet.domain.messages import TrialAdded, UnitFinished
 from hopfleet.frameworks.base import Batch
-from hopfleet.frameworks.torch import TorchTask
+from hopfleet.frameworks.torch.task import TorchTask
 from hopfleet.store.journal import Journal
+from hopfleet.support import clock
 
 FORMING, BETWEEN = 0.02, 0.01
 """How much of a unit of a second either may take."""

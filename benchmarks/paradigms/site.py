@@ -24,8 +24,8 @@ from hopfleet.data import Dataset, open_dataset
 from hopfleet.data.manifest import FILE, partition_name
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
-from hopfleet.frameworks.torch import TorchSession
-from hopfleet.worker.stream import Stream, valid_batch
+from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.worker.feeding.stream import Stream, valid_batch
 
 TIMEOUT = timedelta(minutes=10)
 

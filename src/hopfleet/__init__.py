@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hopfleet.backends.inline import Inline as Inline
-    from hopfleet.backends.local import Local as Local
+    from hopfleet.backends.local.backend import Local as Local
     from hopfleet.backends.ray.backend import Ray as Ray
     from hopfleet.backends.simulated import Simulated as Simulated
     from hopfleet.data import Dataset as Dataset
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from hopfleet.domain.space import uniform as uniform
     from hopfleet.domain.trial import TrialState as TrialState
     from hopfleet.errors import HopfleetError as HopfleetError
-    from hopfleet.experiment import Experiment as Experiment
-    from hopfleet.frameworks.torch import FunctionTask as FunctionTask
-    from hopfleet.frameworks.torch import TorchTask as TorchTask
-    from hopfleet.preview import Preview as Preview
-    from hopfleet.results import Results as Results
-    from hopfleet.results import TrialResult as TrialResult
-    from hopfleet.results import load as load
+    from hopfleet.experiment.experiment import Experiment as Experiment
+    from hopfleet.forecast.preview import Preview as Preview
+    from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
+    from hopfleet.frameworks.torch.task import TorchTask as TorchTask
+    from hopfleet.runs.control import Control as Control
+    from hopfleet.runs.control import control as control
+    from hopfleet.runs.results import Results as Results
+    from hopfleet.runs.results import TrialResult as TrialResult
+    from hopfleet.runs.results import load as load
     from hopfleet.search.asha import ASHA as ASHA
     from hopfleet.search.base import Clone as Clone
     from hopfleet.search.base import Search as Search
@@ -54,10 +57,7 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Patience as Patience
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
-    from hopfleet.simulation import simulate as simulate
     from hopfleet.version import __version__ as __version__
-    from hopfleet.wheel import Control as Control
-    from hopfleet.wheel import control as control
 
 _HOMES = {
     "__version__": "hopfleet.version",
@@ -66,19 +66,19 @@ _HOMES = {
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
     "CMAES": "hopfleet.search.optuna",
-    "Control": "hopfleet.wheel",
-    "control": "hopfleet.wheel",
+    "Control": "hopfleet.runs.control",
+    "control": "hopfleet.runs.control",
     "Dataset": "hopfleet.data",
-    "Experiment": "hopfleet.experiment",
-    "FunctionTask": "hopfleet.frameworks.torch",
+    "Experiment": "hopfleet.experiment.experiment",
+    "FunctionTask": "hopfleet.frameworks.torch.task",
     "GP": "hopfleet.search.optuna",
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
-    "load": "hopfleet.results",
-    "Local": "hopfleet.backends.local",
+    "load": "hopfleet.runs.results",
+    "Local": "hopfleet.backends.local.backend",
     "lograndint": "hopfleet.domain.space",
     "loguniform": "hopfleet.domain.space",
     "Median": "hopfleet.search.stopping",
@@ -89,27 +89,27 @@ _HOMES = {
     "partition": "hopfleet.data",
     "Patience": "hopfleet.search.stopping",
     "PBT": "hopfleet.search.pbt",
-    "Preview": "hopfleet.preview",
+    "Preview": "hopfleet.forecast.preview",
     "qloguniform": "hopfleet.domain.space",
     "quniform": "hopfleet.domain.space",
     "randint": "hopfleet.domain.space",
     "Random": "hopfleet.search.random",
     "Ray": "hopfleet.backends.ray.backend",
-    "Results": "hopfleet.results",
+    "Results": "hopfleet.runs.results",
     "Rule": "hopfleet.search.stopping",
     "sample_from": "hopfleet.domain.space",
     "Search": "hopfleet.search.base",
     "secret": "hopfleet.domain.secrets",
-    "simulate": "hopfleet.simulation",
+    "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
-    "TorchTask": "hopfleet.frameworks.torch",
+    "TorchTask": "hopfleet.frameworks.torch.task",
     "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",
-    "TrialResult": "hopfleet.results",
+    "TrialResult": "hopfleet.runs.results",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",
 }

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from hopfleet.errors import JournalError
-from hopfleet.files import digest
-from hopfleet.results import Results
+from hopfleet.runs.results import Results
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
+from hopfleet.support.files import digest
 
 HERE = Path(__file__).parent
 SOURCE = os.pathsep.join([str(HERE.parent.parent / "src"), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])

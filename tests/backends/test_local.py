@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from hopfleet import machine
-from hopfleet.backends import local
-from hopfleet.backends.local import Local
-from hopfleet.backends.vitals import vitals
+from hopfleet.backends.local import backend as local
+from hopfleet.backends.local.backend import Local
+from hopfleet.backends.supervision import vitals
 from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
 from hopfleet.frameworks.base import Session
+from hopfleet.support import machine
 from hopfleet.testing.backends import PATIENCE, job, trial, unit, wait_for, wait_for_any
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.job import Job
+from hopfleet.worker.spec import Job
 
 
 @contextlib.contextmanager

@@ -23,17 +23,17 @@ from marks import long
 import hopfleet as hop
 import hopfleet.demo
 from hopfleet.backends.base import Backend
-from hopfleet.backends.ray import stations
+from hopfleet.backends.ray import node_agents as stations
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.cluster import living
-from hopfleet.backends.vitals import vitals
+from hopfleet.backends.supervision import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJoined, WorkerLost
-from hopfleet.files import digest
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import TMPFS
+from hopfleet.store.versions.local import TMPFS
+from hopfleet.support.files import digest
 from hopfleet.testing.backends import BackendSuite, job, trial, wait_for, wait_for_any
-from hopfleet.worker.job import Job
+from hopfleet.worker.spec import Job
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -271,7 +271,7 @@ def refused(backend: Ray, job: Job, workers: int) -> str:
 
 
 def test_more_workers_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hopfleet.backends.ray.scout.ROOM_SECONDS", 1.0)
+    monkeypatch.setattr("hopfleet.backends.ray.discovery.ROOM_SECONDS", 1.0)
     said = refused(Ray(), job(tmp_path), 99)
     assert re.match(r"workers=99: only \d fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
 

@@ -23,8 +23,8 @@ from sample_tasks import Everything, arrays  # noqa: E402
 
 import hopfleet as hop  # noqa: E402
 from hopfleet.domain.messages import UnitFinished, WorkerJoined  # noqa: E402
-from hopfleet.files import digest  # noqa: E402
 from hopfleet.store.journal import Journal  # noqa: E402
+from hopfleet.support.files import digest  # noqa: E402
 
 GPU = torch.cuda.is_available()
 pytestmark = [

@@ -9,8 +9,8 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.backends.ray.actors import About, skew
+from hopfleet.backends.ray.node_agents import explain
 from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, powers, share, spread
-from hopfleet.backends.ray.stations import explain
 from hopfleet.errors import MissingExtra, UsageError
 
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopfleet.backends.ray import scout
+from hopfleet.backends.ray import discovery as scout
+from hopfleet.backends.ray.discovery import Scout
 from hopfleet.backends.ray.placement import Node
-from hopfleet.backends.ray.scout import Scout
 from hopfleet.errors import WorkersLost
 
 A = Node("a", "10.0.0.1", cpus=4, free_cpus=4)

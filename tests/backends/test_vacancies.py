@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hopfleet.backends.ray.vacancies import Vacancies, Vacancy
+from hopfleet.backends.ray.pending_workers import Vacancies, Vacancy
 
 
 def test_workers_go_where_there_is_most_room_and_others_wait() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from hopfleet.backends.ray.whereabouts import Whereabouts
+from hopfleet.backends.ray.version_locations import Whereabouts
 
 SAVE, OTHER = ("t0", 4, 1), ("t1", 4, 1)
 

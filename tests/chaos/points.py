@@ -56,7 +56,7 @@ def around(owner: Any, name: str, what: str) -> None:
 def install(last: int | None = None) -> None:
     """In the process of a controller."""
     from hopfleet.backends.inline import Inline
-    from hopfleet.backends.local import Local
+    from hopfleet.backends.local.backend import Local
     from hopfleet.store.journal import Journal
 
     _files()

@@ -30,10 +30,10 @@ from chaos import points
 from chaos.subject import experiment
 from hopfleet.domain.messages import Message, WorkerLost
 from hopfleet.errors import HopfleetError
-from hopfleet.files import digest
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import TMPFS, Versions
+from hopfleet.store.versions.local import TMPFS, Versions
+from hopfleet.support.files import digest
 
 LIMIT = 120.0
 """Seconds after which a run hangs."""

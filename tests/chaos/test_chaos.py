@@ -12,7 +12,7 @@ from attempts import Attempts
 
 from chaos import simulated
 from chaos.__main__ import ATTACKS
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.scheduler.schedule import Schedule
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopfleet import preview
+from hopfleet.forecast import preview
 
 from .conftest import FAULTY, Cli, fitted
 
@@ -118,7 +118,7 @@ def test_replay_without_a_file_that_makes_the_task(cli: Cli, script: Script) -> 
     assert done.code == 2 and "makes a Yours now, not a Mine; give it in Python" in done.err
     path.unlink()
     done = cli("replay", "mine")
-    assert done.code == 2 and "hopfleet.replay.replay('mine', task=...)" in done.err
+    assert done.code == 2 and "hopfleet.runs.replay.replay('mine', task=...)" in done.err
 
 
 def test_replay_of_what_has_not_begun(cli: Cli) -> None:

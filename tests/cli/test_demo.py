@@ -11,7 +11,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet import demo
-from hopfleet.loop import Loop
+from hopfleet.runtime.loop import Loop
 
 from .conftest import Cli, fitted
 

@@ -12,7 +12,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import Interrupted
-from hopfleet.loop import Loop
+from hopfleet.runtime.loop import Loop
 from hopfleet.testing.tasks import CountingTask
 
 from .conftest import FAULTY, Cli, counting, fitted

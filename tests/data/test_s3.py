@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet import files
 from hopfleet.errors import CheckpointError, DataError
-from hopfleet.store.cluster import ClusterVersions
+from hopfleet.store.versions.cluster import ClusterVersions
+from hopfleet.support import files
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto.server")

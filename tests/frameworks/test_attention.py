@@ -9,7 +9,7 @@ import torch
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hopfleet.frameworks.attention import Attending
+from hopfleet.frameworks.torch.engines.stacked.attention import Attending
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 MEMBERS = 5

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.frameworks.graphs import Graphs
-from hopfleet.frameworks.steps import Steps
-from hopfleet.frameworks.together import Measures
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.torch.engines.cuda_graphs import Graphs
+from hopfleet.frameworks.torch.engines.interleaved import Measures
+from hopfleet.frameworks.torch.steps import Steps
+from hopfleet.frameworks.torch.task import TorchSession
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

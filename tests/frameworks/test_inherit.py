@@ -12,7 +12,7 @@ from test_torch import Batches
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.torch.task import TorchSession
 
 LR = torch.optim.lr_scheduler
 BASE = {"optimizer": "sgd", "schedule": "none", "lr": 0.25, "width": 4, "groups": 1}

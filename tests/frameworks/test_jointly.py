@@ -11,10 +11,12 @@ import torch
 from test_torch import Batches
 
 import hopfleet as hop
-from hopfleet.frameworks import jointly, steps, together
 from hopfleet.frameworks.base import Entangled
-from hopfleet.frameworks.jointly import Joint, admits
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.torch import steps
+from hopfleet.frameworks.torch.engines import interleaved as together
+from hopfleet.frameworks.torch.engines import joint_optimizer as jointly
+from hopfleet.frameworks.torch.engines.joint_optimizer import Joint, admits
+from hopfleet.frameworks.torch.task import TorchSession
 
 
 class Task(hop.TorchTask):

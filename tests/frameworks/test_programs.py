@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
-from hopfleet.frameworks.programs import Unwritable, quickened, recorded
+from hopfleet.frameworks.torch.engines.stacked.programs import Unwritable, quickened, recorded
 
 ELSEWHERE = torch.full((3,), 0.5)
 

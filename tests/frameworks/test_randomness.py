@@ -10,7 +10,7 @@ import pytest
 import torch
 from sample_tasks import Plain
 
-from hopfleet.frameworks import randomness
+from hopfleet.frameworks.torch import randomness
 
 CPU = torch.device("cpu")
 

@@ -10,10 +10,10 @@ import torch
 import torch._inductor
 
 import hopfleet as hop
-from hopfleet.frameworks import stacked
 from hopfleet.frameworks.base import Entangled
-from hopfleet.frameworks.stacked import Stack, Stacked
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.torch.engines.stacked import stacked
+from hopfleet.frameworks.torch.engines.stacked.stacked import Stack, Stacked
+from hopfleet.frameworks.torch.task import TorchSession
 
 #: Where there is a GPU, all of this is about captured steps.
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"

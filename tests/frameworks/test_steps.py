@@ -11,9 +11,9 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from hopfleet.frameworks import steps
 from hopfleet.frameworks.base import Entangled
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.torch import steps
+from hopfleet.frameworks.torch.task import TorchSession
 
 
 class Batches:

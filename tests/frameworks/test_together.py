@@ -15,7 +15,7 @@ from test_torch import OPTIMIZERS, Batches, Task, session
 import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Entangled
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.torch.task import TorchSession
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 import hopfleet as hop
 from hopfleet.errors import CheckpointError, TaskError
-from hopfleet.frameworks import safetensors
 from hopfleet.frameworks.base import TrackedConfig
-from hopfleet.frameworks.torch import TorchSession
+from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.torch.task import TorchSession
 
 
 class Batches:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.tree import Arrays, flatten, unflatten
+from hopfleet.frameworks.state.tree import Arrays, flatten, unflatten
 
 scalars = (
     st.none()

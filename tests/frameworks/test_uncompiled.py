@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import hopfleet as hop
-from hopfleet.frameworks.torch import COMPILER
+from hopfleet.frameworks.torch.task import COMPILER
 
 SCRIPT = """
 import sys
 import torch
-from hopfleet.frameworks import uncompiled
+from hopfleet.frameworks.torch import uncompiled
 
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.Adam(model.parameters())
@@ -56,6 +56,6 @@ def test_who_compiles_has_the_compiler_before_workers_fork() -> None:
         def compile(self) -> bool:  # type: ignore[override]
             return bool(self.config["compile"])
 
-    assert "hopfleet.frameworks.uncompiled" in Plain().preload
+    assert "hopfleet.frameworks.torch.uncompiled" in Plain().preload
     assert COMPILER not in Plain().preload
     assert COMPILER in Compiled().preload and COMPILER in Choosy().preload

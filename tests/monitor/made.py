@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hopfleet.backends.simulated import Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import CopyVersion, Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
 from hopfleet.domain.trial import Trial

@@ -21,9 +21,9 @@ from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialEnded
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import UsageError
-from hopfleet.monitor.colors import HIGHLIGHTS, highlighted, trial_colors
-from hopfleet.monitor.curves import draw_curves
-from hopfleet.monitor.gantt import draw_gantt
+from hopfleet.monitor.charts.colors import HIGHLIGHTS, highlighted, trial_colors
+from hopfleet.monitor.charts.curves import draw_curves
+from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import makespan
 

@@ -16,15 +16,15 @@ from matplotlib.figure import Figure
 import hopfleet as hop
 from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialResumed
 from hopfleet.errors import UsageError
-from hopfleet.monitor.charts import CHARTS, chart_data, draw_chart
-from hopfleet.monitor.colors import HIGHLIGHTS, shade
+from hopfleet.monitor.charts.charts import CHARTS, chart_data, draw_chart
+from hopfleet.monitor.charts.colors import HIGHLIGHTS, shade
+from hopfleet.monitor.charts.importance import Importances, importance_data
+from hopfleet.monitor.charts.lineage import Member, Stretch, lineage_data
+from hopfleet.monitor.charts.parallel import Axis, Line, parallel_data
+from hopfleet.monitor.charts.parameters import Scale, fences, parameters, scale_of
+from hopfleet.monitor.charts.pareto import front, pareto_data
+from hopfleet.monitor.charts.rungs import Rung, rungs_data
 from hopfleet.monitor.history import History, Mode
-from hopfleet.monitor.importance import Importances, importance_data
-from hopfleet.monitor.lineage import Member, Stretch, lineage_data
-from hopfleet.monitor.parallel import Axis, Line, parallel_data
-from hopfleet.monitor.parameters import Scale, fences, parameters, scale_of
-from hopfleet.monitor.pareto import front, pareto_data
-from hopfleet.monitor.rungs import Rung, rungs_data
 
 from .made import Halving, Population, made
 

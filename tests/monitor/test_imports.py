@@ -7,7 +7,7 @@ import sys
 
 IMPORTING = """
 import sys
-import hopfleet.monitor.charts, hopfleet.monitor.frame, hopfleet.monitor.live
+import hopfleet.monitor.charts.charts, hopfleet.monitor.frame, hopfleet.monitor.terminal.live
 heavy = {"rich", "matplotlib", "pandas", "numpy", "scipy", "IPython"} & set(sys.modules)
 ours = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("hopfleet.")}
 assert not heavy, heavy
@@ -16,8 +16,8 @@ assert ours <= {"hopfleet.domain", "hopfleet.errors", "hopfleet.monitor"}, ours
 
 DRAWING = """
 import sys
-from hopfleet.monitor.curves import draw_curves
-from hopfleet.monitor.gantt import draw_gantt
+from hopfleet.monitor.charts.curves import draw_curves
+from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
 history = History(metric="accuracy", mode="max", partitions=1, name="empty")
 draw_curves(history), draw_gantt(history)

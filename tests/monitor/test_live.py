@@ -15,7 +15,7 @@ import pytest
 from hopfleet.domain.messages import Message
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
-from hopfleet.monitor.live import LiveView, NotebookView, PlainView, QuietView, TerminalView, open_view
+from hopfleet.monitor.terminal.live import LiveView, NotebookView, PlainView, QuietView, TerminalView, open_view
 
 Records = list[tuple[float, Message]]
 

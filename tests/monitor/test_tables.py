@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialEnded
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
-from hopfleet.monitor.tables import header, leaderboard_table, trials_table, workers_line, workers_table
+from hopfleet.monitor.terminal.tables import header, leaderboard_table, trials_table, workers_line, workers_table
 
 
 def text_of(renderable: RenderableType, width: int = 110) -> str:

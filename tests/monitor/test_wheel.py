@@ -30,12 +30,12 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.trial import TrialState
-from hopfleet.monitor.curves import draw_curves
-from hopfleet.monitor.gantt import draw_gantt
+from hopfleet.monitor.charts.curves import draw_curves
+from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
-from hopfleet.monitor.live import PlainView, TerminalView
-from hopfleet.monitor.tables import header, leaderboard_table, trials_table
-from hopfleet.monitor.watcher import Watcher
+from hopfleet.monitor.terminal.live import PlainView, TerminalView
+from hopfleet.monitor.terminal.tables import header, leaderboard_table, trials_table
+from hopfleet.monitor.terminal.watcher import Watcher
 from hopfleet.monitor.wording import one_line
 
 

@@ -19,12 +19,12 @@ from functools import partial
 
 from attempts import Attempts
 
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
-from hopfleet.scheduler.flotillas import Fusion
+from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.progress import Progress

@@ -15,14 +15,14 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.dispatch import foreseen
-from hopfleet.scheduler.floor import floor_of
-from hopfleet.scheduler.flotillas import Fusion, companions
+from hopfleet.scheduler.fusion import Fusion, companions
 from hopfleet.scheduler.invariants import validate
-from hopfleet.scheduler.mirror import Mirror
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.progress import Outcome, Save
+from hopfleet.scheduler.shop_state import floor_of
+from hopfleet.scheduler.shop_view import Mirror
 
 # --------------------------------------------------------------------------------------------- the state machine
 

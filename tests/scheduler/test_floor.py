@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet.scheduler.floor import Floor
+from hopfleet.scheduler.shop_state import Floor
 
 NOW = 1_794_748_425.0
 """A time of day."""

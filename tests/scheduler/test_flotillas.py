@@ -10,7 +10,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
-from hopfleet.scheduler.flotillas import UNKNOWN, Fusion, companions
+from hopfleet.scheduler.fusion import UNKNOWN, Fusion, companions
 from hopfleet.scheduler.invariants import validate, validate_history
 
 SIZE = Fusion(lambda config: config.get("size"), most=4)

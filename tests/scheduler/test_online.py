@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_schedule import Desk, trial
 
 from hopfleet.backends.simulated import Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
@@ -25,7 +25,6 @@ from hopfleet.planner.shop import Shop, ShopUnit
 from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.floor import floor_of
 from hopfleet.scheduler.plan import Plan, rotation
 from hopfleet.scheduler.policies import POLICIES, balanced
 from hopfleet.scheduler.policies import exact as exact_policy
@@ -38,6 +37,7 @@ from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.schedule import Assignment
+from hopfleet.scheduler.shop_state import floor_of
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 
@@ -598,7 +598,7 @@ def test_lost_workers_and_new_trials_make_it_plan_again():
 
 
 def test_very_many_trials_are_not_even_looked_at(monkeypatch):
-    monkeypatch.setattr("hopfleet.scheduler.mirror.Mirror.look", lambda *_: pytest.fail("looked"))
+    monkeypatch.setattr("hopfleet.scheduler.shop_view.Mirror.look", lambda *_: pytest.fail("looked"))
     desk = Desk((0,), (1,), trials=130, valid=0)
     assert decide(Auto(), desk) is not None
 

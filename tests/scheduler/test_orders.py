@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, TrialAdded
 from hopfleet.domain.space import choice
 from hopfleet.scheduler.orders import fixed_order

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.patience import FACTOR, FLOOR, estimate, limit, shortest
 from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.timeouts import FACTOR, FLOOR, estimate, limit, shortest
 
 
 class Desk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.space import uniform

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hopfleet as hop
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState

@@ -23,10 +23,10 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
-from hopfleet.files import digest, write_atomically
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions import MOST_SPARE_BYTES, SPARE_BYTES, SPARES, Versions, check
+from hopfleet.store.versions.local import MOST_SPARE_BYTES, SPARE_BYTES, SPARES, Versions, check
+from hopfleet.support.files import digest, write_atomically
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
 

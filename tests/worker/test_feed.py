@@ -21,13 +21,13 @@ from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Entangled
-from hopfleet.machine import Machine, spare_cores
-from hopfleet.store.versions import Versions
-from hopfleet.worker.feed import Feed, Mean, Pace, Portion, feeder, open_feed
-from hopfleet.worker.feeders import Feeders, Nursery
-from hopfleet.worker.job import Job
-from hopfleet.worker.larder import Larder
+from hopfleet.store.versions.local import Versions
+from hopfleet.support.machine import Machine, spare_cores
+from hopfleet.worker.feeding.feed import Feed, Mean, Pace, Portion, feeder, open_feed
+from hopfleet.worker.feeding.shared_batch_cache import Larder
+from hopfleet.worker.feeding.transform_workers import Feeders, Nursery
 from hopfleet.worker.logs import copied
+from hopfleet.worker.spec import Job
 from hopfleet.worker.worker import Worker
 
 # A process of pytest has threads; the children of these tests use none of what those hold.
@@ -555,7 +555,7 @@ def test_a_feed_only_for_what_there_is_to_do(job, tmp_path):
 
 ORPHANS = """
 import os, sys, time
-from hopfleet.worker.feeders import Feeders, Nursery
+from hopfleet.worker.feeding.transform_workers import Feeders, Nursery
 
 nursery = Nursery(lambda unit, number: time.sleep(60))
 feeders = Feeders(nursery.feeder)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hopfleet import files
 from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSaved
-from hopfleet.store.cluster import ClusterVersions
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions.cluster import ClusterVersions
+from hopfleet.store.versions.local import Versions
+from hopfleet.support import files
 from hopfleet.worker.saver import PARTS, Saver
 
 WAIT = 10.0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.worker.stream import Residence, Stream, valid_batch
+from hopfleet.worker.feeding.stream import Residence, Stream, valid_batch
 
 
 class Task(hop.TorchTask):

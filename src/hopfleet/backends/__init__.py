@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hopfleet.backends.inline import Inline
-from hopfleet.backends.local import Local
+from hopfleet.backends.local.backend import Local
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.simulated import Simulated
 

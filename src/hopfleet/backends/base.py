@@ -16,8 +16,8 @@ from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions import Versions
-from hopfleet.worker.job import Finding, Job
+from hopfleet.store.versions.local import Versions
+from hopfleet.worker.spec import Finding, Job
 
 
 class Backend(Protocol):

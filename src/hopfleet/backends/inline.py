@@ -7,12 +7,12 @@ import time
 from collections import deque
 from pathlib import Path
 
-from hopfleet import clock
 from hopfleet.domain.messages import RELEASED, Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions import Versions
-from hopfleet.worker.job import Finding, Job
+from hopfleet.store.versions.local import Versions
+from hopfleet.support import clock
 from hopfleet.worker.logs import copied
+from hopfleet.worker.spec import Finding, Job
 from hopfleet.worker.worker import Worker
 
 

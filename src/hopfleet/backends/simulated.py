@@ -32,8 +32,8 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
-from hopfleet.store.versions import Versions
-from hopfleet.worker.job import Finding, Job
+from hopfleet.store.versions.local import Versions
+from hopfleet.worker.spec import Finding, Job
 
 Seconds = Callable[[RunUnit | Evaluate, Trial], float]
 Together = Callable[[Sequence[RunUnit | Evaluate], Sequence[float]], float]

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from hopfleet.cli.checking import replay, verify
+from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, stop, wishes, workers
 from hopfleet.cli.data import partition
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.simulating import simulate
 from hopfleet.cli.training import demo, resume, run
-from hopfleet.cli.wheel import add, clone, delete, extend, pause, prioritise, stop, wishes, workers
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
 

@@ -15,9 +15,9 @@ from hopfleet.store.folder import find_run
 
 if TYPE_CHECKING:
     from hopfleet.frameworks.base import Task
-    from hopfleet.replay import Replay, Replayed
-    from hopfleet.results import Results
-    from hopfleet.verify import Verdict
+    from hopfleet.runs.replay import Replay, Replayed
+    from hopfleet.runs.results import Results
+    from hopfleet.runs.verify import Verdict
 
 SHOWN = 12
 """Characters of a SHA-256 that tell two of them apart."""
@@ -33,8 +33,8 @@ def verify(name: Name, json: Json = False) -> int:
 
     Example: hopfleet verify demo
     """
-    from hopfleet.preview import slow
-    from hopfleet.verify import verify as check
+    from hopfleet.forecast.preview import slow
+    from hopfleet.runs.verify import verify as check
 
     folder = find_run(name)
     with slow(quiet=False, what="verify") as tell:
@@ -91,9 +91,9 @@ def replay(
 
     Example: hopfleet replay demo --trial t0003 --workers 1
     """
-    from hopfleet.preview import slow
-    from hopfleet.replay import replay as train_again
-    from hopfleet.results import Results
+    from hopfleet.forecast.preview import slow
+    from hopfleet.runs.replay import replay as train_again
+    from hopfleet.runs.results import Results
 
     results = Results(find_run(name))
     chosen = [find_trial(results, one).id for one in trial or []]
@@ -120,7 +120,7 @@ def _task(results: Results) -> Task:
         return results.find_task()
     from hopfleet.cli.scripts import enter, load_for_preview
 
-    remedy = f"give it in Python: hopfleet.replay.replay({results.folder.handle!r}, task=...)"
+    remedy = f"give it in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, task=...)"
     if origin.get("how") not in ("run", "script") or not Path(origin["file"]).is_file():
         raise UsageError(f"{results.name}: no file is known that makes its task; {remedy}")
     enter(origin["cwd"])
@@ -150,7 +150,7 @@ def _trial_json(trial: Replayed) -> dict[str, object]:
 
 
 def _print_replay(found: Replay) -> None:
-    from hopfleet.monitor.tables import Column, FittedTable
+    from hopfleet.monitor.terminal.tables import Column, FittedTable
     from hopfleet.monitor.wording import one_line
 
     for note in found.notes:

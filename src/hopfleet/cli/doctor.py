@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from hopfleet.cli.render import facts, size
-from hopfleet.machine import choose_workers, this_machine
 from hopfleet.store.folder import home
+from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.version import __version__
 
 MANY = sys.maxsize
@@ -66,7 +66,7 @@ def doctor(
 
 def _cluster(address: str) -> list[str]:
     """Show what a Ray cluster has; returns what is wrong with it."""
-    from hopfleet.backends.ray.stations import inspect_nodes
+    from hopfleet.backends.ray.node_agents import inspect_nodes
 
     found = inspect_nodes(address)
     lines, complaints = [], []

@@ -25,7 +25,7 @@ from hopfleet.store.folder import find_run, home, runs
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hopfleet.results import Results, TrialResult
+    from hopfleet.runs.results import Results, TrialResult
 
 LEADERS = 20
 LOG_LINES = 20
@@ -36,7 +36,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other progra
 
 
 def _load(name: str) -> Results:
-    from hopfleet.results import Results
+    from hopfleet.runs.results import Results
 
     return Results(find_run(name))
 
@@ -51,7 +51,7 @@ def ls(json: Json = False) -> None:
 
     Example: hopfleet ls --json
     """
-    from hopfleet.results import Results
+    from hopfleet.runs.results import Results
 
     found: list[dict[str, Any]] = []
     for folder in runs():
@@ -83,7 +83,7 @@ def _summary(results: Results) -> dict[str, Any]:
 
 
 def _print_summaries(found: list[dict[str, Any]]) -> None:
-    from hopfleet.monitor.tables import NOTHING, Column, FittedTable
+    from hopfleet.monitor.terminal.tables import NOTHING, Column, FittedTable
     from hopfleet.monitor.wording import number
 
     states = [row["state"] for row in found]
@@ -185,7 +185,7 @@ def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) ->
 
 
 def _print_experiment(results: Results, every: bool) -> None:
-    from hopfleet.monitor.tables import header, leaderboard_table, workers_table
+    from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_table
     from hopfleet.monitor.wording import plural
 
     screen, history = console(), results.history
@@ -225,7 +225,7 @@ def _print_failures(screen: Console, results: Results) -> None:
 
 
 def _print_trial(results: Results, trial: TrialResult) -> None:
-    from hopfleet.monitor.tables import STATE_STYLES as TRIAL_STYLES
+    from hopfleet.monitor.terminal.tables import STATE_STYLES as TRIAL_STYLES
     from hopfleet.monitor.wording import flatten
 
     screen, record = console(), results.history.trials[trial.id]
@@ -263,7 +263,7 @@ def _how(trial: TrialResult) -> str:
 
 def _epochs_table(trial: TrialResult) -> Any:
     """One row per epoch: its metrics, and the partitions in the order visited."""
-    from hopfleet.monitor.tables import NOTHING, Column, FittedTable
+    from hopfleet.monitor.terminal.tables import NOTHING, Column, FittedTable
     from hopfleet.monitor.wording import number
 
     epochs = trial.history

@@ -40,7 +40,7 @@ def plot(
 
     Example: hopfleet plot demo --kind parallel -o parallel.svg
     """
-    from hopfleet.results import Results
+    from hopfleet.runs.results import Results
 
     results = Results(find_run(name))
     options = {**_metrics(kind, metric or []), **({} if epoch is None else {"epoch": epoch})}

@@ -11,7 +11,7 @@ from hopfleet.errors import CheckpointError, NotFound
 from hopfleet.store.folder import RunFolder
 
 if TYPE_CHECKING:
-    from hopfleet.results import Results, TrialResult
+    from hopfleet.runs.results import Results, TrialResult
 
 
 class RunState(Enum):

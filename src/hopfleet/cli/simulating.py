@@ -13,7 +13,7 @@ from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
     from hopfleet.backends.simulated import Failure
-    from hopfleet.simulation import Simulation
+    from hopfleet.forecast.simulator import Simulation
 
 
 def simulate(
@@ -48,9 +48,9 @@ def simulate(
 
     Example: hopfleet simulate --trials 16 --partitions 8 --costs cnn --policy random --seeds 5
     """
+    from hopfleet.forecast.simulator import Workload
+    from hopfleet.forecast.simulator import simulate as simulated
     from hopfleet.scheduler.policies.exact import too_large
-    from hopfleet.simulation import Workload
-    from hopfleet.simulation import simulate as simulated
 
     if seeds < 1:
         raise UsageError(f"--seeds {seeds}: must be at least 1")

@@ -19,8 +19,8 @@ from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageEr
 from hopfleet.store.folder import RunFolder, find_run
 
 if TYPE_CHECKING:
-    from hopfleet.experiment import Experiment
-    from hopfleet.results import Results
+    from hopfleet.experiment.experiment import Experiment
+    from hopfleet.runs.results import Results
 
 Workers = Annotated[
     str | None, typer.Option(metavar="N", help="Worker processes, or 'auto' for as many as this machine carries.")
@@ -149,7 +149,7 @@ def resume(
 
     Example: hopfleet resume digits-20260115-093012
     """
-    from hopfleet.wheel import control
+    from hopfleet.runs.control import control
 
     if trial is not None:
         typer.echo(control(name).resume(trial, epochs))
@@ -269,7 +269,7 @@ def _wished(folder: RunFolder) -> bool:
 
 
 def _results(folder: RunFolder) -> Results:
-    from hopfleet.results import Results
+    from hopfleet.runs.results import Results
 
     return Results(folder)
 
@@ -319,7 +319,7 @@ def _next_commands(handle: str, leader: str | None) -> str:
 
 def _show_leaderboard(results: Results, quiet: bool) -> None:
     """The live view leaves its last table on a terminal, so it is shown where there was none."""
-    from hopfleet.monitor.tables import leaderboard_table
+    from hopfleet.monitor.terminal.tables import leaderboard_table
 
     if not quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         typer.echo()

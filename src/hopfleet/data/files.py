@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hopfleet import files
 from hopfleet.data.cells import Cells, from_arrow, to_arrow
 from hopfleet.data.columns import Array, Column, arrow_schema
 from hopfleet.errors import DataError
+from hopfleet.support import files
 
 
 def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells], *, sync: bool = False) -> None:

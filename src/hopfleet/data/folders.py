@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from hopfleet.data import manifest
 from hopfleet.data.manifest import PartitionFile
 from hopfleet.errors import DataError, MissingExtra, describe
-from hopfleet.files import denied, digest, retried
+from hopfleet.support.files import denied, digest, retried
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:

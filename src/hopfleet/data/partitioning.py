@@ -29,8 +29,8 @@ from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.errors import DataError
-from hopfleet.files import digest, sync
 from hopfleet.planner.nodes import capacity_rows
+from hopfleet.support.files import digest, sync
 
 
 def partition(

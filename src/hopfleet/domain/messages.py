@@ -180,7 +180,7 @@ class SaveDelayed:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAsked:
-    """A person's wish, by name, with what it needs. ``hopfleet.wishes`` says what there is."""
+    """A person's wish, by name, with what it needs. ``hopfleet.controller.requests`` says what there is."""
 
     wish: str
     arguments: Mapping[str, Any] = field(default_factory=dict)

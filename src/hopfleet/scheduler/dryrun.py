@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from hopfleet.scheduler.floor import Floor, Rule
+from hopfleet.scheduler.shop_state import Floor, Rule
 
 Factor = Callable[[int, int, int], float]
 """By what an actual unit time differs, by trial, partition and epoch."""

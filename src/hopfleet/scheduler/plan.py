@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from hopfleet.planner.shop import Shop, ShopUnit
 from hopfleet.planner.timetable import Timetable
-from hopfleet.scheduler.floor import Floor, Rule, Start
+from hopfleet.scheduler.shop_state import Floor, Rule, Start
 
 Planner = Callable[[Shop], Timetable]
 

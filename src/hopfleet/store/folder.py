@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
-from hopfleet.files import write_atomically
+from hopfleet.support.files import write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -34,9 +34,9 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions.local import Versions
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.job import Job
+from hopfleet.worker.spec import Job
 
 PATIENCE = 240
 """Rounds of a quarter of a second to wait for an event that must come."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopfleet.backends.simulated import Failure, Simulated
-from hopfleet.controller import Controller
+from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState

@@ -19,10 +19,10 @@ import cloudpickle
 from hopfleet.domain.messages import Event, decode, encode
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
-from hopfleet.store.versions import Versions
-from hopfleet.worker.feed import open_feed
-from hopfleet.worker.job import Job
+from hopfleet.store.versions.local import Versions
+from hopfleet.worker.feeding.feed import open_feed
 from hopfleet.worker.logs import captured
+from hopfleet.worker.spec import Job
 from hopfleet.worker.worker import Broken, Worker
 
 BEAT_SECONDS = 0.25

@@ -25,9 +25,9 @@ from pathlib import Path
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved
 from hopfleet.errors import CheckpointError, describe
-from hopfleet.files import back_off, trouble
 from hopfleet.frameworks.base import Session
-from hopfleet.store.versions import Versions
+from hopfleet.store.versions.local import Versions
+from hopfleet.support.files import back_off, trouble
 
 SMALL = 1 << 18
 """Bytes up to which a hand-over is written sooner than a thread could be woken, and up to which copies can wait."""

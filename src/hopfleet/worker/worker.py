@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from hopfleet import clock
 from hopfleet.domain.messages import (
     Command,
     Evaluate,
@@ -39,13 +38,14 @@ from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Entangled, Result, Session
-from hopfleet.secrets import read
-from hopfleet.store.versions import Versions
-from hopfleet.worker.feed import Feed, Portion
-from hopfleet.worker.job import Finding, Job
+from hopfleet.store.versions.local import Versions
+from hopfleet.support import clock
+from hopfleet.worker.feeding.feed import Feed, Portion
+from hopfleet.worker.feeding.stream import Residence, Stream, valid_batch
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
-from hopfleet.worker.stream import Residence, Stream, valid_batch
+from hopfleet.worker.secrets import read
+from hopfleet.worker.spec import Finding, Job
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work; more if the device has them to spare."""

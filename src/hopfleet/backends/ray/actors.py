@@ -32,15 +32,15 @@ from typing import Any
 
 import cloudpickle
 
-from hopfleet.backends.vitals import Vitals, vitals
+from hopfleet.backends.supervision import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
 from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion
 from hopfleet.errors import HopfleetError, describe
-from hopfleet.store.cluster import ClusterVersions, Content, Remote
+from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
-from hopfleet.worker.job import Job
 from hopfleet.worker.logs import Turn, captured
+from hopfleet.worker.spec import Job
 from hopfleet.worker.worker import Broken, Worker
 
 Told = tuple[str, Any, Any, Any]

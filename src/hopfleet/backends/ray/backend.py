@@ -20,14 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopfleet import clock
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Save, Setup, home
 from hopfleet.backends.ray.calls import Calls
-from hopfleet.backends.ray.members import Member, start_member
-from hopfleet.backends.ray.placement import Node, one_of_each, place_partitions, powers, share
-from hopfleet.backends.ray.scout import Scout
-from hopfleet.backends.ray.silence import (
+from hopfleet.backends.ray.discovery import Scout
+from hopfleet.backends.ray.liveness import (
     AWAY_SECONDS,
     QUIET_SECONDS,
     START_SECONDS,
@@ -35,7 +32,8 @@ from hopfleet.backends.ray.silence import (
     excused,
     worker_lost,
 )
-from hopfleet.backends.ray.stations import (
+from hopfleet.backends.ray.members import Member, start_member
+from hopfleet.backends.ray.node_agents import (
     Station,
     Token,
     check_stations,
@@ -45,10 +43,11 @@ from hopfleet.backends.ray.stations import (
     open_station,
     own_fault,
 )
-from hopfleet.backends.ray.vacancies import Vacancies, Vacancy
+from hopfleet.backends.ray.pending_workers import Vacancies, Vacancy
+from hopfleet.backends.ray.placement import Node, one_of_each, place_partitions, powers, share
+from hopfleet.backends.ray.version_locations import Whereabouts
 from hopfleet.backends.ray.versions import Scattered, place_of
-from hopfleet.backends.ray.whereabouts import Whereabouts
-from hopfleet.backends.vitals import Vitals
+from hopfleet.backends.supervision import Vitals
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
@@ -68,8 +67,9 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
-from hopfleet.store.cluster import ClusterVersions, link_storage
-from hopfleet.worker.job import Finding, Job, pickled
+from hopfleet.store.versions.cluster import ClusterVersions, link_storage
+from hopfleet.support import clock
+from hopfleet.worker.spec import Finding, Job, pickled
 
 POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Save, Setup, Told, WorkerActor
-from hopfleet.backends.ray.stations import on
+from hopfleet.backends.ray.node_agents import on
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hopfleet.backends.ray.actors import Place, Save
-from hopfleet.store.cluster import ClusterVersions
+from hopfleet.store.versions.cluster import ClusterVersions
 
 
 def place_of(storage: str | None, checkpoints: Path) -> Place:

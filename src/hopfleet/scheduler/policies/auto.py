@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from hopfleet.planner.portfolio import plan
 from hopfleet.scheduler.dryrun import Factor, dry_run, exact, later, lognormal
-from hopfleet.scheduler.floor import Floor, Rule, Start
 from hopfleet.scheduler.plan import Plan, by_start, rotation, strictly
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
 from hopfleet.scheduler.policies.match_reserve import match_and_reserve
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
 from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.shop_state import Floor, Rule, Start
 
 MANY = 64
 """With more idle trials than this for each worker any choice is as good, and longest-remaining is the fastest."""

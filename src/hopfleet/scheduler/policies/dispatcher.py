@@ -11,11 +11,11 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from hopfleet.scheduler.floor import Floor, Start
-from hopfleet.scheduler.mirror import Layout, Mirror, layout
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.shop_state import Floor, Start
+from hopfleet.scheduler.shop_view import Layout, Mirror, layout
 
 
 class Dispatcher(ABC):

@@ -16,10 +16,10 @@ from hopfleet.planner.exact import LIMIT, installed, solve
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.dryrun import dry_run
-from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.plan import Plan, Planner, strictly
 from hopfleet.scheduler.policies.planned import Mode, Planned
 from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
+from hopfleet.scheduler.shop_state import Floor, Start
 
 SECONDS = 14.0
 """The solver takes no longer; it stops as soon as it has proven its plan to be optimal."""

@@ -13,8 +13,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from hopfleet.scheduler.floor import Floor, Start
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
+from hopfleet.scheduler.shop_state import Floor, Start
 
 CRITICAL = 0.5
 """Whoever would end within so many mean units of the bound is critical."""

@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 
 from hopfleet.scheduler.dryrun import dry_run, lognormal
-from hopfleet.scheduler.floor import Floor, Rule, Start
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
+from hopfleet.scheduler.shop_state import Floor, Rule, Start
 
 ROLLOUTS = 16
 MOST_UNITS = 600

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
-from hopfleet.scheduler.floor import Floor, Rule, Start
 from hopfleet.scheduler.plan import Plan, by_start, strictly
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
 from hopfleet.scheduler.policies.match_reserve import match_and_reserve
+from hopfleet.scheduler.shop_state import Floor, Rule, Start
 
 SeededPlanner = Callable[[Shop, random.Random], Timetable]
 

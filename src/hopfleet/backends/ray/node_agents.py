@@ -1,0 +1,250 @@
+"""Nodes in use: each has a host, which serves one experiment after the other, and answers for its node."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.backends.ray import cluster
+from hopfleet.backends.ray.actors import About, Host, Place, about, skew
+from hopfleet.backends.ray.calls import Calls
+from hopfleet.backends.ray.liveness import ASK_SECONDS, START_SECONDS, excused, node_lost
+from hopfleet.backends.ray.placement import Node
+from hopfleet.errors import UsageError, WorkersLost, describe
+from hopfleet.store.versions.cluster import Remote
+from hopfleet.worker.spec import Job
+
+BEAT_SECONDS = 30.0
+"""How long a host waits before it answers; if its process ends before, that shows at once."""
+
+TRY_SECONDS = 0.7
+"""How often to try a node's raylet, at most."""
+
+ANSWER_SECONDS = 30.0
+"""How long to wait for what a node says of itself."""
+
+LAST_WORDS_SECONDS = 0.5
+"""How long to wait for what the code of a trial has printed on a worker that is lost."""
+
+GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
+
+_HOSTS: dict[tuple[str, str], Any] = {}
+"""The hosts of this process, by Ray's job and node. They stay for the next experiment."""
+
+
+@dataclass(slots=True)
+class Station:
+    """A node in use."""
+
+    node: Node
+    host: Any
+    #: How many workers may be there.
+    room: int
+    partitions: tuple[int, ...]
+    heard: float
+    #: It has its partitions.
+    ready: bool = False
+    #: Its host is asked whether it lives.
+    asked: bool = False
+    #: A connection to its raylet, when that was last tried, and what is wrong with it.
+    line: cluster.Line | None = None
+    tried: float = 0.0
+    verdict: cluster.Verdict = cluster.Verdict.ANSWERS
+    #: Somebody is trying it now.
+    trying: bool = False
+
+    def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
+        """A reference to what the host will answer."""
+        return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
+
+    def attend(self, calls: Calls, lost: Callable[[Station, str], None]) -> None:
+        """Have somebody hear as soon as its host ends, and why."""
+
+        def heard(outcome: Any) -> None:
+            if isinstance(outcome, Exception):
+                lost(self, explain(outcome))
+            else:
+                self.heard = time.monotonic()
+                self.attend(calls, lost)
+
+        calls.then(self.call("beat", BEAT_SECONDS, group="beat"), heard)
+
+    def ask(self, calls: Calls) -> None:
+        """Ask whether it lives. If it does not, who listens hears of it."""
+        self.asked = True
+
+        def answered(outcome: Any) -> None:
+            self.asked = False
+            if not isinstance(outcome, Exception):
+                self.heard = time.monotonic()
+
+        calls.then(self.call("beat", 0.0, group="answers"), answered)
+
+    def look(self, calls: Calls, now: float, away: float) -> str:
+        """Why it is lost; nothing if it may live. Nobody has listened for ``away`` seconds; who is quiet is asked."""
+        self.heard = excused(self.heard, now, away)
+        silence = now - self.heard
+        quiet = silence > ASK_SECONDS
+        if quiet and not self.asked:
+            self.ask(calls)
+        self.try_raylet(quiet=quiet)
+        return node_lost(self.verdict, silence)
+
+    def last_words(self, place: Place, worker: str, trial: str) -> str:
+        """The end of what a trial's code printed on a worker that is lost, if the host tells it soon."""
+        ray = cluster.require_ray()
+        said = self.call("last_words", place, worker, trial)
+        with contextlib.suppress(ray.exceptions.RayError):
+            return str(ray.get(said, timeout=LAST_WORDS_SECONDS))
+        return ""
+
+    def try_raylet(self, *, quiet: bool) -> None:
+        """Find out, in the background, whether the node answers at all, if it is quiet or its raylet has hung up."""
+        now = time.monotonic()
+        if self.trying or now - self.tried < TRY_SECONDS or (not quiet and self.line and self.line.holds):
+            return
+        self.trying, self.tried = True, now
+
+        def attempt() -> None:
+            verdict, line = cluster.call_raylet(self.node)
+            self.hang_up()
+            self.verdict, self.line = verdict, line
+            self.trying = False
+
+        threading.Thread(target=attempt, daemon=True, name="hopfleet-raylet").start()
+
+    def hang_up(self) -> None:
+        if self.line is not None:
+            self.line.close()
+
+
+def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
+    ray = cluster.require_ray()
+    key = (ray.get_runtime_context().get_job_id(), node.id)
+    if key not in _HOSTS:
+        actor = ray.remote(
+            # Nobody wants to see every question and answer on Ray's dashboard.
+            num_cpus=0,
+            max_restarts=0,
+            max_task_retries=0,
+            concurrency_groups=GROUPS,
+            enable_task_events=False,
+        )(Host)
+        _HOSTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
+    # It may take a while before it answers for the first time.
+    return Station(node, _HOSTS[key], room, partitions, time.monotonic() + START_SECONDS)
+
+
+def close_station(station: Station) -> None:
+    """Never use its host again: it is gone, or of no use."""
+    for key in [key for key, host in _HOSTS.items() if host is station.host]:
+        del _HOSTS[key]
+    station.hang_up()
+    end(station.host)
+
+
+def check_stations(stations: Sequence[Station], job: Job, place: Place) -> None:
+    """Refuse to begin if anything is wrong with any node."""
+    ray = cluster.require_ray()
+    token = Token(place)
+    try:
+        answers: list[list[str]] = ray.get([token.ask(station, job) for station in stations], timeout=START_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
+    finally:
+        token.remove()
+    problems = [
+        f"{station.node.name}: {problem}" for station, found in zip(stations, answers, strict=True) for problem in found
+    ]
+    if problems:
+        raise UsageError(
+            f"some nodes cannot work: {'; '.join(problems)}. Data sets and storage must be reachable from every node, "
+            "by a shared folder or a URL, and all nodes must have the same packages"
+        )
+
+
+class Token:
+    """A file in the storage for nodes to find, and those that they write in answer."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._names = [f".shared-{uuid.uuid4().hex[:12]}"]
+        self._remote = Remote(place.url) if place.url else None
+        try:
+            if self._remote is not None:
+                self._remote.write_text(self._names[0], self._names[0])
+            else:
+                place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+                (place.checkpoints / self._names[0]).write_text(self._names[0])
+        except Exception as error:
+            where = place.url or str(place.checkpoints)
+            raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
+
+    def ask(self, station: Station, job: Job) -> Any:
+        """A reference to what is wrong with a node, in words."""
+        self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
+        datasets = [dataset for dataset in (job.train, job.valid) if dataset is not None]
+        return station.call("problems", about(), datasets, self._place, self._names[0])
+
+    def remove(self) -> None:
+        with contextlib.suppress(Exception):
+            for name in self._names:
+                if self._remote is not None:
+                    self._remote.remove(name)
+                else:
+                    (self._place.checkpoints / name).unlink(missing_ok=True)
+
+
+def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:
+    """The nodes of a cluster, what a process on each says of it, and how it differs from this machine."""
+    ours = cluster.connect(address)
+    ray = cluster.require_ray()
+    try:
+        stations = [open_station(node, 0, ()) for node in cluster.nodes()]
+        found: list[tuple[Node, About | None, list[str]]] = []
+        for station, asked in [(station, station.call("about")) for station in stations]:
+            try:
+                here = ray.get(asked, timeout=ANSWER_SECONDS)
+                found.append((station.node, here, skew(about(), here)))
+            except ray.exceptions.RayError as error:
+                found.append((station.node, None, [f"does not answer ({explain(error)})"]))
+        return found
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def on(node: str) -> Any:
+    """Ray's words for: there and nowhere else."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def end(actor: Any) -> None:
+    ray = cluster.require_ray()
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        ray.kill(actor, no_restart=True)
+
+
+def own_fault(error: Exception) -> bool:
+    """Whether a call failed by itself, rather than because its actor is gone."""
+    return isinstance(getattr(error, "cause", None), Exception)
+
+
+def explain(error: Exception) -> str:
+    """What Ray says of a failure, in one line, without its advice."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return str(cause)
+    lines = [line.strip() for line in str(error).splitlines()]
+    facts = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:")
+    said = " ".join(line for line in lines if line and not line.startswith(facts)) or type(error).__name__
+    detail = re.search(r"Worker exit detail: (.*?)(?: Some common causes.*)?$", said)
+    return f"its process ended: {detail[1]}" if detail else said[:500]

@@ -1,0 +1,230 @@
+"""What may be given to an experiment. Each function takes what a user wrote for one argument, and returns it checked
+and in the form that the rest works with, or raises UsageError with the value, the constraint and the remedy.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hopfleet.backends import BACKENDS
+from hopfleet.backends.base import Backend
+from hopfleet.data import open_dataset
+from hopfleet.domain import space as spaces
+from hopfleet.domain.objectives import Limit
+from hopfleet.domain.trial import Config
+from hopfleet.errors import UsageError
+from hopfleet.forecast.fusion import FUSES
+from hopfleet.frameworks.base import Task
+from hopfleet.runs.results import Results
+from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.scheduler.policies.exact import Exact, require_solver
+from hopfleet.scheduler.timeouts import Timeout
+from hopfleet.search import SEARCHES
+from hopfleet.search.base import Goal, Rule, Search, allowed, at_least_one
+from hopfleet.search.stopping import Stopping
+from hopfleet.store.folder import check_name, home
+from hopfleet.support.background import in_background
+
+_NAMED: set[str] = set()
+"""Names that this process made up, and that may not have a folder yet."""
+
+
+# ------------------------------------------------------------------------------------------------------ what to train
+
+
+def task(given: Any) -> Task:
+    if not isinstance(given, Task):
+        hint = "an instance, e.g. Digits()" if isinstance(given, type) else "derived from hop.TorchTask"
+        raise UsageError(f"task={given!r}: must be {hint}")
+    return given
+
+
+def dataset(role: str, source: Any) -> Any:
+    """A data set that exists is opened now; other sources are kept to be partitioned when work starts."""
+    if source is None:
+        raise UsageError(f"{role}=None: give a data set folder, or arrays")
+    if isinstance(source, (str, os.PathLike)) and not str(source).endswith(".parquet"):
+        return open_dataset(source)
+    return source
+
+
+def name(given: str | None, task: Task) -> str:
+    """A name as it was given, or one that no experiment has."""
+    chosen = check_name(given or _new_name(task))
+    _NAMED.add(chosen)
+    return chosen
+
+
+def _new_name(task: Task) -> str:
+    name = f"{type(task).__name__.lower()}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    numbered = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
+    return next(free for free in numbered if free not in _NAMED and not (home() / free).exists())
+
+
+def seed(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise UsageError(f"seed={given!r}: must be an integer")
+    return given
+
+
+# ------------------------------------------------------------------------------------------------- what to search for
+
+
+def search(given: Search | str, stop: Any) -> Search:
+    """A search, with rules that end trials, or everything, early, if there are any."""
+    found = _named("search", given, SEARCHES)() if isinstance(given, str) else given
+    if not isinstance(found, Search):
+        raise UsageError(f"search={given!r}: must be a search, e.g. hop.Random(trials=16), or its name")
+    if not stop:
+        return found
+    return Stopping(found, list(stop) if isinstance(stop, Iterable) else [stop])
+
+
+def goal(metric: Any, mode: Any, constraints: Any, *, has_valid: bool) -> Goal:
+    if metric is None:
+        metric = "loss" if has_valid else "train_loss"
+    several = not isinstance(metric, str)
+    names = _listed("metric", metric, str) if several else [metric]
+    if not names:
+        raise UsageError("metric=[]: name at least one metric")
+    if len(set(names)) < len(names):
+        raise UsageError(f"metric={metric!r}: names a metric twice; name each once")
+    modes = _modes(names, mode, several)
+    limits, rules = _constraints(constraints)
+    return Goal(names[0], modes[0], tuple(zip(names[1:], modes[1:], strict=True)), limits, rules)
+
+
+def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
+    if mode is None:
+        unclear = [name for name in names if not name.endswith("loss")]
+        if unclear:
+            remedy = "mode=['max', 'min', ...], one for each metric" if several else "mode='max' or mode='min'"
+            raise UsageError(f"metric={unclear[0]!r}: say {remedy}")
+        return ["min"] * len(names)
+    modes = [mode] if isinstance(mode, str) else _listed("mode", mode, str)
+    if len(modes) != len(names):
+        raise UsageError(f"mode={mode!r}: must have one mode for each of the {len(names)} metrics")
+    for one in modes:
+        if one not in ("min", "max"):
+            raise UsageError(f"mode={one!r}: must be 'min' or 'max'")
+    return modes
+
+
+def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Rule, ...]]:
+    """Limits of metrics, which are written as text, and rules of configurations, which are functions."""
+    if isinstance(constraints, str) or callable(constraints):
+        constraints = [constraints]
+    listed = _listed("constraints", constraints, object)
+    for one in listed:
+        if not isinstance(one, str) and not callable(one):
+            raise UsageError(
+                f"constraint {one!r}: must be a function of the configuration, or text such as 'params <= 100000'"
+            )
+    limits = tuple(Limit.parse(one) for one in listed if isinstance(one, str))
+    return limits, tuple(one for one in listed if not isinstance(one, str))
+
+
+def points(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Config]:
+    """Configurations to try first, with draws for what they leave out."""
+
+    def completed(number: int, point: Mapping[str, Any]) -> Config:
+        def attempt(count: int) -> Config:
+            which = f"{number}.{count}" if count else number
+            return spaces.complete(space, point, seed=seed, number=which)
+
+        return allowed(goal, attempt, f"completion of the point {dict(point)}")
+
+    return [completed(number, point) for number, point in enumerate(_listed("points", given, Mapping))]
+
+
+def warm_start(given: Any) -> list[Any]:
+    """Earlier experiments, each by its name or by its results."""
+    one = isinstance(given, str | os.PathLike | Results) or not isinstance(given, Iterable)
+    sources = [given] if one else list(given)
+    for source in sources:
+        if not isinstance(source, str | os.PathLike | Results):
+            raise UsageError(f"warm_start={source!r}: must be the name of an experiment, its results, or a list")
+    return sources
+
+
+# ------------------------------------------------------------------------------------------------------ how to run it
+
+
+def workers(given: Any) -> int | str:
+    return given if given == "auto" else at_least_one("workers", given)
+
+
+def backend(given: Backend | type[Backend] | str) -> Backend | type[Backend]:
+    """A backend, or the class of one."""
+    return _named("backend", given, BACKENDS) if isinstance(given, str) else given
+
+
+def policy(given: str) -> Callable[[], Policy]:
+    """What makes a policy."""
+    found: Callable[[], Policy] = _named("policy", given, POLICIES)
+    if found is not Exact:
+        return found
+    require_solver()
+    return partial(Exact, in_background)
+
+
+def order(given: str) -> str:
+    if given not in ("open", "fixed"):
+        raise UsageError(f"order={given!r}: must be 'open' (the policy chooses) or 'fixed' (by the seed alone)")
+    return given
+
+
+def unit_timeout(given: Any) -> Timeout:
+    if given in ("auto", "none"):
+        return "auto" if given == "auto" else None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise UsageError(
+            f"unit_timeout={given!r}: must be 'auto' (judged by estimates), None, or seconds above 0; give a number "
+            "that no healthy unit takes"
+        )
+    return float(given)
+
+
+def fuse(given: str, task: Task) -> str:
+    if given not in FUSES:
+        raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")
+    if given == "fast" and task.alone:
+        raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
+    return given
+
+
+def feeders(given: Any) -> int | str:
+    whole = isinstance(given, int) and not isinstance(given, bool) and given >= 0
+    if given != "auto" and not whole:
+        raise UsageError(
+            f"feeders={given!r}: must be 'auto' (as many processors as are left over), or a number of processes "
+            "from 0 on"
+        )
+    return given  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------------------------------------------- in common
+
+
+def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    if name not in known:
+        raise UsageError(f"{kind}={name!r}: unknown; there are {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _listed(name: str, values: Any, kind: type) -> list[Any]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise UsageError(f"{name}={values!r}: must be a list")
+    listed = list(values)
+    wrong = [value for value in listed if not isinstance(value, kind)]
+    if wrong:
+        wanted = "text" if kind is str else "a dict of names to values"
+        raise UsageError(f"{name}=[{wrong[0]!r}]: each must be {wanted}")
+    return listed

@@ -1,0 +1,493 @@
+"""What an experiment will take, before it starts: a pilot times a few configurations, the simulator does the rest.
+
+The simulation is decided by the very controller that will run the experiment. ``fit`` uses both as well: what the pilot
+found tells its policy which trials are long, and what was predicted is kept beside what came of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import html
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hopfleet.backends.simulated import Simulated
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import (
+    DropVersion,
+    Evaluate,
+    Event,
+    Message,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+    UnitFinished,
+    VersionSaved,
+)
+from hopfleet.domain.trial import Config, Trial
+from hopfleet.forecast.profiling import BATCHES, Pilot, Probe, pilot, unsteady
+from hopfleet.monitor.history import History
+from hopfleet.monitor.wording import duration, makespan, plural, size
+from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.estimates import Estimates, Prior
+from hopfleet.scheduler.fusion import Fusion
+from hopfleet.search.base import Goal, Search, Suggestion
+from hopfleet.version import __version__
+from hopfleet.worker.spec import Finding
+
+UNIT_SECONDS = 0.002
+"""What a unit or an evaluation takes beside its work: the decision, the journal, two messages, opening the stream."""
+
+ENOUGH = 6
+"""Configurations that must have been timed for a prediction, if there are as many: fewer say too little of the rest."""
+
+SHARE, LONG_SHARE = 0.05, 0.005
+"""The part of a run's expected time that its pilot may take; the second if that is more than SLOW."""
+
+SLOW = 2.0
+"""Seconds after which one wants to know what is going on."""
+
+PREDICTING = 0.01
+"""The part of a run's expected time that its prediction may take."""
+
+SIMULATED = 20_000
+"""Units and evaluations that are simulated at most; of a larger experiment a part is, and the rest is in proportion."""
+
+
+# ----------------------------------------------------------------------------------------------------- the simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What of an experiment a schedule depends on."""
+
+    name: str
+    trials: int
+    epochs: int
+    rows: Sequence[int]  #: of each partition
+    valid_rows: Sequence[int]  #: of each validation partition
+    workers: int
+    policy_name: str
+    policy: Callable[[], Policy]
+    fixed_order: bool
+    seed: int
+    goal: Goal
+    known: bool = True  #: whether it is known beforehand which trial will have which configuration
+    open_ended: bool = False  #: whether there will be as many trials as a budget allows
+    configs: Mapping[int, Config] = field(default_factory=dict)  #: those that are known, by trial number
+    fuse: str = "off"  #: how trials train together
+    fusions: Mapping[str, Fusion] = field(default_factory=dict)  #: who may, in each way that can be gone
+    crowded: bool = False  #: whether no processor is left for what makes the batches
+
+    @property
+    def per_trial(self) -> int:
+        return self.epochs * (len(self.rows) + len(self.valid_rows))
+
+    def lower_bound(self, pilot: Pilot) -> float:
+        """No schedule ends earlier: workers share all work evenly, and the longest trial is not split."""
+        found = [finding for number, finding in pilot.found.items() if number < self.trials]
+        others = self.trials - len(found)
+        every = [*found, pilot.mean] if others else found
+        # Only the evaluations of a trial can run side by side.
+        alone = [self._seconds(finding, max(self.valid_rows, default=0)) for finding in every]
+        share = min(1.0, pilot.share(self.fuse)) if self.fuse in self.fusions else 1.0
+        whole = [self._seconds(finding, sum(self.valid_rows), share) for finding in every]
+        total = sum(whole) + max(0, others - 1) * whole[-1]
+        return max(total / self.workers, *alone)
+
+    def _seconds(self, finding: Finding, valid_rows: int, share: float = 1.0) -> float:
+        """A trial's work, without saves and hops, nor what it takes to have batches: others may have them already."""
+        training = share * finding.seconds_per_row * sum(self.rows)
+        evaluation = finding.evaluation_seconds_per_row * valid_rows
+        return finding.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
+
+    def small_enough(self) -> Outline:
+        """This experiment, or one like it of fewer trials, and if need be of fewer epochs."""
+        if self.trials * self.per_trial <= SIMULATED:
+            return self
+        per_epoch = len(self.rows) + len(self.valid_rows)
+        enough = min(self.trials, 4 * self.workers)
+        epochs = max(1, min(self.epochs, SIMULATED // (enough * per_epoch)))
+        trials = max(enough, min(self.trials, SIMULATED // (epochs * per_epoch)))
+        return dataclasses.replace(self, trials=trials, epochs=epochs)
+
+    def with_batches(self, training: float, feeding: float) -> float:
+        """What it takes to train and to have the batches: both at once if somebody else has time for the second."""
+        return training + feeding if self.crowded else max(training, feeding)
+
+    def prior(self, pilot: Pilot) -> Prior:
+        """What a unit is expected to take, for ``Estimates``."""
+
+        def seconds(number: int, worker: str, partition: int) -> float:
+            finding = pilot.of(number) if self.known else pilot.mean
+            return UNIT_SECONDS + self.with_batches(finding.seconds_per_row, pilot.feeding) * self.rows[partition]
+
+        return seconds
+
+
+class Rehearsal:
+    """A whole experiment in virtual time, with what the pilot found."""
+
+    def __init__(self, outline: Outline, pilot: Pilot) -> None:
+        self._outline = outline
+        self._pilot = pilot
+        mode: Any = outline.goal.mode
+        self.history = History(
+            metric=outline.goal.metric, mode=mode, partitions=len(outline.rows), name=f"{outline.name}, predicted"
+        )
+        self.hop_bytes = 0
+        self.shared_bytes = 0  #: the most that lay in shared memory at once
+        self.complete = False
+        self._trials: dict[str, Trial] = {}
+        self._maker: dict[str, str] = {}  #: the worker that holds the newest version of each trial
+        self._opened: set[tuple[str, str]] = set()  #: workers and the trials that they have built
+        self._written: dict[str, float] = {}  #: when the durable save of a trial is done
+        self._shared: dict[tuple[str, int], int] = {}
+        self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions with batches for everybody
+        self._work: dict[int, tuple[float, float]] = {}  #: seconds of training, and to have batches, by attempt
+        self._backend = Simulated(self._seconds, self._metrics, together=self._together)
+
+    @property
+    def makespan(self) -> float:
+        return max((span.ended for span in self.history.spans), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The makespan, and who does what when."""
+        spans = [
+            [span.worker, span.trial, span.epoch, span.partition, span.work.value, span.started, span.ended]
+            for span in self.history.spans
+        ]
+        return {"makespan": self.makespan, "spans": spans}
+
+    def run(self, until: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
+        """Live through it, as far as one gets before the clock shows ``until``."""
+        outline, backend = self._outline, self._backend
+        controller = Controller(
+            _Known(outline),
+            outline.policy(),
+            partitions=len(outline.rows),
+            valid_partitions=len(outline.valid_rows),
+            seed=outline.seed,
+            estimates=Estimates(outline.rows, outline.prior(self._pilot)),
+            fixed_order=outline.fixed_order,
+            fusion=outline.fusions.get(outline.fuse),
+        )
+        backend.start(None, outline.workers)
+        events: list[Event] = [RunStarted(__version__)]
+        while not controller.finished and clock() < until:
+            happened = [self._arrived(event) if isinstance(event, UnitFinished) else event for event in events]
+            for message in controller.take(happened):
+                self._act(message)
+            events = backend.receive(0.0)
+        self.complete = controller.finished
+        return self
+
+    def _arrived(self, event: UnitFinished) -> UnitFinished:
+        before = self._maker.get(event.trial)
+        self._maker[event.trial] = event.worker
+        return dataclasses.replace(event, hopped=before not in (None, event.worker))
+
+    def _act(self, message: Message) -> None:
+        now = self._backend.now()
+        self.history.apply(now, message)
+        match message:
+            case TrialAdded(trial=name):
+                self._trials[name] = Trial(name, message.number, message.config, message.seed, message.epochs)
+            case SaveVersion(trial=name):
+                if message.durable:
+                    self._written[name] = now + self._pilot.of(self._trials[name].number).save_seconds
+                self._backend.send(message, self._trials[name])
+            case RunUnit() | Evaluate():
+                self._backend.send(message, self._trials[message.trial])
+            case VersionSaved(durable=False):
+                self._shared[message.trial, message.version] = self._pilot.of(self._trials[message.trial].number).size
+                self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
+            case DropVersion():
+                self._shared.pop((message.trial, message.version), None)
+            case _:
+                pass
+
+    def _seconds(self, command: RunUnit | Evaluate, trial: Trial) -> float:
+        finding, outline = self._pilot.of(trial.number), self._outline
+        # A model that is being written must wait to go on.
+        seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.now())
+        if (command.worker, trial.id) not in self._opened:
+            self._opened.add((command.worker, trial.id))
+            seconds += finding.open_seconds
+        if command.version and self._maker[trial.id] != command.worker:
+            # Written to memory by one worker and read by the other.
+            seconds += 2 * finding.load_seconds
+            self.hop_bytes += finding.size if isinstance(command, RunUnit) else 0
+        self._work[command.attempt] = work = self._training_and_feeding(command, finding)
+        return seconds + outline.with_batches(*work)
+
+    def _training_and_feeding(self, command: RunUnit | Evaluate, finding: Finding) -> tuple[float, float]:
+        """What a unit or an evaluation takes, and what it takes to have its batches if nobody has left them."""
+        training, feeding = isinstance(command, RunUnit), self._pilot.feeding
+        rows = (self._outline.rows if training else self._outline.valid_rows)[command.partition]
+        portion = (command.epoch if training else 0, command.partition)
+        # An evaluation was timed with its batches.
+        own = finding.seconds_per_row if training else max(0.0, finding.evaluation_seconds_per_row - feeding)
+        there = portion in self._made
+        if finding.passed_on:
+            self._made.add(portion)
+        return own * rows, 0.0 if there else feeding * rows
+
+    def _together(self, commands: Sequence[RunUnit | Evaluate], seconds: Sequence[float]) -> float:
+        """What a flotilla takes: the longest of its members, a share of each other one, and the batches once."""
+        works = [self._work[command.attempt] for command in commands]
+        share = self._pilot.share(self._outline.fuse) if isinstance(commands[0], RunUnit) else 1.0
+        training, feeding = [work[0] for work in works], max(work[1] for work in works)
+        beside = sum(seconds) - sum(self._outline.with_batches(*work) for work in works)
+        return beside + self._outline.with_batches((1 - share) * max(training) + share * sum(training), feeding)
+
+    def _metrics(self, trial: Trial, epoch: int) -> dict[str, float]:
+        # Never better than in the first epoch: then both the best and the last version are kept.
+        return {self._outline.goal.metric.removeprefix("train_"): 1.0}
+
+
+def worth_a_pilot(outline: Outline, batch_size: int) -> bool:
+    """Whether a pilot can change anything, and its first configuration is a small part of the run."""
+    batches = outline.trials * outline.epochs * sum(outline.rows) / batch_size / outline.workers
+    return outline.workers > 1 and outline.trials > outline.workers and SHARE * batches >= 1 + BATCHES
+
+
+def foresee(
+    probe: Probe,
+    configs: Mapping[int, Config],
+    outline: Outline,
+    known: Mapping[int, Finding],
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Pilot, Rehearsal | None]:
+    """What ``fit`` wants to know before it starts, at the price of a small part of the run.
+
+    A policy that knows which trials are long saves up to the time of a unit at the end of a run, so it must be cheap.
+    """
+
+    def budget(found: Mapping[int, Finding]) -> float:
+        if not found:
+            return SLOW
+        run = outline.lower_bound(Pilot(found))
+        return min(SHARE * run, max(SLOW, LONG_SHARE * run))
+
+    found = pilot(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
+    timed = len({id(finding) for finding in found.found.values()})
+    every = len(found.found) + len(found.failed) == outline.trials
+    if not timed or not (every or timed >= ENOUGH) or outline.trials * outline.per_trial > SIMULATED:
+        return found, None
+    until = clock() + PREDICTING * outline.lower_bound(found)
+    rehearsal = Rehearsal(outline, found).run(until, clock)
+    return found, rehearsal if rehearsal.complete else None
+
+
+class _Known(Search):
+    """The trials of an outline, all of which train to the end."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self.max_epochs, self.goal = outline.epochs, outline.goal
+
+    @property
+    def trials(self) -> int:
+        return self._outline.trials
+
+    def suggest(self, number: int) -> Suggestion | None:
+        if number >= self.trials:
+            return None
+        return Suggestion(dict(self._outline.configs.get(number, {})), self.max_epochs)
+
+
+# -------------------------------------------------------------------------------------------------------- the preview
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What an experiment will take if all goes as the pilot did. Times are seconds, sizes are bytes."""
+
+    name: str
+    trials: int
+    epochs: int
+    units: int
+    evaluations: int
+    workers: int
+    why: str  #: why so many workers
+    device: str
+    policy: str
+    start_up: float  #: until the first unit starts: data, workers and the pilot
+    makespan: float  #: from the first unit's start to the last one's end
+    finish: datetime.datetime  #: if it were started when the preview was made
+    lower_bound: float  #: no schedule could have a shorter makespan
+    utilisation: Mapping[str, float]  #: the part of the makespan in which each worker works
+    hops: int
+    hop_bytes: int
+    checkpoint_bytes: int  #: on disk, at most
+    data_bytes: int  #: on disk, for data that was not partitioned before
+    shared_bytes: int  #: of models in shared memory, at most
+    piloted: int  #: configurations that were tried
+    fuse: str  #: how trials train together
+    makespans: Mapping[str, float]  #: what the makespan would be with each way to do so
+    assumed: tuple[str, ...]  #: what the figures rest on
+    history: History = field(repr=False, compare=False)
+
+    @property
+    def ratio(self) -> float:
+        return self.makespan / self.lower_bound
+
+    @property
+    def mean_utilisation(self) -> float:
+        return fmean(self.utilisation.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, as JSON can hold them."""
+        names = [each.name for each in dataclasses.fields(self) if each.name not in ("history", "finish", "assumed")]
+        figures = {name: getattr(self, name) for name in (*names, "ratio", "mean_utilisation")}
+        return {
+            **figures,
+            "utilisation": dict(self.utilisation),
+            "makespans": dict(self.makespans),
+            "finish": self.finish.isoformat(timespec="seconds"),
+            "assumed": list(self.assumed),
+        }
+
+    def gantt(self, path: str | os.PathLike[str]) -> Any:
+        """Draw the predicted schedule as a matplotlib figure; ``path`` ends in .png, .svg or .pdf."""
+        from hopfleet.monitor.charts.gantt import draw_gantt
+
+        return draw_gantt(self.history, Path(path))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values, for people."""
+        whole = self.start_up + self.makespan
+        busy = sorted(self.utilisation.values())
+        evaluations = f" and {plural(self.evaluations, 'evaluation')}" if self.evaluations else ""
+        data = f", {size(self.data_bytes)} of partitioned data" if self.data_bytes else ""
+        return [
+            ("experiment", f"{self.name}: {plural(self.trials, 'trial')} of {plural(self.epochs, 'epoch')}"),
+            ("work", f"{plural(self.units, 'unit')}{evaluations}"),
+            ("workers", f"{self.workers} on {self.device} ({self.why}), policy {self.policy}"),
+            ("takes", f"{duration(whole)}: {makespan(self.start_up)} to start up, then {makespan(self.makespan)}"),
+            *([("together", self._gains())] if len(self.makespans) > 1 else []),
+            ("done by", f"{self.finish:%Y-%m-%d %H:%M:%S} if started now"),
+            ("at best", f"{makespan(self.lower_bound)}; this is {self.ratio:.3f} of it"),
+            ("workers busy", f"{self.mean_utilisation:.0%}, from {busy[0]:.0%} to {busy[-1]:.0%}"),
+            ("hops", f"{self.hops}, {size(self.hop_bytes)} in all"),
+            ("disk", f"{size(self.checkpoint_bytes)} of checkpoints{data}"),
+            ("shared memory", size(self.shared_bytes)),
+            *(("assumed" if number == 0 else "", text) for number, text in enumerate(self.assumed)),
+        ]
+
+    def _gains(self) -> str:
+        others = [
+            f"{seconds / self.makespan:.2f} times as long with {fuse!r}"
+            for fuse, seconds in self.makespans.items()
+            if fuse != self.fuse
+        ]
+        return f"fuse={self.fuse!r}; it would take {' and '.join(others)}"
+
+    def __str__(self) -> str:
+        facts = self.facts()
+        width = max(len(name) for name, _ in facts)
+        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self.facts()
+        )
+        return f"<table>{rows}</table>"
+
+
+def previewed(
+    outline: Outline,
+    pilot: Pilot,
+    *,
+    why: str,
+    device: str,
+    start_up: float,
+    data_bytes: int,
+    tell: Callable[[str], None],
+) -> Preview:
+    """Simulate an experiment and sum it up."""
+    part = outline.small_enough()
+    tell(f"simulating {part.trials * part.per_trial} units and evaluations")
+    rehearsal = Rehearsal(part, pilot).run()
+    bound = outline.lower_bound(pilot)
+    scale = bound / part.lower_bound(pilot)
+    seconds = rehearsal.makespan * scale
+    makespans = {outline.fuse: seconds}
+    for fuse in ("off", *outline.fusions):
+        if fuse not in makespans and (fuse == "off" or any(getattr(x, f"{fuse}_share") for x in pilot.found.values())):
+            tell(f"simulating fuse={fuse!r}")
+            makespans[fuse] = Rehearsal(dataclasses.replace(part, fuse=fuse), pilot).run().makespan * scale
+    share = outline.trials * outline.per_trial / (part.trials * part.per_trial)
+    busy = rehearsal.history.workers
+    sizes = [finding.size for finding in pilot.found.values()]
+    return Preview(
+        name=outline.name,
+        trials=outline.trials,
+        epochs=outline.epochs,
+        units=outline.trials * outline.epochs * len(outline.rows),
+        evaluations=outline.trials * outline.epochs * len(outline.valid_rows),
+        workers=outline.workers,
+        why=why,
+        device=device,
+        policy=outline.policy_name,
+        start_up=start_up,
+        makespan=seconds,
+        finish=datetime.datetime.now().astimezone() + datetime.timedelta(seconds=start_up + seconds),
+        lower_bound=bound,
+        utilisation={name: worker.busy / rehearsal.makespan for name, worker in busy.items()},
+        hops=round(rehearsal.history.hops * share),
+        hop_bytes=round(rehearsal.hop_bytes * share),
+        # The best and the last of every trial, and what each worker writes before an older one goes.
+        checkpoint_bytes=round(fmean(sizes) * outline.trials) * min(2, outline.epochs) + outline.workers * max(sizes),
+        data_bytes=data_bytes,
+        shared_bytes=rehearsal.shared_bytes,
+        piloted=pilot.tried,
+        fuse=outline.fuse,
+        makespans=makespans,
+        assumed=tuple(_assumed(outline, part, pilot)),
+        history=rehearsal.history,
+    )
+
+
+def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
+    if outline.open_ended:
+        yield f"{outline.trials} trials; the search goes on until a budget is spent"
+    yield f"every trial trains for {plural(outline.epochs, 'epoch')}; a search that stops some takes less"
+    yield "every worker can read every partition, and is as fast as the one that was tried"
+    if (timed := len(pilot.found)) < outline.trials:
+        yield f"{timed} of {outline.trials} trials were timed; the others are taken to be like them on average"
+    for column in sorted({finding.unsteady for finding in pilot.found.values()} - {""}):
+        yield unsteady("transform()", column)
+    if pilot.failed:
+        number, finding = next(iter(pilot.failed.items()))
+        yield f"{plural(len(pilot.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {finding.error}"
+    if part != outline:
+        trials, epochs = plural(part.trials, "trial"), plural(part.epochs, "epoch")
+        yield f"{trials} of {epochs} were simulated; the rest is taken to be in proportion"
+
+
+@contextlib.contextmanager
+def slow(
+    quiet: bool, clock: Callable[[], float] = time.monotonic, what: str = "preview"
+) -> Iterator[Callable[[str], None]]:
+    """A function that says on standard error what is going on, once it has taken a while."""
+    next_word = clock() + SLOW
+
+    def tell(text: str) -> None:
+        nonlocal next_word
+        if not quiet and clock() >= next_word:
+            next_word = clock() + SLOW
+            sys.stderr.write(f"{what}: {text}\n")
+
+    yield tell

@@ -1,0 +1,326 @@
+"""The simulator: whole experiments in virtual time, decided by the very controller that runs real ones.
+
+Give it unit times, or have them made; say how wrong the estimates are, how often partitions are replicated, which
+workers fail and when; it tells the makespan, the lower bound and who was busy, and keeps the history for a Gantt chart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopfleet.backends.simulated import Failure, Simulated
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import (
+    Evaluate,
+    Event,
+    PlacePartition,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+)
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import UsageError, WorkersLost
+from hopfleet.monitor.history import History
+from hopfleet.planner.balance import relax
+from hopfleet.planner.costs import Times, cnns, homogeneous, lognormal
+from hopfleet.planner.exact import load
+from hopfleet.planner.shop import Shop
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.scheduler.policies.portfolio import for_solver
+from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
+from hopfleet.version import __version__
+
+Replicas = Mapping[int, Sequence[int]]
+"""The workers, from 0, that hold each partition."""
+
+COSTS: Mapping[str, Callable[[int, int, random.Random, float], Times]] = {
+    "homogeneous": lambda trials, workers, rng, sigma: homogeneous(trials, workers),
+    "cnn": lambda trials, workers, rng, sigma: cnns(trials, workers, rng),
+    "lognormal": lognormal,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is to be simulated: ``times[trial][worker]`` and who holds which partition."""
+
+    times: Times
+    replicas: Replicas
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        Shop.of_times(self.times)  # refuses what is not a time
+        at_least_one("epochs", self.epochs)
+        for partition, holders in self.replicas.items():
+            if not holders:
+                raise UsageError(f"partition {partition}: is on no worker; name at least one")
+            for worker in holders:
+                if worker not in range(self.workers):
+                    raise UsageError(f"partition {partition}: worker {worker!r} must be from 0 to {self.workers - 1}")
+        if sorted(self.replicas) != list(range(len(self.replicas))):
+            raise UsageError(f"partitions {sorted(self.replicas)}: must be numbered from 0 without gaps")
+
+    @property
+    def workers(self) -> int:
+        return len(self.times[0])
+
+    @classmethod
+    def made(
+        cls, costs: str, *, trials: int, partitions: int, replicas: int, epochs: int, sigma: float, seed: int
+    ) -> Workload:
+        """As many workers as partitions; partition j lies on workers j, j + 1, ..."""
+        if costs not in COSTS:
+            raise UsageError(f"costs={costs!r}: unknown; there are {', '.join(sorted(COSTS))}")
+        at_least_one("trials", trials)
+        at_least_one("partitions", partitions)
+        if not 1 <= replicas <= partitions:
+            raise UsageError(f"replicas={replicas}: must be from 1 to the number of partitions ({partitions})")
+        times = COSTS[costs](trials, partitions, random.Random(derive(seed, "costs")), sigma)
+        holders = {j: [(j + copy) % partitions for copy in range(replicas)] for j in range(partitions)}
+        return cls(times, holders, epochs)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Workload:
+        """From a JSON file: ``{"times": [[...]], "replicas": {"0": [0, 1]}, "epochs": 1}``, the times at least."""
+        try:
+            content = json.loads(Path(path).read_text())
+            times = content["times"]
+            given = content.get("replicas") or {str(worker): [worker] for worker in range(len(times[0]))}
+            replicas = {int(partition): tuple(holders) for partition, holders in given.items()}
+            epochs = content.get("epochs", 1)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            form = '{"times": [[1, 2], [3, 4]], "epochs": 1}'
+            raise UsageError(f"{path}: must be JSON like {form} ({error!r})") from error
+        return cls(times, replicas, epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What came of a simulated run."""
+
+    policy: str
+    seed: int
+    trials: int
+    workers: int
+    makespan: float
+    lower_bound: float
+    schedule_seconds: float  #: real time that the controller took for all its decisions
+    decisions: int
+    history: History
+
+    @property
+    def ratio(self) -> float:
+        return self.makespan / self.lower_bound
+
+    @property
+    def utilisation(self) -> dict[str, float]:
+        """The part of the makespan in which each worker trained."""
+        return {name: worker.busy / self.makespan for name, worker in self.history.workers.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        names = (
+            *("policy", "seed", "trials", "workers", "makespan", "lower_bound", "ratio"),
+            *("schedule_seconds", "decisions", "utilisation"),
+        )
+        return {name: getattr(self, name) for name in names}
+
+    def gantt(self, path: str | os.PathLike[str]) -> Path:
+        """Draw who did what when: a PNG, SVG or PDF, or an HTML page."""
+        from hopfleet.monitor.charts.gantt import draw_gantt
+
+        target = Path(path)
+        if target.suffix != ".html":
+            draw_gantt(self.history, target)
+            return target
+        picture = target.with_suffix(".svg")
+        draw_gantt(self.history, picture)
+        title = f"{self.policy}: makespan {self.makespan:.4g}, {self.ratio:.4f} of the lower bound"
+        head = f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
+        target.write_text(head + picture.read_text())
+        picture.unlink()
+        return target
+
+
+def simulate(
+    times: Times | Workload | None = None,
+    *,
+    trials: int = 16,
+    partitions: int = 8,
+    costs: str = "homogeneous",
+    sigma: float = 0.5,
+    replicas: int = 1,
+    epochs: int = 1,
+    noise: float = 0.0,
+    failures: Sequence[Failure] = (),
+    fetch: float = 0.0,
+    policy: str = "auto",
+    order: str = "open",
+    seed: int = 0,
+) -> Simulation:
+    """Simulate one experiment.
+
+    ``times[trial][worker]`` are the estimated unit times, partition j lying on worker j; a ``Workload`` says more, and
+    without either the times are made after ``costs``: "homogeneous", "cnn" (the Cerebro paper's networks and GPUs) or
+    "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The partitions of a
+    worker that fails and does not come back are placed on others, each in ``fetch`` seconds.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"policy={policy!r}: unknown; there are {', '.join(sorted(POLICIES))}")
+    if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
+        raise UsageError(f"noise={noise!r}: must be a number of at least 0")
+    if not (isinstance(fetch, (int, float)) and 0 <= fetch < math.inf):
+        raise UsageError(f"fetch={fetch!r}: must be a number of at least 0")
+    if order not in ("open", "fixed"):
+        raise UsageError(f"order={order!r}: must be 'open' or 'fixed'")
+    if times is None:
+        work = Workload.made(
+            costs, trials=trials, partitions=partitions, replicas=replicas, epochs=epochs, sigma=sigma, seed=seed
+        )
+    elif isinstance(times, Workload):
+        work = times
+    else:
+        work = Workload(times, {worker: [worker] for worker in range(len(times[0]) if times else 0)}, epochs)
+    return _run(work, _Actual(work, noise, seed), failures, fetch=fetch, policy=policy, order=order, seed=seed)
+
+
+class _Actual:
+    """The times that units really take."""
+
+    def __init__(self, work: Workload, noise: float, seed: int) -> None:
+        self.work, self.noise, self.seed = work, noise, seed
+
+    def seconds(self, trial: int, worker: int, epoch: int, partition: int) -> float:
+        return self.work.times[trial][worker] * self._error(trial, epoch, partition)
+
+    def _error(self, trial: int, epoch: int, partition: int) -> float:
+        if not self.noise:
+            return 1.0
+        return random.Random(derive(self.seed, "noise", trial, epoch, partition)).lognormvariate(0.0, self.noise)
+
+    def lower_bound(self) -> float:
+        """No schedule of these times ends earlier: what no worker and no trial can do in less."""
+        work, epochs, partitions = self.work, range(1, self.work.epochs + 1), range(len(self.work.replicas))
+        alike = all(len(set(row)) == 1 for row in work.times)
+        if alike and all(len(set(holders)) == work.workers for holders in work.replicas.values()):
+            by_trial = [
+                sum(self.seconds(trial, 0, epoch, partition) for epoch in epochs for partition in partitions)
+                for trial in range(len(work.times))
+            ]
+            return max(sum(by_trial) / work.workers, *by_trial)
+        if any(len(holders) > 1 for holders in work.replicas.values()):
+            # What a trial owes to partitions on the same workers is one cell: its shares are those of all of them.
+            alike_held: dict[frozenset[int], list[int]] = {}
+            for partition in partitions:
+                alike_held.setdefault(frozenset(work.replicas[partition]), []).append(partition)
+            cells = {}
+            for trial, row in enumerate(work.times):
+                for number, (holders, held) in enumerate(alike_held.items()):
+                    amount = sum(self._error(trial, epoch, partition) for epoch in epochs for partition in held)
+                    cells[f"t{trial}", number] = {f"w{worker}": row[worker] * amount for worker in sorted(holders)}
+            return relax(cells)[0]
+        by_trial = [0.0] * len(work.times)
+        by_worker = [0.0] * work.workers
+        for trial in range(len(work.times)):
+            for epoch in epochs:
+                for partition in partitions:
+                    worker = work.replicas[partition][0]
+                    seconds = self.seconds(trial, worker, epoch, partition)
+                    by_trial[trial] += seconds
+                    by_worker[worker] += seconds
+        return max(*by_trial, *by_worker)
+
+
+class _Listed(Search):
+    """So many trials without hyper-parameters."""
+
+    def __init__(self, trials: int, epochs: int) -> None:
+        self._count, self.max_epochs = trials, epochs
+        self.goal = Goal("train_loss", "min")
+
+    @property
+    def trials(self) -> int:
+        return self._count
+
+    def suggest(self, number: int) -> Suggestion | None:
+        return Suggestion({}, self.max_epochs) if number < self._count else None
+
+
+def _run(
+    work: Workload, actual: _Actual, failures: Sequence[Failure], *, fetch: float, policy: str, order: str, seed: int
+) -> Simulation:
+    partitions = len(work.replicas)
+    number = {f"w{worker + 1}": worker for worker in range(work.workers)}
+    for failure in failures:
+        if failure.worker not in number:
+            raise UsageError(f"failure of {failure.worker!r}: there are only {', '.join(number)}")
+
+    def seconds(command: RunUnit | Evaluate, trial: Trial) -> float:
+        return actual.seconds(trial.number, number[command.worker], command.epoch, command.partition)
+
+    held: list[list[int]] | None = [
+        [j for j in range(partitions) if worker in work.replicas[j]] for worker in range(work.workers)
+    ]
+    if all(len(mine) == partitions for mine in held or ()):
+        held = None
+    backend = Simulated(seconds, partitions=held, failures=failures, fetch=lambda worker, partition: fetch)
+    controller = Controller(
+        _Listed(len(work.times), work.epochs),
+        POLICIES[policy](),
+        partitions=partitions,
+        valid_partitions=0,
+        seed=seed,
+        max_live=len(work.times),
+        estimates=Estimates([1] * partitions, lambda trial, worker, partition: work.times[trial][number[worker]]),
+        fixed_order=order == "fixed",
+    )
+    if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
+        load()  # before any time is taken: that of the scheduling is to be told, not that of an import
+    history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
+    backend.start(None, work.workers)
+    trials: dict[str, Trial] = {}
+    spent, decisions = 0.0, 0
+    events: list[Event] = [RunStarted(__version__, work.workers)]
+    while not controller.finished:
+        if not events:
+            raise WorkersLost(f"nothing can go on at {backend.now():.4g} s: no worker is left")
+        began = time.perf_counter()
+        messages = controller.take(events)
+        spent += time.perf_counter() - began
+        decisions += 1
+        for message in messages:
+            history.apply(backend.now(), message)
+            match message:
+                case TrialAdded(trial=name):
+                    trials[name] = controller.schedule.trials[name].trial
+                case RunUnit() | SaveVersion():
+                    backend.send(message, trials[message.trial])
+                case PlacePartition():
+                    backend.place(message.worker, message.partition)
+                case _:
+                    pass
+        events = backend.receive(0.0)
+    makespan = max(span.ended for span in history.spans)
+    return Simulation(
+        policy=policy,
+        seed=seed,
+        trials=len(work.times),
+        workers=work.workers,
+        makespan=makespan,
+        lower_bound=actual.lower_bound(),
+        schedule_seconds=spent,
+        decisions=decisions,
+        history=history,
+    )

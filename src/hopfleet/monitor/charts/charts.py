@@ -1,0 +1,68 @@
+"""All charts by name: what draws each, and what gives its data alone, for a dashboard or another program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopfleet.errors import UsageError
+from hopfleet.monitor.charts.curves import curves_data, draw_curves
+from hopfleet.monitor.charts.gantt import draw_gantt, gantt_data
+from hopfleet.monitor.charts.importance import draw_importance, importance_data
+from hopfleet.monitor.charts.lineage import draw_lineage, lineage_data
+from hopfleet.monitor.charts.parallel import draw_parallel, parallel_data
+from hopfleet.monitor.charts.pareto import draw_pareto, pareto_data
+from hopfleet.monitor.charts.rungs import draw_rungs, rungs_data
+from hopfleet.monitor.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """``data`` and ``draw`` take a history and the same options."""
+
+    data: Callable[..., Any]
+    draw: Callable[..., Any]
+
+    @property
+    def options(self) -> list[str]:
+        return list(inspect.signature(self.data).parameters)[1:]
+
+
+CHARTS: Mapping[str, Chart] = {
+    "curves": Chart(curves_data, draw_curves),
+    "gantt": Chart(gantt_data, draw_gantt),
+    "importance": Chart(importance_data, draw_importance),
+    "lineage": Chart(lineage_data, draw_lineage),
+    "parallel": Chart(parallel_data, draw_parallel),
+    "pareto": Chart(pareto_data, draw_pareto),
+    "rungs": Chart(rungs_data, draw_rungs),
+}
+
+
+def draw_chart(history: History, kind: str, path: str | Path | None = None, **options: Any) -> Figure:
+    """Draw a chart; ``path`` ends in .png, .svg or .pdf. Raises UsageError where it makes no sense."""
+    figure: Figure = _chart(kind, options).draw(history, path, **options)
+    return figure
+
+
+def chart_data(history: History, kind: str, **options: Any) -> dict[str, Any]:
+    """What the chart shows, as plain values. Raises UsageError where it makes no sense."""
+    return asdict(_chart(kind, options).data(history, **options))
+
+
+def _chart(kind: str, options: Mapping[str, Any]) -> Chart:
+    if kind not in CHARTS:
+        remedy = f"; to write that file, give path={kind!r}" if "." in kind else ""
+        raise UsageError(f"kind={kind!r}: must be one of {', '.join(CHARTS)}{remedy}")
+    chart = CHARTS[kind]
+    for name in options:
+        if name not in chart.options:
+            taken = ", ".join(chart.options) or "no options"
+            raise UsageError(f"{name}={options[name]!r}: kind={kind!r} takes {taken}; leave it out")
+    return chart

@@ -1,0 +1,335 @@
+"""The Gantt chart: which worker trained which model when, and how the best model hopped between them.
+
+Bars are gathered into a few collections rather than drawn one by one, so that tens of thousands of units stay
+quick; texts appear only where a bar is wide enough to hold them. What was predicted is a thin bar beneath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from hopfleet.domain.unit import Work
+from hopfleet.monitor.charts.canvas import dress, paper, save
+from hopfleet.monitor.charts.colors import FAILURE, INK, MUTED, OTHERS, highlighted, trial_colors
+from hopfleet.monitor.history import History, Span
+from hopfleet.monitor.wording import duration, makespan, natural_order, plural, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH = 12.0  #: inches
+_RIGHT, _TOP, _BOTTOM = 0.75, 1.05, 0.95  #: inches around the axes; the left follows the workers' names
+_BAR = 0.76  #: of a row's height
+_ACTUAL, _PREDICTED = (-0.38, 0.16), (0.22, 0.38)  #: from the middle of a row, where it was predicted too
+_DIGIT = 0.075  #: inches
+_LONG_GAP = 0.2  #: of the whole time: a longer gap between two runs is cut out
+_CUT_GAP = 0.03  #: of the time shown: what a cut gap still takes
+_ROOMY = 0.04  #: inches: bars wider than this have edges and hatches
+_MOST_HOPS = 150  #: more arrows than this would hide the bars
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """What every worker did, in the order in which it ended; times are seconds since the start."""
+
+    workers: list[str]
+    busy: dict[str, float]  #: the part of its stay in which a worker worked
+    spans: list[dict[str, Any]]
+    predicted: list[dict[str, Any]]
+
+
+def gantt_data(history: History, predicted: Sequence[Span] = ()) -> Gantt:
+    """All units and evaluations, and those that were predicted, if any were."""
+    start = history.started or 0.0
+    workers = sorted(history.workers, key=natural_order)
+    spans = [_plain(span, start) for span in history.spans]
+    return Gantt(workers, history.busy_fraction(), spans, [_plain(span, 0.0) for span in predicted])
+
+
+def _plain(span: Span, start: float) -> dict[str, Any]:
+    return {
+        "worker": span.worker,
+        "trial": span.trial,
+        "epoch": span.epoch,
+        "partition": span.partition,
+        "work": span.work.value,
+        "started": span.started - start,
+        "ended": span.ended - start,
+        "hopped": span.hopped,
+        "failed": span.failed,
+        "undone": span.undone,
+    }
+
+
+def draw_gantt(history: History, path: str | Path | None = None, predicted: Sequence[Span] = ()) -> Figure:
+    """A row per worker, a bar per unit in its trial's colour. ``path`` ends in .png, .svg or .pdf.
+
+    What was ``predicted``, in seconds from the start, is drawn beneath, unless the run was resumed.
+    """
+    if history.runs > 1:
+        predicted = ()
+    names = sorted(history.workers, key=natural_order)
+    left = max(0.85, 0.3 + 0.08 * max((len(_row_label(name)) for name in names), default=0))
+    height = _TOP + _BOTTOM + max(1.0, len(names) * (0.5 if len(names) <= 8 else 0.34))
+    figure = paper(_WIDTH, height, history.name, _facts(history, predicted), left)
+    width = _WIDTH - left - _RIGHT
+    axes = figure.add_axes((left / _WIDTH, _BOTTOM / height, width / _WIDTH, 1 - (_TOP + _BOTTOM) / height))
+    chart = _Chart(history, axes, names, width, predicted)
+    chart.draw()
+    handles = chart.legend()
+    figure.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(left / _WIDTH - 0.005, 0.0),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=INK,
+        handlelength=1.4,
+        columnspacing=1.4,
+    )
+    save(figure, path)
+    return figure
+
+
+def _row_label(name: str) -> str:
+    return shorten(name, 24)
+
+
+def _facts(history: History, predicted: Sequence[Span]) -> str:
+    units = plural(sum(trial.units_done for trial in history.trials.values()), "unit")
+    facts = [plural(len(history.trials), "trial"), plural(len(history.workers), "worker"), units]
+    runs = [plural(history.runs, "run")] if history.runs > 1 else []
+    return "   ·   ".join([*facts, plural(history.hops, "hop"), *runs, *_against(history, predicted)])
+
+
+def _against(history: History, predicted: Sequence[Span]) -> list[str]:
+    """How long it took and how long it should have; while it runs, the latter alone."""
+    if not predicted:
+        return []
+    expected = f"predicted {makespan(_end(predicted))}"
+    if not history.finished:
+        return [expected]
+    return [f"took {makespan(_end(history.spans) - (history.started or 0.0))}, {expected}"]
+
+
+def _end(spans: Sequence[Span]) -> float:
+    return max((span.ended for span in spans), default=0.0)
+
+
+class _Scale:
+    """From times to seconds on the axis, which leaves out long gaps between two runs."""
+
+    def __init__(self, history: History, predicted: Sequence[Span]) -> None:
+        self.start = history.started or 0.0
+        end = max([self.start + _end(predicted), history.updated or 0.0, *(span.ended for span in history.spans)])
+        total = end - self.start
+        self.gaps = [(start, stop) for start, stop in history.gaps if stop - start > _LONG_GAP * total]
+        self.kept = _CUT_GAP * (total - sum(stop - start for start, stop in self.gaps))
+        self.length = max(self(end), 1e-3)
+
+    def __call__(self, time: float) -> float:
+        left_out = sum(max(0.0, min(time, stop) - start - self.kept) for start, stop in self.gaps)
+        return time - self.start - left_out
+
+    def cuts(self) -> list[tuple[float, float]]:
+        """Where the axis is cut, and how many seconds the gap took."""
+        return [(self(start) + self.kept / 2, stop - start) for start, stop in self.gaps]
+
+
+class _Chart:
+    """One drawing: the axes, and where things are on them."""
+
+    def __init__(
+        self, history: History, axes: Axes, names: Sequence[str], width: float, predicted: Sequence[Span]
+    ) -> None:
+        self.history = history
+        #: What was predicted for workers and trials that there are.
+        self.predicted = [span for span in predicted if span.worker in history.workers and span.trial in history.trials]
+        self.extent = _ACTUAL if self.predicted else (-_BAR / 2, _BAR / 2)
+        self.axes = axes
+        self.rows = {name: row for row, name in enumerate(names)}
+        self.scale = _Scale(history, self.predicted)
+        self.colors = trial_colors(history)
+        self.inches_per_second = width / self.scale.length
+        self.roomy = median([self._inches(span) for span in history.spans] or [0.0]) > _ROOMY
+        #: Which slice of its worker's row a unit has, of how many: members of a flotilla lie one above the other.
+        self.slices = _slices(history.spans)
+        leader = history.best()
+        hops = [(a, b) for a, b in pairwise(leader.units) if a.worker != b.worker] if leader else []
+        self.hops = hops if len(hops) <= _MOST_HOPS else []  #: pairs of units of the best trial
+
+    def draw(self) -> None:
+        self._dress()
+        self._draw_bars()
+        self._write_partitions()
+        self._draw_hops()
+        self._write_busy()
+        self._mark_cuts()
+        if not self.history.spans:
+            self.axes.text(0.5, 0.5, "no unit has ended yet", transform=self.axes.transAxes, ha="center", color=MUTED)
+
+    def _dress(self) -> None:
+        dress(self.axes, grid="x")
+        self.axes.set_xlim(0, self.scale.length)
+        self.axes.set_ylim(max(1, len(self.rows)) - 0.45, -0.55)
+        self.axes.set_yticks(list(self.rows.values()), [_row_label(name) for name in self.rows])
+        self.axes.tick_params(axis="y", length=0, labelcolor=INK)
+        self.axes.spines["left"].set_visible(False)
+        self.axes.set_xlabel("seconds since the start" + (", without the breaks" if self.scale.gaps else ""))
+
+    # ------------------------------------------------------------------------------------------------ bars
+
+    def _draw_bars(self) -> None:
+        done = [span for span in self.history.spans if not span.undone]
+        undone = [span for span in self.history.spans if span.undone]
+        edge: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.7 if self.roomy else 0.0}
+        hatch: dict[str, Any] = {"hatch": "/////"} if self.roomy else {}
+        self._collect("unit", [span for span in done if span.work is Work.TRAIN], **edge)
+        self._collect("evaluation", [span for span in done if span.work is Work.EVALUATE], alpha=0.45, **edge, **hatch)
+        if self.roomy:
+            edges = [self._color(span) for span in undone]
+            self._collect("undone", undone, facecolors="white", edgecolors=edges, linestyles="dashed", linewidths=0.8)
+        else:
+            self._collect("undone", undone, alpha=0.25, linewidths=0.0)
+        self._mark_failures([span for span in done if span.failed])
+        if self.predicted:
+            self._draw_predicted()
+
+    def _draw_predicted(self) -> None:
+        start = self.scale.start
+        spans = [replace(span, started=start + span.started, ended=start + span.ended) for span in self.predicted]
+        wide = median(self._inches(span) for span in spans) > 3 * _ROOMY
+        self._collect("predicted", spans, extent=_PREDICTED, edgecolors="white", linewidths=0.4 if wide else 0.0)
+        for worker, end in _ends(self.predicted).items():
+            top, bottom = (self.rows[worker] + edge for edge in (_PREDICTED[0] - 0.04, _PREDICTED[1] + 0.04))
+            self.axes.plot([end, end], [top, bottom], color=INK, linewidth=1.2, zorder=6, gid="predicted end")
+
+    def _collect(
+        self, name: str, spans: Sequence[Span], extent: tuple[float, float] | None = None, **style: Any
+    ) -> None:
+        from matplotlib.collections import PolyCollection
+
+        style = {"facecolors": [self._color(span) for span in spans], **style}
+        corners = [self._corners(span, extent or self.extent) for span in spans]
+        bars = PolyCollection(corners, gid=name, zorder=2, **style)
+        self.axes.add_collection(bars, autolim=False)
+
+    def _mark_failures(self, spans: Sequence[Span]) -> None:
+        ends = [self.scale(span.ended) for span in spans]
+        rows = [self._middle(span.worker) for span in spans]
+        self.axes.scatter(ends, rows, marker="x", s=45, color=FAILURE, linewidths=1.8, zorder=6, gid="failed")
+
+    def _color(self, span: Span) -> str:
+        """The colour of a trial; units of one that was deleted are grey."""
+        return self.colors.get(span.trial, OTHERS)
+
+    def _corners(self, span: Span, extent: tuple[float, float]) -> list[tuple[float, float]]:
+        left, right, row = self.scale(span.started), self.scale(span.ended), self.rows[span.worker]
+        number, count = self.slices.get(id(span), (0, 1))
+        height = (extent[1] - extent[0]) / count
+        top = row + extent[0] + number * height
+        bottom = top + height
+        return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+    def _middle(self, worker: str) -> float:
+        """The height of a worker's bars."""
+        return self.rows[worker] + sum(self.extent) / 2
+
+    def _inches(self, span: Span) -> float:
+        return (self.scale(span.ended) - self.scale(span.started)) * self.inches_per_second
+
+    # ------------------------------------------------------------------------------------------- on the bars
+
+    def _write_partitions(self) -> None:
+        for span in self.history.spans:
+            text = str(span.partition)
+            first = self.slices[id(span)][0] == 0
+            if span.work is Work.TRAIN and first and not span.undone and self._inches(span) > _DIGIT * (len(text) + 1):
+                middle = self.scale((span.started + span.ended) / 2)
+                color = _readable_on(self._color(span))
+                self.axes.text(
+                    middle, self._middle(span.worker), text, fontsize=7, color=color, ha="center", va="center", zorder=3
+                )
+
+    def _draw_hops(self) -> None:
+        from matplotlib.patches import FancyArrowPatch
+
+        for before, after in self.hops:
+            rows = self._middle(before.worker), self._middle(after.worker)
+            inward = (self.extent[1] - self.extent[0]) / 4 * (1 if rows[1] > rows[0] else -1)
+            arrow = FancyArrowPatch(
+                (self.scale(before.ended), rows[0] + inward),
+                (self.scale(after.started), rows[1] - inward),
+                arrowstyle="-|>",
+                mutation_scale=6,
+                linewidth=0.8 if self.roomy else 0.6,
+                color=INK,
+                shrinkA=0,
+                shrinkB=0,
+                zorder=5,
+            )
+            self.axes.add_patch(arrow)
+
+    # ----------------------------------------------------------------------------------------- on the margins
+
+    def _write_busy(self) -> None:
+        beside = self.axes.get_yaxis_transform()
+        if self.rows:
+            self.axes.text(1.012, -0.62, "busy", transform=beside, fontsize=8.5, color=MUTED, va="bottom")
+        for name, fraction in self.history.busy_fraction().items():
+            text = f"{fraction:.0%}"
+            self.axes.text(1.012, self._middle(name), text, transform=beside, fontsize=9, color=INK, va="center")
+
+    def _mark_cuts(self) -> None:
+        beside = self.axes.get_xaxis_transform()
+        for position, seconds in self.scale.cuts():
+            for shift in (-0.2, 0.2):
+                self.axes.axvline(position + shift * self.scale.kept, color=MUTED, linewidth=0.9, zorder=4)
+            text = f"break of {duration(seconds)}"
+            self.axes.text(position, 1.01, text, transform=beside, fontsize=8.5, color=MUTED, ha="center", va="bottom")
+
+    def legend(self) -> list[Any]:
+        """What each colour and sign means, for those that occur."""
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        leaders, spans = highlighted(self.history), self.history.spans
+        handles: list[Any] = [Patch(color=self.colors[trial.id], label=trial.id) for trial in leaders]
+        if len(self.history.trials) > len(leaders):
+            handles.append(Patch(color=OTHERS, alpha=0.6, label="other trials, paler"))
+        handles.append(Patch(facecolor=OTHERS, alpha=0.6, hatch="/////", edgecolor="white", label="evaluation"))
+        if self.predicted:
+            handles.append(Line2D([], [], color=OTHERS, linewidth=3, label="predicted"))
+        if any(span.undone for span in spans):
+            handles.append(Patch(facecolor="white", edgecolor=MUTED, linestyle="dashed", label="did not count"))
+        if any(span.failed for span in spans):
+            handles.append(Line2D([], [], color=FAILURE, marker="x", linestyle="", label="failed"))
+        if self.hops:
+            label = f"hops of {leaders[0].id}"
+            handles.append(Line2D([], [], color=INK, marker=">", markersize=4, linewidth=0.8, label=label))
+        return handles
+
+
+def _slices(spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
+    """The position of each unit among those that ran together with it, and how many they were."""
+    crews: dict[tuple[str, float], list[Span]] = {}
+    for span in spans:
+        crews.setdefault((span.worker, span.started), []).append(span)
+    return {id(span): (number, len(crew)) for crew in crews.values() for number, span in enumerate(crew)}
+
+
+def _ends(spans: Sequence[Span]) -> dict[str, float]:
+    """When each worker is done."""
+    return {span.worker: span.ended for span in sorted(spans, key=lambda span: span.ended)}
+
+
+def _readable_on(color: str) -> str:
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else INK

@@ -1,0 +1,278 @@
+"""Lineage: which trial goes on from whose model, over the epochs, and what the best one's ancestors were trained with.
+
+For searches that clone good trials and change their configuration on the way, as population-based training does. A
+clone takes a row that has become free, so that a population keeps its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopfleet.errors import UsageError
+from hopfleet.monitor.charts.canvas import dress, paper, save
+from hopfleet.monitor.charts.colors import HIGHLIGHTS, INK, MUTED, OTHERS, shade
+from hopfleet.monitor.charts.parameters import Parameter, Scale, fences, parameters
+from hopfleet.monitor.history import History, TrialHistory
+from hopfleet.monitor.wording import plural, short, shorten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH = 11.0  #: inches
+_LEFT, _RIGHT, _TOP, _BOTTOM = 1.1, 0.9, 1.0, 0.6
+_PANEL, _GAP = 0.85, 0.22
+_MOST_PANELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One trial: where it begins, in epochs, in whose row, and its metric after each epoch."""
+
+    trial: str
+    parent: str
+    row: int
+    start: float
+    end: float
+    epochs: list[int]
+    values: list[float]
+    ancestor: bool  #: of the best trial, or the best trial itself
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What the best trial's model was trained with, for a while: by the configuration of one of its ancestors."""
+
+    trial: str
+    start: float
+    end: float
+    config: dict[str, Any]  #: what differs between trials, flattened
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What the chart shows: members in the order of their beginnings, and the best one's past from its start."""
+
+    metric: str
+    mode: str
+    members: list[Member]
+    path: list[Stretch]
+
+
+def lineage_data(history: History) -> Lineage:
+    """The tree of clones. Raises UsageError if there are none."""
+    trials = history.trials
+    if not any(trial.parent in trials for trial in trials.values()):
+        raise UsageError(
+            "kind='lineage': no trial of this experiment was cloned from another; "
+            "use a search that clones, or kind='curves' for learning curves"
+        )
+    starts = {trial.id: len(trial.inherited) / history.partitions for trial in trials.values()}
+    ends = {trial.id: max([starts[trial.id], *_finite(history, trial)]) for trial in trials.values()}
+    path = _path(history)
+    rows = _rows(sorted(trials.values(), key=lambda trial: (starts[trial.id], trial.number)), starts, ends)
+    members = [
+        Member(
+            *(trial, trials[trial].parent if trials[trial].parent in trials else "", row, starts[trial], ends[trial]),
+            *(list(_finite(history, trials[trial])), list(_finite(history, trials[trial]).values())),
+            trial in path,
+        )
+        for trial, row in rows.items()
+    ]
+    return Lineage(history.metric, history.mode, members, _stretches(path, parameters(trials.values()), starts, ends))
+
+
+def _finite(history: History, trial: TrialHistory) -> dict[int, float]:
+    values = {row.epoch: row.metrics.get(history.metric, math.nan) for row in trial.epochs_done}
+    return {epoch: value for epoch, value in values.items() if math.isfinite(value)}
+
+
+def _path(history: History) -> list[str]:
+    """The best trial's ancestors, the first one first, and itself."""
+    leader = history.best()
+    path: list[str] = []
+    while leader is not None:
+        path.insert(0, leader.id)
+        leader = history.trials.get(leader.parent)
+    return path
+
+
+def _rows(trials: Sequence[TrialHistory], starts: dict[str, float], ends: dict[str, float]) -> dict[str, int]:
+    """A row for each trial. A clone takes the nearest one to its parent's that nobody needs any more."""
+    rows: dict[str, int] = {}
+    until: list[float] = []
+    for trial in trials:
+        free = [row for row, end in enumerate(until) if trial.parent and end <= starts[trial.id] and end > 0]
+        home = rows.get(trial.parent, 0)
+        free = [row for row in free if row != home or not trial.inherited] or [len(until)]
+        row = min(free, key=lambda row: (abs(row - home), row))
+        until[row : row + 1] = [ends[trial.id]]
+        rows[trial.id] = row
+    return rows
+
+
+def _stretches(
+    path: Sequence[str], differing: Sequence[Parameter], starts: dict[str, float], ends: dict[str, float]
+) -> list[Stretch]:
+    turns = [*(starts[trial] for trial in path[1:]), *(ends[trial] for trial in path[-1:])]
+    return [
+        Stretch(
+            trial, starts[trial], end, {each.name: each.values[trial] for each in differing if trial in each.values}
+        )
+        for trial, end in zip(path, turns, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- drawing
+
+
+def draw_lineage(history: History, path: str | Path | None = None) -> Figure:
+    """The tree of clones, and below it what the best one's ancestors were trained with. ``path`` ends in .png, .svg
+    or .pdf."""
+    data = lineage_data(history)
+    changing = _changing(history, data.path)
+    rows = 1 + max(member.row for member in data.members)
+    tree = max(1.2, min(9.0, 0.3 * rows))
+    height = _TOP + tree + len(changing) * (_PANEL + _GAP) + _BOTTOM
+    figure = paper(_WIDTH, height, history.name, _facts(data), left=0.35)
+
+    def panel(top: float, tall: float) -> Axes:
+        place = (_LEFT / _WIDTH, 1 - (top + tall) / height, 1 - (_LEFT + _RIGHT) / _WIDTH, tall / height)
+        return figure.add_axes(place)
+
+    last = max(member.end for member in data.members)
+    axes = panel(_TOP, tree)
+    _draw_tree(axes, data, rows, last)
+    for index, parameter in enumerate(changing):
+        axes = panel(_TOP + tree + _GAP + index * (_PANEL + _GAP), _PANEL)
+        _draw_parameter(axes, parameter, data.path, last)
+    axes.tick_params(axis="x", labelbottom=True)
+    axes.set_xlabel("epoch")
+    save(figure, path)
+    return figure
+
+
+def _changing(history: History, path: Sequence[Stretch]) -> list[Parameter]:
+    """The parameters that change along the path."""
+    return [
+        parameter
+        for parameter in parameters(history.trials.values())
+        if len({repr(stretch.config.get(parameter.name)) for stretch in path}) > 1
+    ][:_MOST_PANELS]
+
+
+def _facts(data: Lineage) -> str:
+    better = "higher" if data.mode == "max" else "lower"
+    clones = plural(sum(bool(member.parent) for member in data.members), "clone")
+    facts = [f"who goes on from whose model; the darker, the better the {data.metric} ({better})", clones]
+    if data.path:
+        facts.append(f"in blue the past of {data.path[-1].trial}, the best")
+    return "   ·   ".join(facts)
+
+
+def _draw_tree(axes: Axes, data: Lineage, rows: int, last: float) -> None:
+    dress(axes, grid="x")
+    _epoch_axis(axes, last)
+    axes.set_ylim(rows - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    merit = _merit(data)
+    members = {member.trial: member for member in data.members}
+    for member in data.members:
+        if member.parent:
+            _draw_link(axes, members[member.parent], member)
+        _draw_member(axes, member, merit, data.mode == "max")
+    first = {member.row: member for member in reversed(data.members)}
+    for row, member in first.items():
+        axes.annotate(
+            member.trial, (member.start, row), (-6, 0), textcoords="offset points", ha="right", va="center",
+            fontsize=8, color=HIGHLIGHTS[0] if member.ancestor else MUTED, annotation_clip=False,
+        )  # fmt: skip
+    if data.path:
+        best = members[data.path[-1].trial]
+        axes.scatter(
+            [best.end], [best.row], marker="*", s=150, color=HIGHLIGHTS[0], edgecolors="white", zorder=30, clip_on=False
+        )
+        _draw_past(axes, data, members)
+        axes.annotate(
+            best.trial, (best.end, best.row), (11, 0), textcoords="offset points", va="center", fontsize=8.5,
+            color=HIGHLIGHTS[0], fontweight="bold", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _merit(data: Lineage) -> Scale:
+    values = [value for member in data.members for value in member.values]
+    low, high = fences(values) if values else (0.0, 1.0)
+    return Scale("linear", low, high)
+
+
+def _draw_member(axes: Axes, member: Member, merit: Scale, upwards: bool) -> None:
+    """A bar per epoch in the colour of the metric after it."""
+    begin = member.start
+    for epoch, value in zip(member.epochs, member.values, strict=True):
+        place = merit.place(value) if upwards else 1 - merit.place(value)
+        axes.barh(
+            member.row, epoch - begin, left=begin, height=0.62, color=shade(place), edgecolor="white",
+            linewidth=0.6, zorder=4, gid="epoch",
+        )  # fmt: skip
+        begin = epoch
+    if member.end == member.start:
+        axes.plot([member.start], [member.row], marker="|", color=OTHERS, zorder=4)
+
+
+def _draw_link(axes: Axes, parent: Member, child: Member) -> None:
+    """From the parent's row to the child's; dashed where only the configuration was taken over."""
+    style = "-" if child.start else (0, (2, 2))
+    rows = [parent.row, child.row]
+    axes.plot([child.start] * 2, rows, color=INK, linewidth=0.8, alpha=0.5, zorder=6, linestyle=style, gid="clone")
+    axes.plot([child.start], [child.row], marker="o", markersize=3, color=INK, alpha=0.7, zorder=7)
+    if child.end - child.start >= 1:
+        axes.annotate(
+            child.trial, (child.start, child.row), (5, 0), textcoords="offset points", va="center", fontsize=6.5,
+            color="white", zorder=8,
+        )  # fmt: skip
+
+
+def _draw_past(axes: Axes, data: Lineage, members: dict[str, Member]) -> None:
+    """One line along the feet of the bars that led to the best model."""
+    xs = [place for stretch in data.path for place in (stretch.start, stretch.end)]
+    ys = [members[stretch.trial].row + 0.38 for stretch in data.path for _ in range(2)]
+    axes.plot(xs, ys, color=HIGHLIGHTS[0], linewidth=2.6, solid_joinstyle="round", zorder=20, gid="past", clip_on=False)
+
+
+def _epoch_axis(axes: Axes, last: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlim(0, max(1.0, last))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    axes.tick_params(axis="x", labelbottom=False)
+
+
+def _draw_parameter(axes: Axes, parameter: Parameter, path: Sequence[Stretch], last: float) -> None:
+    """One parameter as a step line along the best trial's past."""
+    dress(axes, grid="y")
+    _epoch_axis(axes, last)
+    has = [stretch for stretch in path if parameter.name in stretch.config]
+    places = [parameter.scale.place(stretch.config[parameter.name]) for stretch in has]
+    for (stretch, place), after in zip(zip(has, places, strict=True), [*places[1:], None], strict=True):
+        axes.plot([stretch.start, stretch.end], [place, place], color=HIGHLIGHTS[0], linewidth=2.2)
+        if after is not None:
+            axes.plot([stretch.end, stretch.end], [place, after], color=HIGHLIGHTS[0], linewidth=0.9)
+            axes.annotate(
+                short(stretch.config[parameter.name], 8), (stretch.start, place), (3, 3), textcoords="offset points",
+                fontsize=7, color=MUTED, parse_math=False,
+            )  # fmt: skip
+    ticks = parameter.scale.ticks()
+    axes.set_yticks([place for place, _ in ticks], [shorten(label, 10) for _, label in ticks], parse_math=False)
+    middle, reach = (min(places) + max(places)) / 2, max(0.25, 0.7 * (max(places) - min(places)))
+    axes.set_ylim(middle - reach, middle + reach)
+    note = f"{shorten(parameter.name, 24)}{' (log)' if parameter.scale.kind == 'log' else ''}"
+    axes.set_title(note, loc="left", fontsize=9, color=INK, pad=3, parse_math=False)
+    axes.annotate(
+        short(has[-1].config[parameter.name], 10), (has[-1].end, places[-1]), (6, 0), textcoords="offset points",
+        va="center", fontsize=8.5, color=HIGHLIGHTS[0], annotation_clip=False, parse_math=False,
+    )  # fmt: skip

@@ -1,0 +1,326 @@
+"""What a person sees while a run goes on: a table in a terminal, one in a notebook, or plain lines in a log.
+
+``open_view`` picks one. A view folds each message into its history and shows it; it starts no thread, so it draws
+only when it is called, and a display that breaks never breaks the run.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time as clocks
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from hopfleet.domain.messages import (
+    RELEASED,
+    Finish,
+    Message,
+    PartitionsMissing,
+    RunStarted,
+    TrialEnded,
+    UnitOverdue,
+    WorkerLost,
+)
+from hopfleet.monitor.history import History
+from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_line
+from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Clock = Callable[[], float]
+
+_LEISURE = 20  #: a view spends at most one part in so many of the time on drawing
+
+
+class LiveView(ABC):
+    """Follows a run: ``update`` with every message, ``refresh`` while waiting, ``warn`` with what the user should know.
+
+    A view owns the folding: whoever calls ``update`` must not apply the message to the history again.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._warned: set[str] = set()
+
+    def update(self, time: float, message: Message) -> None:
+        """Fold in the next message of the journal and show it."""
+        self.history.apply(time, message)
+        self._guard(lambda: self._show(message))
+
+    def recall(self, time: float, message: Message) -> None:
+        """Fold in a message of an earlier run, which was shown then."""
+        self.history.apply(time, message)
+
+    def refresh(self) -> None:
+        """Draw again if it is time to, so that clocks tick while no message comes."""
+        self._guard(self._refresh)
+
+    def warn(self, text: str) -> None:
+        """Show a warning, once however often it is given."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._guard(lambda: self._show_warning(text))
+
+    def note(self, text: str) -> None:
+        """Say something that is good to know."""
+        self._guard(lambda: self._show_note(text))
+
+    def __enter__(self) -> Self:
+        self._guard(self._open)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._guard(self._close)
+
+    @staticmethod
+    def _guard(draw: Callable[[], None]) -> None:
+        """A closed pipe or an odd terminal must not end a run that may have taken days."""
+        try:
+            draw()
+        except Exception:
+            return
+
+    @abstractmethod
+    def _show(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def _show_warning(self, text: str) -> None: ...
+
+    @abstractmethod
+    def _show_note(self, text: str) -> None: ...
+
+    def _open(self) -> None:
+        return
+
+    def _refresh(self) -> None:
+        return
+
+    def _close(self) -> None:
+        return
+
+
+class QuietView(LiveView):
+    """Shows nothing, and still keeps the history."""
+
+    def _show(self, message: Message) -> None:
+        return
+
+    def _show_warning(self, text: str) -> None:
+        return
+
+    def _show_note(self, text: str) -> None:
+        return
+
+
+class PlainView(LiveView):
+    """Lines for a log: one every few seconds of the journal's time, one for each trial that ends, one for trouble."""
+
+    def __init__(self, history: History, stream: TextIO, *, every: float = 5.0) -> None:
+        super().__init__(history)
+        self._stream = stream
+        self._every = every
+        self._next = 0.0
+
+    def _show(self, message: Message) -> None:
+        match message:
+            case RunStarted() if self.history.runs > 1:
+                self._line(f"resumed, run {self.history.runs}")
+            case WorkerLost(worker=worker, reason=reason) if reason == RELEASED:
+                self._line(f"worker {worker} is let go")
+            case WorkerLost(worker=worker, reason=reason):
+                self._line(f"worker {worker} lost: {one_line(reason)}")
+            case UnitOverdue():
+                self._line(overdue(message))
+            case PartitionsMissing(partitions=partitions):
+                self._line(waiting_for(partitions) if partitions else "all partitions are there again")
+            case TrialEnded():
+                self._line(self._ended(message))
+            case Finish(complete=complete):
+                self._line(f"{'finished' if complete else 'drained'}  {self._standing()}")
+            case _ if self.history.trials and self.history.elapsed >= self._next:
+                self._line(self._standing())
+
+    def _show_warning(self, text: str) -> None:
+        self._write(f"warning: {text}")
+
+    def _show_note(self, text: str) -> None:
+        self._write(text)
+
+    def _ended(self, message: TrialEnded) -> str:
+        trial = self.history.trials[message.trial]
+        facts = [f"{trial.id} {trial.state.value}", f"{trial.epochs_trained}/{trial.epochs} epochs"]
+        value = self.history.value(trial)
+        if trial.best and value is not None:
+            facts.append(f"{self.history.metric}={number(value)} at epoch {trial.best.epoch}")
+        return "  ".join(facts) + (f": {one_line(trial.reason)}" if trial.reason else "")
+
+    def _standing(self) -> str:
+        """``34/96 units  eta 20s  best t0007 accuracy=0.9667``, and when the next such line is due."""
+        self._next = self.history.elapsed + self._every
+        progress, leader = self.history.progress(), self.history.best()
+        facts = [f"{progress.done}/{progress.planned} units"]
+        if progress.eta is not None and self.history.finished is None:
+            facts.append(f"eta {duration(progress.eta)}")
+        if leader is not None:
+            facts.append(f"best {leader.id} {self.history.metric}={number(self.history.value(leader) or 0.0)}")
+        return "  ".join(facts)
+
+    def _line(self, text: str) -> None:
+        self._write(f"[{duration(self.history.elapsed):>7}] {text}")
+
+    def _write(self, text: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        self._stream.flush()
+
+
+class _DrawnView(LiveView):
+    """What the terminal and the notebook share: when to draw, and what."""
+
+    def __init__(self, history: History, *, clock: Clock, pause: float) -> None:
+        super().__init__(history)
+        self._clock = clock
+        self._pause = pause  #: seconds between two drawings, at least
+        self._due = float("-inf")  #: when the next drawing may happen
+        self._heard = clock()
+
+    @abstractmethod
+    def _draw(self) -> None: ...
+
+    def _show(self, message: Message) -> None:
+        self._heard = self._clock()
+        if isinstance(message, UnitOverdue):
+            self._show_note(overdue(message))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        began = self._clock()
+        if began >= self._due:
+            self._draw()
+            cost = self._clock() - began
+            self._due = began + max(self._pause, _LEISURE * cost)
+
+    def _picture(self, rows: int) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        running = self.history.finished is None
+        elapsed = self.history.elapsed + (self._clock() - self._heard if running and self.history.runs else 0.0)
+        parts: list[RenderableType] = [header(self.history, elapsed)]
+        if rows > 0 and self.history.trials:
+            parts += [Text(), leaderboard_table(self.history, rows)]
+        if running:
+            parts += [Text(), workers_line(self.history)]
+        return Group(*parts)
+
+
+class TerminalView(_DrawnView):
+    """A table that stays in place at the bottom of the terminal; what is printed meanwhile scrolls above it."""
+
+    def __init__(self, history: History, stream: TextIO, *, clock: Clock = clocks.monotonic) -> None:
+        from rich.live import Live
+
+        super().__init__(history, clock=clock, pause=1 / 8)
+        self._console = _console(stream)
+        self._live = Live(console=self._console, auto_refresh=False)
+
+    def _open(self) -> None:
+        self._live.start()
+
+    def _draw(self) -> None:
+        taken = 10  # the header, the head of the table, blank lines and the workers
+        self._live.update(self._picture(min(10, self._console.size.height - taken)), refresh=True)
+
+    def _show_warning(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text.assemble(("warning ", "bold yellow"), text))
+
+    def _show_note(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text, style="dim"))
+
+    def _close(self) -> None:
+        try:
+            self._draw()
+        finally:
+            self._live.stop()
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    class PatientConsole(Console):
+        """Falls silent when nobody reads any more, where rich would end the process."""
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+
+    return PatientConsole(file=stream, force_terminal=True, highlight=False)
+
+
+class NotebookView(_DrawnView):
+    """An HTML output of the running cell, updated in place."""
+
+    _FORMAT = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
+
+    def __init__(self, history: History, *, clock: Clock = clocks.monotonic) -> None:
+        super().__init__(history, clock=clock, pause=1 / 2)
+        self._handle: Any = None
+        self._above: list[tuple[str, str, str]] = []  #: word, its style, text
+
+    def _draw(self) -> None:
+        from IPython.display import HTML, display
+
+        html = HTML(self._html())
+        if self._handle is None:
+            self._handle = display(html, display_id=True)
+        else:
+            self._handle.update(html)
+
+    def _html(self) -> str:
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(record=True, file=io.StringIO(), width=110, force_jupyter=False, highlight=False)
+        for word, style, text in self._above:
+            console.print(Text.assemble((word, style), text))
+        console.print(self._picture(10))
+        return console.export_html(inline_styles=True, code_format=self._FORMAT)
+
+    def _show_warning(self, text: str) -> None:
+        self._above.append(("warning ", "bold yellow", text))
+        self._draw()
+
+    def _show_note(self, text: str) -> None:
+        self._above.append(("", "", text))
+        self._draw()
+
+    def _close(self) -> None:
+        self._draw()
+
+
+def open_view(history: History, *, quiet: bool, stream: TextIO | None = None) -> LiveView:
+    """The view that suits where the output goes. It is a context manager; ``stream`` defaults to standard output."""
+    if quiet:
+        return QuietView(history)
+    if stream is None and _in_notebook():
+        return NotebookView(history)
+    stream = sys.stdout if stream is None else stream
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return TerminalView(history, stream)
+    return PlainView(history, stream)
+
+
+def _in_notebook() -> bool:
+    """Whether an IPython kernel runs this process. An IPython shell in a terminal has no kernel."""
+    shells: ModuleType | None = sys.modules.get("IPython")
+    return shells is not None and getattr(shells.get_ipython(), "kernel", None) is not None

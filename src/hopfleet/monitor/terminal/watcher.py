@@ -1,0 +1,56 @@
+"""What a run says to the person at the screen beside its messages: answers to wishes, waiting, what nobody reads."""
+
+from __future__ import annotations
+
+from hopfleet.domain.messages import (
+    Finish,
+    Message,
+    OperatorAsked,
+    SaveDelayed,
+    UnitFinished,
+    VersionSaved,
+    WishAnswered,
+)
+from hopfleet.monitor.terminal.live import LiveView
+
+
+class Watcher:
+    """Shows messages and what came of wishes, and warns of configuration keys that no trial reads."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._unused: set[str] | None = None
+        self._asked: dict[int, OperatorAsked] = {}
+        self._delayed: set[int] = set()
+
+    def update(self, time: float, message: Message) -> None:
+        self._view.update(time, message)
+        match message:
+            case UnitFinished():
+                unused = set(message.unused)
+                self._unused = unused if self._unused is None else self._unused & unused
+            case Finish():
+                for key in sorted(self._unused or ()):
+                    self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
+            case SaveDelayed():
+                self.waiting(message.error)
+                self._delayed.add(message.attempt)
+            case VersionSaved() if message.attempt in self._delayed:
+                self._delayed.discard(message.attempt)
+                self.waiting("")
+            case OperatorAsked(wish="drain"):
+                self._view.note("finishing running units; press Ctrl-C again to stop at once")
+            case OperatorAsked():
+                self._asked[message.number] = message
+            case WishAnswered():
+                asked = self._asked.pop(message.number, OperatorAsked("an earlier wish", who="somebody"))
+                refused = "" if message.granted else f"{asked.wish} is refused: "
+                self._view.note(f"{asked.who}: {refused}{message.text}")
+            case _:
+                pass
+
+    def refresh(self) -> None:
+        self._view.refresh()
+
+    def waiting(self, text: str) -> None:
+        self._view.note(f"waiting: {text}; it goes on by itself then" if text else "it goes on")

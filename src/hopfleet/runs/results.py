@@ -1,0 +1,282 @@
+"""Results: everything that an experiment has brought, read from its journal and checkpoints.
+
+Opens finished experiments and running ones alike, from any process; ``refresh`` reads what has come since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopfleet.domain.objectives import Limit
+from hopfleet.domain.secrets import references, revealed
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Work
+from hopfleet.errors import CheckpointError, NotFound, UsageError
+from hopfleet.frameworks.base import Task
+from hopfleet.monitor.charts.canvas import save
+from hopfleet.monitor.history import History, Span, TrialHistory
+from hopfleet.store.folder import RunFolder, find_run
+from hopfleet.store.journal import Journal
+from hopfleet.store.versions.local import Versions, check
+from hopfleet.worker.secrets import read
+
+if TYPE_CHECKING:
+    from hopfleet.runs.verify import Verdict
+
+
+def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
+    """The results of an experiment by its name or run folder, finished or not. ``task`` is needed for models only."""
+    return Results(find_run(name), task=task)
+
+
+class TrialResult:
+    """One trial: what was tried, how it went, and the model."""
+
+    def __init__(self, results: Results, trial: TrialHistory) -> None:
+        self._results = results
+        self._trial = trial
+
+    @property
+    def id(self) -> str:
+        return self._trial.id
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._trial.config
+
+    @property
+    def seed(self) -> int:
+        """What python's, numpy's and the framework's generators were seeded with before ``build``."""
+        return self._trial.seed
+
+    @property
+    def state(self) -> TrialState:
+        return self._trial.state
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, with the traceback if there is one."""
+        if self._trial.error and self._trial.traceback:
+            return f"{self._trial.error}\n\n{self._trial.traceback}"
+        return self._trial.error
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The metrics of each epoch."""
+        return [{"epoch": row.epoch, **row.metrics} for row in self._trial.epochs_done]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the best epoch."""
+        return dict(self._trial.best.metrics) if self._trial.best is not None else {}
+
+    @property
+    def best_epoch(self) -> int | None:
+        return self._trial.best.epoch if self._trial.best is not None else None
+
+    @property
+    def origin(self) -> str:
+        """Who wanted it: ``search``, ``point`` (to try first), ``clone`` or ``person``."""
+        return self._trial.origin
+
+    @property
+    def parent(self) -> str | None:
+        """The trial that it was cloned from."""
+        return self._trial.parent or None
+
+    @property
+    def begins(self) -> int:
+        """The epoch of its parent that it went on from; 0 if it started afresh."""
+        return self._trial.begins
+
+    @property
+    def visits(self) -> list[list[int]]:
+        """The partitions in the order visited, a list for each epoch; without those that a parent visited."""
+        return self._trial.visits
+
+    @property
+    def checkpoint(self) -> Path:
+        """The safetensors file of the best epoch."""
+        return self._file(self._trial.best.version if self._trial.best is not None else None, "best")
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The safetensors file of the last epoch trained."""
+        return self._file(max(self._trial.saved, default=None), "last")
+
+    def model(self, task: Task | None = None) -> Any:
+        """The model of the best epoch, ready to predict."""
+        path = self.checkpoint
+        assert self._trial.best is not None
+        check(path, self._trial.saved[self._trial.best.version].digest)
+        config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
+        return self._results.find_task(task).model(config, path)
+
+    def log(self) -> str:
+        """What the trial's code printed."""
+        path = self._results.folder.logs / f"{self.id}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _file(self, version: int | None, which: str) -> Path:
+        if version is None:
+            raise NotFound(f"{self.id} has no {which} checkpoint: it is {self.state.value}, no epoch has ended")
+        folder, saved = self._results.folder.checkpoints, self._trial.saved.get(version)
+        if saved is None:
+            raise CheckpointError(f"{folder / self.id}: version {version} is not saved")
+        path = Versions(folder).path(self.id, version, saved.attempt, durable=True)
+        if not path.is_file():
+            raise CheckpointError(f"{path}: is missing")
+        return path
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        return f"<TrialResult {self.id} {self.state.value} {metrics}>"
+
+
+class Results:
+    """All trials of an experiment. ``best`` is the one with the best epoch by the experiment's metric."""
+
+    def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
+        self.folder = folder
+        self.definition = folder.definition()
+        self._task = task
+        self.history = History(
+            metric=self.definition["metric"],
+            mode=self.definition["mode"],
+            partitions=self.definition["train"]["partitions"],
+            name=self.definition["name"],
+            others=[(name, mode) for name, mode in self.definition.get("others", ())],
+            limits=[Limit.parse(text) for text in self.definition.get("limits", ())],
+        )
+        self._read = 0
+        self.refresh()
+
+    def refresh(self) -> Results:
+        """Take in what has been journaled since."""
+        if self.folder.journal_file.exists():
+            with contextlib.closing(Journal(self.folder.journal_file)) as journal:
+                for number, time, message in journal.read(self._read):
+                    self.history.apply(time, message)
+                    self._read = number
+        return self
+
+    @property
+    def name(self) -> str:
+        return str(self.definition["name"])
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.history.finished)
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials in the order that they were added."""
+        return [TrialResult(self, trial) for trial in self.history.trials.values()]
+
+    @property
+    def best(self) -> TrialResult:
+        """The trial with the best epoch."""
+        best = self.history.best()
+        if best is None and any(trial.best for trial in self.history.trials.values()):
+            wanted = ", ".join(map(str, self.history.limits)) or f"a {self.history.metric} that is a number"
+            raise NotFound(f"{self.name} has no trial with {wanted}; results.trials has all of them")
+        if best is None:
+            raise NotFound(f"{self.name} has no trial with a finished epoch yet")
+        return TrialResult(self, best)
+
+    @property
+    def pareto(self) -> list[TrialResult]:
+        """The trials that no other one beats in all metrics of the experiment, in the order that they were added.
+
+        Each counts with its best epoch by the first metric. Trials beyond a limit are left out.
+        """
+        return [TrialResult(self, trial) for trial in self.history.pareto()]
+
+    def __getitem__(self, trial: str) -> TrialResult:
+        if trial not in self.history.trials:
+            raise NotFound(f"{trial!r}: no such trial; there are {len(self.history.trials)}, from t0001 on")
+        return TrialResult(self, self.history.trials[trial])
+
+    def dataframe(self) -> Any:
+        """A pandas DataFrame, one row a trial."""
+        from hopfleet.monitor.frame import dataframe
+
+        return dataframe(self.history)
+
+    def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+        """A chart as a matplotlib figure, written to ``path`` or to plots/KIND.png in the run folder.
+
+        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". Options depend on it:
+        ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
+        """
+        from hopfleet.monitor.charts.charts import draw_chart
+
+        figure = draw_chart(self.history, kind, **self._completed(kind, options))
+        save(figure, self._picture(path, f"{kind}.png"))
+        return figure
+
+    def plot_data(self, kind: str = "curves", **options: Any) -> dict[str, Any]:
+        """What a chart shows, as plain values that JSON can hold."""
+        from hopfleet.monitor.charts.charts import chart_data
+
+        return chart_data(self.history, kind, **self._completed(kind, options))
+
+    def _completed(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options with what the run folder tells of a chart."""
+        objectives = self.history.objectives
+        if kind == "gantt":
+            return {"predicted": self._predicted(), **options}
+        if kind == "pareto" and "metrics" not in options and len(objectives) > 1:
+            return {"metrics": [name for name, _ in objectives], "modes": [mode for _, mode in objectives], **options}
+        return dict(options)
+
+    def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Which worker trained what and when, and beneath, what a pilot predicted: ``plot("gantt", path)``."""
+        return self.plot("gantt", path)
+
+    def _predicted(self) -> list[Span]:
+        prediction = self.folder.prediction() or {"spans": ()}
+        return [
+            Span(worker, trial, epoch, partition, Work(work), started, ended)
+            for worker, trial, epoch, partition, work, started, ended in prediction["spans"]
+        ]
+
+    def verify(self) -> Verdict:
+        """Compare the run folder with its journal: invariants, checksums of models and data, permissions.
+
+        ``ok`` of the verdict says whether all is well, ``faults`` what is not.
+        """
+        from hopfleet.runs.verify import verify
+
+        return verify(self.folder)
+
+    def find_task(self, task: Task | None = None) -> Task:
+        """The task given, or the one of the experiment if it can be imported."""
+        task = task or self._task
+        if task is not None:
+            return task
+        module, name = self.definition["task"]["module"], self.definition["task"]["name"]
+        try:
+            found = getattr(importlib.import_module(module), name)()
+        except Exception as error:
+            raise UsageError(
+                f"the task {module}.{name} cannot be made here ({error}): pass it, as in model(task={name}())"
+            ) from error
+        assert isinstance(found, Task)
+        return found
+
+    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> Path:
+        if path is not None:
+            return Path(path)
+        self.folder.plots.mkdir(exist_ok=True, mode=0o700)
+        return self.folder.plots / name
+
+    def __repr__(self) -> str:
+        return (
+            f"<Results {self.name}: {len(self.history.trials)} trials, {'finished' if self.finished else 'unfinished'}>"
+        )

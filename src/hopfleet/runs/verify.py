@@ -1,0 +1,309 @@
+"""Verification: whether a run folder is what its journal says.
+
+The journal is checked against the invariants, every durable model and the data against their SHA-256, and the folder
+for who may read it. Nothing is changed. A run may go on meanwhile: before a file counts as missing, damaged or stray,
+the journal is read again, and what it has dropped or saved since is taken as it is now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopfleet.data import Dataset, open_dataset
+from hopfleet.domain.messages import (
+    DropVersion,
+    Finish,
+    Message,
+    RunStarted,
+    TrialAdded,
+    TrialDeleted,
+    TrialEnded,
+    TrialPaused,
+    TrialResumed,
+    VersionLost,
+    VersionSaved,
+)
+from hopfleet.domain.trial import TrialState
+from hopfleet.errors import HopfleetError, InvariantBroken, JournalError
+from hopfleet.scheduler.invariants import validate_history
+from hopfleet.store.folder import RunFolder
+from hopfleet.store.journal import Journal
+from hopfleet.store.versions.local import OURS, Versions
+from hopfleet.support.files import digest
+from hopfleet.support.machine import this_machine
+
+PARTS = ("journal", "models", "data", "folder")
+
+RESTORE = "restore it or partition again"
+
+TELL_SECONDS = 0.5
+"""How often to say how far it has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it should be, and what to do about it."""
+
+    part: str  #: "journal", "models", "data" or "folder"
+    where: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was looked at, part by part, what is wrong, and what could not be looked at."""
+
+    checked: dict[str, str]
+    faults: list[Fault]
+    notes: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the journal says of model files and of who may still write some."""
+
+    saved: dict[tuple[str, int], VersionSaved] = field(default_factory=dict)
+    states: dict[str, TrialState] = field(default_factory=dict)
+    finished: bool = False
+    messages: int = 0
+
+    def take(self, message: Message) -> None:
+        self.messages += 1
+        match message:
+            case VersionSaved(durable=True):
+                self.saved[message.trial, message.version] = message
+            case VersionLost(saved=attempt) | DropVersion(attempt=attempt):
+                key = (message.trial, message.version)
+                if key in self.saved and self.saved[key].attempt == attempt:
+                    del self.saved[key]
+            case TrialAdded(trial=trial) | TrialResumed(trial=trial):
+                self.states[trial] = TrialState.RUNNING
+            case TrialEnded():
+                self.states[message.trial] = message.state
+            case TrialPaused(trial=trial):
+                self.states[trial] = TrialState.PAUSED
+            case TrialDeleted(trial=trial):
+                self.states.pop(trial, None)
+                self.saved = {key: saved for key, saved in self.saved.items() if key[0] != trial}
+            case RunStarted() | Finish():
+                self.finished = isinstance(message, Finish) and message.complete
+            case _:
+                pass
+
+    def leftover(self, name: str) -> bool:
+        """Whether a file that the journal does not know is there in the course of things.
+
+        A run that goes on, or was cut off, writes files before it journals them. One that ends tidies up.
+        """
+        return not self.finished and OURS.fullmatch(name) is not None
+
+
+def find_data(folder: RunFolder, role: str) -> Dataset:
+    """The data set of a run, ``train`` or ``valid``: in its folder, which may have moved, or where it was then."""
+    own = folder.data / role
+    return open_dataset(own if own.is_dir() else folder.definition()[role]["url"])
+
+
+def verify(folder: RunFolder, tell: Callable[[str], None] = lambda text: None) -> Verdict:
+    """Check a run folder; ``tell`` hears how far it has come."""
+    return _Verification(folder, tell).verdict()
+
+
+class _Verification:
+    def __init__(self, folder: RunFolder, tell: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._definition = folder.definition()
+        self._versions = Versions(folder.checkpoints)
+        self._tell = tell
+        self._checked = dict.fromkeys(PARTS, "")
+        self._faults: list[Fault] = []
+        self._notes: list[str] = []
+
+    def verdict(self) -> Verdict:
+        self._check_permissions()
+        self._tell("reading the journal")
+        known = self._check_journal()
+        with ThreadPoolExecutor(max(2, this_machine().cores)) as pool:
+            data = {role: pool.submit(self._data_fault, role) for role in self._roles()}
+            models = {} if known is None else {key: pool.submit(self._model_fault, known, *key) for key in known.saved}
+            try:
+                self._wait([*data.values(), *models.values()])
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        suspects = [key for key, fault in models.items() if fault.result()]
+        if known is not None:
+            self._check_models(known, suspects)
+        self._faults += [fault for found in data.values() if (fault := found.result()) is not None]
+        order = {part: number for number, part in enumerate(PARTS)}
+        return Verdict(self._checked, sorted(self._faults, key=lambda fault: order[fault.part]), self._notes)
+
+    def _wait(self, jobs: list[Future[Any]]) -> None:
+        pending = set(jobs)
+        while pending:
+            _, pending = wait(pending, TELL_SECONDS, return_when=FIRST_COMPLETED)
+            self._tell(f"{len(jobs) - len(pending)} of {len(jobs)} models and data sets are read")
+
+    # ------------------------------------------------------------------------------------------- folder, journal
+
+    def _check_permissions(self) -> None:
+        mode = stat.S_IMODE(self._folder.path.stat().st_mode)
+        self._checked["folder"] = f"permissions {mode:04o}"
+        if mode != 0o700:
+            remedy = f"chmod 700 {self._folder.path}"
+            self._faults.append(
+                Fault("folder", str(self._folder.path), f"has permissions {mode:04o}, not 0700", remedy)
+            )
+
+    def _check_journal(self) -> _Known | None:
+        """What the journal says; None if it cannot be read."""
+        path = self._folder.journal_file
+        try:
+            known, broken = self._read_settled()
+        except JournalError as error:
+            self._checked["journal"] = "cannot be read"
+            self._checked["models"] = "not checked, for want of a journal"
+            problem = str(error).removeprefix(f"{path}: ")
+            self._faults.append(Fault("journal", str(path), problem, "restore it from a backup"))
+            return None
+        self._checked["journal"] = f"{known.messages} messages"
+        if broken:
+            remedy = "restore it from a backup; if nobody has touched it, this is a bug of Hopfleet: please tell us"
+            self._faults.append(Fault("journal", str(path), broken, remedy))
+        return known
+
+    def _read_settled(self) -> tuple[_Known, str]:
+        """The same as ``_read``, twice where a run may just be making the journal."""
+        try:
+            return self._read()
+        except JournalError:
+            if not self._folder.running:
+                raise
+        time.sleep(TELL_SECONDS)
+        return self._read()
+
+    def _read(self) -> tuple[_Known, str]:
+        """What the journal says, and which invariant it breaks."""
+        known, broken = _Known(), ""
+        if not self._folder.journal_file.exists():  # no run has ever got so far
+            return known, broken
+        with contextlib.closing(Journal(self._folder.journal_file)) as journal:
+            messages = _passed(journal, known)
+            try:
+                validate_history(messages, self._definition["train"]["partitions"])
+            except InvariantBroken as error:
+                broken = f"breaks an invariant ({error})"
+            except KeyError as error:
+                broken = f"tells of a trial that was never added ({error})"
+            for _ in messages:  # files are judged by all of it
+                pass
+        return known, broken
+
+    # ------------------------------------------------------------------------------------------------- models
+
+    def _model_fault(self, known: _Known, trial: str, version: int) -> Fault | None:
+        saved = known.saved[trial, version]
+        path = self._versions.path(trial, version, saved.attempt, durable=True)
+        goes_on = not known.finished and known.states.get(trial) is TrialState.RUNNING
+        backup = "restore it from a backup"
+        again = f"hopfleet resume {self._folder.handle} makes it again"
+        try:
+            size = path.stat().st_size
+            if size != saved.size:
+                problem = f"is damaged: {size} bytes instead of {saved.size}"
+            elif digest(path) != saved.digest:
+                problem = "is damaged: another SHA-256 than in the journal"
+            else:
+                return None
+        except FileNotFoundError:
+            return Fault("models", str(path), "is missing", again if goes_on else backup)
+        except OSError as error:
+            return Fault("models", str(path), f"cannot be read ({error})", "see to its permissions and the disk")
+        return Fault("models", str(path), problem, f"delete it, and {again}" if goes_on else backup)
+
+    def _check_models(self, known: _Known, suspects: list[tuple[str, int]]) -> None:
+        """Look again at what seemed wrong, and at files that the journal does not know."""
+        files = self._files()
+        names = self._names(known)
+        strays = [name for name in files if name not in names]
+        now = self._read()[0] if suspects or strays else known
+        faults = [self._model_fault(now, *key) for key in suspects if key in now.saved]
+        self._faults += [fault for fault in faults if fault is not None]
+        names = self._names(now)
+        bytes_read = sum(saved.size for saved in now.saved.values())
+        self._checked["models"] = f"{len(now.saved)} files, {bytes_read / 1e6:,.1f} MB"
+        for name in strays:
+            path = self._folder.checkpoints / name
+            if path.exists() and name not in names:
+                if now.leftover(name):
+                    self._notes.append(f"{path}: is not in the journal yet, or left over from a fault; it does no harm")
+                else:
+                    remedy = "nothing reads it; if it is not yours, delete it"
+                    self._faults.append(Fault("models", str(path), "is a stray: the journal does not know it", remedy))
+
+    def _files(self) -> list[str]:
+        """All files beside the models, those of other people included, relative to the folder of checkpoints."""
+        base = self._folder.checkpoints
+        return sorted(
+            Path(folder, name).relative_to(base).as_posix() for folder, _, names in os.walk(base) for name in names
+        )
+
+    def _names(self, known: _Known) -> set[str]:
+        """The names of all files that the journal knows, relative to the folder of checkpoints."""
+        paths = (self._versions.path(*key, saved.attempt, durable=True) for key, saved in known.saved.items())
+        return {path.relative_to(self._folder.checkpoints).as_posix() for path in paths}
+
+    # --------------------------------------------------------------------------------------------------- data
+
+    def _roles(self) -> list[str]:
+        roles = [role for role in ("train", "valid") if self._definition[role] is not None]
+        told = [f"{role}: {self._definition[role]['rows']:,} rows" for role in roles]
+        self._checked["data"] = ", ".join(told)
+        return roles
+
+    def _data_fault(self, role: str) -> Fault | None:
+        told, own = self._definition[role], self._folder.data / role
+        url = str(own if own.is_dir() else told["url"])
+        here = self._folder.path in Path(url).parents or ("://" not in url and Path(url).exists())
+        try:
+            dataset = find_data(self._folder, role)
+        except (HopfleetError, OSError) as error:
+            if here:
+                return _damage(role, error)
+            self._notes.append(f"{role} data: out of reach, so not checked ({error})")
+            return None
+        if dataset.fingerprint != told["fingerprint"]:
+            return Fault("data", url, f"is not the {role} data of the experiment: another fingerprint", RESTORE)
+        try:
+            dataset.check(checksums=True)
+        except (HopfleetError, OSError) as error:
+            return _damage(role, error)
+        return None
+
+
+def _damage(role: str, error: Exception) -> Fault:
+    """A fault of a data set, whose errors name the file, what is wrong with it and what to do."""
+    problem, _, remedy = str(error).partition("; ")
+    return Fault("data", f"{role} data", problem, remedy or RESTORE)
+
+
+def _passed(journal: Journal, known: _Known) -> Iterator[Message]:
+    for _, _, message in journal.read():
+        known.take(message)
+        yield message

@@ -1,0 +1,281 @@
+"""The shell around the controller: events in from the backend, messages into the journal, commands out.
+
+Everything is written down before anybody acts on it. What happens here is order and effects; every decision is the
+controller's.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Protocol, Self, TypeVar
+
+from hopfleet.backends.base import Backend
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import (
+    AddWorkers,
+    CopyVersion,
+    DropVersion,
+    Evaluate,
+    Evaluated,
+    Event,
+    Finish,
+    Message,
+    OperatorAsked,
+    PlacePartition,
+    ReleaseWorker,
+    RunUnit,
+    SaveVersion,
+    StopUnit,
+    TrialDeleted,
+    TrialEnded,
+    UnitFailed,
+    UnitFinished,
+    VersionLost,
+    VersionSaved,
+    WorkerRetired,
+)
+from hopfleet.errors import CheckpointError, Interrupted
+from hopfleet.store.journal import Journal
+from hopfleet.store.versions.local import Versions
+from hopfleet.support.background import Chores
+from hopfleet.support.files import back_off, trouble
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 0.25
+"""How long to wait for an event before looking at the keyboard and the view again."""
+
+AWAY_SECONDS = 1.0
+"""Of a longer time between two looks, say because of a Ctrl-Z, no more counts as time that units have run."""
+
+
+class Observer(Protocol):
+    """Somebody who watches a run."""
+
+    def update(self, time: float, message: Message) -> None:
+        """Hear of a message right after it was journaled."""
+
+    def refresh(self) -> None:
+        """Called a few times a second, also when nothing happens."""
+
+    def waiting(self, text: str) -> None:
+        """Hear that the run itself waits for a disk, and for which; without a text, that it goes on."""
+
+
+class Loop:
+    """One run of an experiment, from its first event to ``Finish``."""
+
+    def __init__(
+        self, controller: Controller, backend: Backend, journal: Journal, versions: Versions, observer: Observer
+    ) -> None:
+        self._controller = controller
+        self._backend = backend
+        self._journal = journal
+        self._versions = versions
+        self._observer = observer
+        self._wish = threading.Event()
+        self._chores = Chores()
+        #: What happened while acting on messages, to be taken in next.
+        self._own: list[Event] = []
+        self._complete = False
+        #: Why the run ended, if it was not by a wish.
+        self.reason = ""
+        self._patience = Stopwatch()
+        #: When workers began what they do, as far as is known here, by a clock that cannot be set.
+        self._began: dict[str, float] = {}
+
+    def run(self, first: list[Event]) -> bool:
+        """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
+        self._take(first)
+        asked = False
+        while not self._controller.finished:
+            if self._wish.is_set() and not asked:
+                asked = True
+                self._take([OperatorAsked("drain")])
+                continue
+            own, self._own = self._own, []
+            waits = min(WAIT_SECONDS, self._controller.next_look(self._ages))
+            self._take([*own, *self._journal.wishes()] or self._backend.receive(waits))
+            self._follow(self._controller.look_ahead(self._ages))
+            if self._patience.look(stands=self._controller.stands):
+                self._take(self._controller.overdue(self._patience.ages))
+            self._observer.refresh()
+        return self._complete
+
+    @property
+    def stuck(self) -> bool:
+        """Whether some worker still waits for its disk, and will not end by itself."""
+        return bool(self._controller.schedule.delayed)
+
+    def drain(self) -> None:
+        """Ask for a resumable end as soon as all running units are done. Safe from a signal handler."""
+        self._wish.set()
+
+    def _take(self, events: list[Event]) -> None:
+        """Take in events, and follow what the controller makes of them."""
+        messages = self._controller.take(events)
+        counted = {id(message) for message in messages}
+        for event in events:
+            if id(event) not in counted:
+                self._tidy(event)
+        self._follow(messages)
+
+    @property
+    def _ages(self) -> dict[str, float]:
+        """For how many seconds workers have been at what they do; also of those that are done or gone."""
+        now = time.monotonic()
+        return {worker: now - began for worker, began in self._began.items()}
+
+    def _follow(self, messages: list[Message]) -> None:
+        """Journal messages, then act."""
+        if not messages:
+            return
+        now = self._backend.now()
+        self._patiently(self._journal.path, lambda: self._journal.append(now, messages))
+        for message in messages:
+            self._act(message)
+        for message in messages:
+            self._observer.update(now, message)
+
+    def _begins(self, worker: str) -> None:
+        self._patience.start(worker)
+        self._began[worker] = time.monotonic()
+
+    def _act(self, message: Message) -> None:
+        match message:
+            case UnitFinished() | Evaluated() | UnitFailed():
+                self._begins(message.worker)  # if it was told ahead what to do
+            case RunUnit() | Evaluate() | SaveVersion():
+                progress = self._controller.schedule.find(message.trial)
+                assert progress is not None, f"nobody knows {message.trial}"
+                if isinstance(message, Evaluate) or (isinstance(message, RunUnit) and not message.ahead):
+                    self._begins(message.worker)
+                self._backend.send(message, progress.trial)
+            case DropVersion():
+                # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.
+                where = (message.trial, message.version, message.attempt)
+                self._chores.add(partial(self._versions.drop, *where))
+            case CopyVersion():
+                self._own.append(self._copied(message))
+            case TrialEnded(trial=trial):
+                self._chores.add(partial(self._versions.collect, trial))
+            case TrialDeleted(trial=trial):
+                self._chores.add(partial(self._versions.forget, trial))
+            case StopUnit(worker=worker):
+                self._backend.stop(worker)
+            case AddWorkers(count=count):
+                self._backend.add(count)
+            case WorkerRetired(worker=worker):
+                self._backend.retire(worker)
+            case ReleaseWorker(worker=worker):
+                self._backend.release(worker)
+            case PlacePartition(worker=worker, partition=partition):
+                self._backend.place(worker, partition)
+            case Finish():
+                self._complete, self.reason = message.complete, message.reason
+                self._chores.finish()
+                self._versions.release()
+            case _:
+                pass
+
+    def _tidy(self, refused: Event) -> None:
+        """The file of a save that comes too late goes, unless it is the version: a report may come twice."""
+        if isinstance(refused, VersionSaved):
+            what = (refused.trial, refused.version, refused.attempt)
+            if not self._controller.schedule.refers(*what):
+                self._versions.drop(*what)
+
+    def _copied(self, copy: CopyVersion) -> Event:
+        what = (copy.parent, copy.version, copy.saved, copy.trial, copy.attempt, copy.digest)
+        path = self._versions.path(copy.trial, copy.version, copy.attempt, durable=True)
+        try:
+            digest, size = self._patiently(path, lambda: self._versions.copy(*what))
+        except CheckpointError as error:
+            return VersionLost(copy.trial, copy.version, str(error), None, copy.attempt, None)
+        return VersionSaved(copy.trial, copy.version, True, digest, size, copy.attempt)
+
+    def _patiently(self, path: Path, write: Callable[[], T]) -> T:
+        """Write a file, as often as it takes. While the disk does not take it, nothing else happens here."""
+        told = ""
+        for seconds in back_off():
+            try:
+                done = write()
+            except OSError as error:
+                if not told:
+                    told = trouble(path, error)
+                    self._observer.waiting(told)
+                self._idle(seconds, told)
+                continue
+            if told:
+                self._observer.waiting("")
+            return done
+        raise AssertionError("there is always another attempt")
+
+    def _idle(self, seconds: float, why: str) -> None:
+        """Wait, and give up if somebody presses Ctrl-C: what is journaled so far can be resumed."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._wish.is_set():
+                raise Interrupted(f"{why}, then resume: all that was journaled is kept")
+            self._observer.refresh()
+            time.sleep(min(left, WAIT_SECONDS))
+
+
+class Stopwatch:
+    """How long workers have been at what they were told last, as far as somebody looked.
+
+    It takes no notice of the date, and time in which this process or the whole machine stood still does not count.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked = clock()
+        self._counted = 0.0
+        self._started: dict[str, float] = {}
+
+    def start(self, worker: str) -> None:
+        self._started[worker] = self._counted
+
+    def look(self, *, stands: bool = False) -> bool:
+        """Count the time since the last look, unless time ``stands``; False if that was only a moment ago."""
+        passed = self._clock() - self._looked
+        if passed < WAIT_SECONDS:
+            return False
+        self._looked += passed
+        self._counted += 0.0 if stands else min(passed, AWAY_SECONDS)
+        return True
+
+    @property
+    def ages(self) -> dict[str, float]:
+        """Seconds by worker; also of those that are done or gone."""
+        return {worker: self._counted - started for worker, started in self._started.items()}
+
+
+class Interrupts:
+    """Ctrl-C during a run: the first one calls ``first``, the second raises KeyboardInterrupt at once."""
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        self._first = first
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._before = signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count > 1:
+            raise KeyboardInterrupt
+        self._first()

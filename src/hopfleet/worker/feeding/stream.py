@@ -1,0 +1,126 @@
+"""The batches of one unit: read, transformed and prepared ahead of training by a background thread.
+
+A partition that fits is kept on the device and its batches are picked there: then nothing is read or moved again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+
+from hopfleet.data import Dataset, prefetch
+from hopfleet.frameworks.base import Batch, Session
+from hopfleet.worker.feeding.feed import Feed, Pace, Portion
+
+Prepare = Callable[[Batch, Mapping[str, str]], Batch]
+
+VALID_BATCH = 256
+"""Rows evaluated at once, at least. Means are exact over rows, so this is a matter of speed alone."""
+
+VALID_BYTES = 1 << 18
+"""Small rows are evaluated more at once, up to so many bytes."""
+
+VALID_ROWS = 1024
+"""On other devices than a CPU, so many at once where they have no more than 32 times as many bytes."""
+
+
+ROOM = 0.25
+"""The part of the free memory of a device that one partition may take."""
+
+
+class Residence:
+    """Partitions that are kept on the device, whole and in the order of their files."""
+
+    def __init__(self, free: Callable[[], int]) -> None:
+        self._free = free
+        self._kept: dict[tuple[str, int], Batch] = {}
+
+    def find(self, dataset: Dataset, partition: int, prepare: Prepare) -> Batch | None:
+        """A partition on the device; None if it is better read piece by piece."""
+        key = (dataset.fingerprint, partition)
+        if key not in self._kept:
+            size = dataset.partition_bytes(partition)
+            if size is None or size > ROOM * self._free():
+                return None
+            rows = dataset.partition_rows[partition]
+            whole = next(dataset.batches(partition, batch_size=rows), None) if rows else None
+            if whole is None:
+                return None
+            self._kept[key] = prepare(whole, _dtypes(dataset))
+        return self._kept[key]
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+class Stream:
+    """One partition in the order of one epoch, or as stored for evaluation (``epoch=None``).
+
+    ``feed`` transforms the batches, if that is to be done, for one trial or for several that train ``together``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        partition: int,
+        *,
+        session: Session,
+        batch_size: int,
+        feed: Feed | None = None,
+        together: bool = False,
+        residence: Residence | None = None,
+        seed: int = 0,
+        epoch: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self._portion = Portion(dataset, partition, batch_size, seed, epoch, drop_last)
+        self._length = len(self._portion)
+        self.rows = min(dataset.partition_rows[partition], self._length * batch_size)
+        self._session = session
+        self._dtypes = _dtypes(dataset)
+        self._feed = feed
+        self._together = together
+        self._resident = None
+        if residence is not None and feed is None:
+            self._resident = residence.find(dataset, partition, session.prepare)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Batch]:
+        portion, feed, session = self._portion, self._feed, self._session
+        if self._resident is not None:
+            order = None
+            if portion.epoch is not None:
+                order = portion.dataset.order(portion.partition, seed=portion.seed, epoch=portion.epoch)
+            return session.pick(self._resident, order, portion.batch_size, self.rows)
+        if feed is None:
+            return prefetch(session.prepare(batch, self._dtypes) for batch in portion.batches())
+        config = None if self._together else getattr(session, "config", {})
+        batches = feed.batches(portion, config)
+        return _timed(prefetch(session.prepare(batch, self._dtypes) for batch in batches), feed.pace(portion))
+
+
+def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
+    """The same batches; how long it took to use each one and to get the next is noted."""
+    began = 0.0
+    with contextlib.closing(batches):
+        for batch in batches:
+            given = time.perf_counter()
+            if began:
+                pace.waiting.add(given - began)
+            yield batch
+            began = time.perf_counter()
+            pace.using.add(began - given)
+
+
+def valid_batch(dataset: Dataset, device: str = "cpu") -> int:
+    """How many rows of a data set are evaluated at once."""
+    size = max(1, dataset.size)
+    more = 0 if device == "cpu" else min(VALID_ROWS, 32 * VALID_BYTES * dataset.rows // size)
+    return max(VALID_BATCH, VALID_BYTES * dataset.rows // size, more)
+
+
+def _dtypes(dataset: Dataset) -> dict[str, str]:
+    return {name: column.dtype for name, column in dataset.columns.items()}
