@@ -67,7 +67,7 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
     )
     backend.start(None, WORKERS)
     live: dict[str, Trial] = {}
-    _obey(controller.handle(RunStarted("benchmark")), backend, live)
+    _execute(controller.handle(RunStarted("benchmark")), backend, live)
     times: list[float] = []
     while not controller.finished and len(times) < units:
         for event in backend.receive(0):
@@ -75,11 +75,11 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
             messages = controller.handle(event)
             if isinstance(event, UnitFinished):
                 times.append(time.perf_counter() - start)
-            _obey(messages, backend, live)
+            _execute(messages, backend, live)
     return times
 
 
-def _obey(messages: list[Message], backend: Simulated, live: dict[str, Trial]) -> None:
+def _execute(messages: list[Message], backend: Simulated, live: dict[str, Trial]) -> None:
     for message in messages:
         match message:
             case TrialAdded():

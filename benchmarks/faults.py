@@ -2,7 +2,7 @@
 
 Two local workers train two trials in a real experiment. One worker that has just begun a unit gets a signal. Its loss
 is noticed when the controller knows; its unit runs again when the task's own code has begun it. The other worker is
-busy, so that takes a new process, forked from the zygote.
+busy, so that takes a new process, forked from the fork server.
 """
 
 from __future__ import annotations

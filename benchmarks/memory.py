@@ -35,7 +35,7 @@ from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 
 WORKERS = 4
 PARTITIONS = 8
@@ -91,7 +91,7 @@ def _pages(size: int) -> dict[str, list[float]]:
     with scratch() as folder:
         rows = size * 1_000_000 // 4096
         data = hop.partition({"x": np.zeros((rows, 1024), np.float32)}, folder / "data", partitions=PARTITIONS)
-        job = Job(
+        spec = WorkerSpec(
             task=Reader(),
             train=data,
             valid=None,
@@ -105,7 +105,7 @@ def _pages(size: int) -> dict[str, list[float]]:
         )
         backend = Local()
         try:
-            backend.start(job, WORKERS)
+            backend.start(spec, WORKERS)
             joined: list[str] = []
             while len(joined) < WORKERS:
                 joined += [event.worker for event in backend.receive(1.0) if isinstance(event, WorkerJoined)]
@@ -118,7 +118,7 @@ def _pages(size: int) -> dict[str, list[float]]:
             backend.close(kill=True)
             raise
         finally:
-            Versions(job.checkpoints).release()
+            Versions(spec.checkpoints).release()
     return {name: [pages[name] for pages in found] for name in found[0]}
 
 

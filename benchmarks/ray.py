@@ -30,10 +30,10 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import scratch, tiny_data, units_of
 from benchmarks.tasks import Freight, NoWork
 from hopfleet.backends.ray.backend import Ray
-from hopfleet.backends.ray.discovery import Scout
+from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.placement import Node
 from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
-from hopfleet.testing.backends import job, trial, unit
+from hopfleet.testing.backends import spec, trial, unit
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "cluster.md"
 BEGIN, END = "<!-- ray: begin -->", "<!-- ray: end -->"
@@ -80,7 +80,7 @@ def _starts() -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _running(backend: Ray, folder: Path, workers: int) -> Iterator[tuple[list[WorkerJoined], float]]:
-    made = job(folder)
+    made = spec(folder)
     began = time.monotonic()
     try:
         backend.start(made, workers)
@@ -110,7 +110,7 @@ def _units(quick: bool) -> Iterator[Row]:
         yield Row("ray", what, milliseconds(seconds), "", None, "≤ 10 ms", seconds <= UNIT_BAR)
 
 
-class _FirstNode(Scout):
+class _FirstNode(Discovery):
     """Sends all workers to one node."""
 
     def choose(self, workers: int, device: str, threads: int) -> tuple[list[Node], list[str]]:
@@ -123,7 +123,7 @@ class _Together(Ray):
 
     def _reset(self) -> None:
         super()._reset()
-        self._scout = _FirstNode(elastic=self.elastic, autoscale=self.autoscale)
+        self._discovery = _FirstNode(elastic=self.elastic, autoscale=self.autoscale)
 
     def _admit(self, member: Any) -> None:
         station = self._stations[member.node]

@@ -70,17 +70,17 @@ def assert_same_random(streams: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 @pytest.mark.parametrize(
-    ("backend", "workers", "pilot"),
+    ("backend", "workers", "profile_trials"),
     [
         *[("inline", 1, False), ("inline", 3, False), ("local", 1, False), ("local", 2, False), ("local", 4, False)],
         ("local", 2, True),
     ],
 )
 def test_every_trial_equals_training_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int, pilot: bool, device: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int, profile_trials: bool, device: str
 ) -> None:
     # A pilot that may take as long as it likes tries all configurations first; one that may take no time, none.
-    monkeypatch.setattr(preview, "SHARE", 1e9 if pilot else 0.0)
+    monkeypatch.setattr(preview, "SHARE", 1e9 if profile_trials else 0.0)
     monkeypatch.setattr(preview, "LONG_SHARE", 1e9)
     monkeypatch.setattr(preview, "PREDICTING", 1e9)
     folder = tmp_path / "train"
@@ -106,7 +106,7 @@ def test_every_trial_equals_training_alone(
         device=device,
     )
     results = experiment.fit(quiet=True)
-    assert (results.folder.prediction() is not None) is pilot
+    assert (results.folder.prediction() is not None) is profile_trials
     assert len(results.trials) == 9
     for trial in results.trials:
         assert trial.state is hop.TrialState.COMPLETED, trial.error

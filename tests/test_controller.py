@@ -397,7 +397,7 @@ def test_a_file_that_was_replaced_is_dropped_and_a_unit_that_looked_for_it_begin
     desk.saved(1, durable=False)
     desk.tell(m.WorkerJoined("w2"))
     assert desk.controller.schedule.slots["w2"].attempt == 4
-    assert desk.tell(m.OperatorAsked("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5, saved=3)]
+    assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5, saved=3)]
     assert desk.saved(1) == [], "the worker may just read it"
     # Somebody else has deleted it, and the worker was slower than the save.
     follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2", 4, 3))
@@ -463,7 +463,7 @@ def test_a_drain_does_not_wait_for_a_full_disk():
     desk.finished("w1")
     desk.finished("w1")
     desk.tell(delay(desk, desk["t0001"].version))
-    desk.tell(m.OperatorAsked("drain"))
+    desk.tell(m.RequestMade("drain"))
     other = desk.controller.schedule.slots["w2"].unit.trial
     desk.finished("w2")
     assert desk.saved(1, other)[-1:] == [m.Finish(complete=False)]
@@ -515,7 +515,7 @@ def test_late_reports_change_nothing(event):
 
 def test_other_events_are_never_late():
     controller = Desk("w1").controller
-    assert not any(map(controller.refuses, [m.WorkerJoined("w2"), m.OperatorAsked("drain"), m.RunStarted("x")]))
+    assert not any(map(controller.refuses, [m.WorkerJoined("w2"), m.RequestMade("drain"), m.RunStarted("x")]))
 
 
 # ----------------------------------------------------------------------------------------- draining, resuming
@@ -524,7 +524,7 @@ def test_other_events_are_never_late():
 def test_draining_starts_nothing_and_saves_everything():
     desk = Desk("w1", "w2", trials=3)
     desk.finished("w1")
-    assert desk.tell(m.OperatorAsked("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5)]
+    assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5)]
     running = [slot.unit.trial for slot in desk.controller.schedule.slots.values()]
     follow = [*desk.finished("w1"), *desk.finished("w2")]
     pairs = zip(("w1", "w2"), running, strict=True)
@@ -539,18 +539,18 @@ def test_a_drain_leaves_in_shared_memory_what_nobody_holds():
     desk.finished()
     desk.saved(1, durable=False)
     desk.tell(m.WorkerLost("w1", "killed"))
-    assert desk.tell(m.OperatorAsked("drain")) == [m.Finish(complete=False)]
+    assert desk.tell(m.RequestMade("drain")) == [m.Finish(complete=False)]
     assert list(desk["t0001"].saved) == [1]
 
 
 def test_draining_before_any_work_finishes_at_once():
-    assert Desk().tell(m.OperatorAsked("drain")) == [m.Finish(complete=False)]
+    assert Desk().tell(m.RequestMade("drain")) == [m.Finish(complete=False)]
 
 
 def test_a_drain_that_comes_as_all_is_done_is_complete():
     desk = Desk("w1", epochs=1)
     desk.epoch(loss=1.0)
-    assert desk.tell(m.OperatorAsked("drain")) == []
+    assert desk.tell(m.RequestMade("drain")) == []
     assert desk.saved(2)[-1] == m.Finish(complete=True)
 
 
@@ -585,7 +585,7 @@ def test_what_takes_far_too_long_is_given_up():
     assert event == m.UnitOverdue("w1", 1, 10.5, 0.0)
     assert desk.tell(event) == [m.StopUnit("w1", "t0001", 1)]
     assert desk.controller.overdue({"w1": 11.0}) == []  # it is on its way
-    assert desk.tell(m.OperatorAsked("drain")) == []  # nobody is told twice
+    assert desk.tell(m.RequestMade("drain")) == []  # nobody is told twice
 
 
 def test_three_hung_units_fail_the_trial_with_the_evidence():
@@ -742,7 +742,7 @@ def test_a_worker_without_partitions_gets_copies():
 def test_a_partition_may_come_to_a_worker_that_is_about_to_go():
     desk = pinned((0,), (1,), (0, 1))
     desk.tell(m.WorkerJoined("w4", partitions=()))
-    desk.tell(m.OperatorAsked("workers", {"count": 3}, "ada", 1))
+    desk.tell(m.RequestMade("workers", {"count": 3}, "ada", 1))
     gone = of(desk.messages, m.WorkerRetired)[-1].worker
     assert gone == "w4"
     (placed, *_) = [x for x in of(desk.messages, m.PlacePartition) if x.worker == gone]
@@ -763,9 +763,9 @@ def test_a_trial_that_stayed_is_ready_for_what_its_worker_got():
 def test_it_stands_while_a_person_or_a_disk_wants_it_to():
     desk = Desk("w1")
     assert not desk.controller.stands
-    desk.tell(m.OperatorAsked("pause"))
+    desk.tell(m.RequestMade("pause"))
     assert desk.controller.stands
-    desk.tell(m.OperatorAsked("proceed"))
+    desk.tell(m.RequestMade("proceed"))
     assert not desk.controller.stands
     desk.finished()
     desk.finished()

@@ -18,10 +18,10 @@ from sample_tasks import Faulty, HangOnce, KillOnce, Plain, Printing, arrays
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
-from hopfleet.forecast.profiling import Pilot
+from hopfleet.forecast.profiling import Profiles
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
-from hopfleet.worker.spec import Finding
+from hopfleet.worker.spec import Profile
 
 
 def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
@@ -362,9 +362,9 @@ def test_import_is_light() -> None:
 
 
 def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_training_together():
-    gain, none = Pilot({0: Finding()}), Pilot({0: Finding(gains=False)})
+    gain, none = Profiles({0: Profile()}), Profiles({0: Profile(gains=False)})
     exact, off = experiment(backend=hop.Ray()), experiment(backend=hop.Ray(), fuse="off")
     assert not exact.task.alone
-    assert [exact._told_ahead(found) for found in (none, gain, Pilot({}))] == [True, False, False]
+    assert [exact._told_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
     assert off._told_ahead(gain)
     assert not experiment()._told_ahead(none), "hops cost nothing here"

@@ -244,8 +244,8 @@ def test_drained_and_resumed(tmp_path):
         bench.backend.drain = bench.loop.drain
         assert bench.loop.run(START) is False
         first = bench.journaled()
-        assert first.count(m.OperatorAsked("drain")) == 1
-        asked = first.index(m.OperatorAsked("drain"))
+        assert first.count(m.RequestMade("drain")) == 1
+        asked = first.index(m.RequestMade("drain"))
         assert not any(isinstance(message, m.RunUnit | m.Evaluate) for message in first[asked:])
         assert first[-1] == m.Finish(complete=False)
     with Bench(tmp_path) as bench:
@@ -261,7 +261,7 @@ def test_a_drain_that_comes_too_late_is_a_complete_run(tmp_path):
     with Bench(tmp_path, trials=1, epochs=1, workers=1, backend=DrainingBackend) as bench:
         bench.backend.drain = bench.loop.drain
         assert bench.loop.run(START) is True
-        assert m.OperatorAsked("drain") in bench.journaled()
+        assert m.RequestMade("drain") in bench.journaled()
         assert bench.journal.last() == m.Finish(complete=True)
 
 

@@ -18,16 +18,16 @@ from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.forecast import preview as previews
-from hopfleet.forecast.forecast import Prospect
-from hopfleet.forecast.preview import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_a_pilot
-from hopfleet.forecast.profiling import BATCHES, MOST, Pilot, pilot, remembered
+from hopfleet.forecast.forecast import Forecast
+from hopfleet.forecast.preview import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_profiling
+from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.spec import Finding
+from hopfleet.worker.spec import Profile
 
-SECOND = Finding(metrics=("loss",), seconds_per_row=0.01, size=1000)
+SECOND = Profile(metrics=("loss",), seconds_per_row=0.01, size=1000)
 """A second for a partition of 100 rows."""
 
 
@@ -58,12 +58,12 @@ class Probing:
         self.time = 0.0
         self.tried: list[int] = []
 
-    def __call__(self, trial: Trial, batches: int) -> Finding:
+    def __call__(self, trial: Trial, batches: int) -> Profile:
         assert batches == BATCHES
         self.tried.append(trial.number)
         self.time += self.costs.get(trial.number, 0.1)
         if trial.number in self.failing:
-            return Finding(error="no luck")
+            return Profile(error="no luck")
         return dataclasses.replace(SECOND, seconds_per_row=self.row or 0.01 * (1 + trial.number))
 
     def clock(self) -> float:
@@ -77,9 +77,9 @@ def configs(count: int) -> dict[int, Config]:
 # ----------------------------------------------------------------------------------------------------------- the pilot
 
 
-def tried(probing: Probing, configs: dict[int, Config], budget: float = 1e9, **more: Any) -> Pilot:
+def tried(probing: Probing, configs: dict[int, Config], budget: float = 1e9, **more: Any) -> Profiles:
     more = {"seed": 0, "known": {}, **more}
-    return pilot(probing, configs, budget=lambda found: budget, clock=probing.clock, **more)
+    return profile_trials(probing, configs, budget=lambda found: budget, clock=probing.clock, **more)
 
 
 def test_a_pilot_tries_all_of_a_few_and_some_of_many() -> None:
@@ -129,7 +129,7 @@ def test_what_fails_is_told_apart() -> None:
 
 
 def test_others_are_like_the_mean() -> None:
-    found = Pilot({0: SECOND, 1: dataclasses.replace(SECOND, seconds_per_row=0.03, size=2001)})
+    found = Profiles({0: SECOND, 1: dataclasses.replace(SECOND, seconds_per_row=0.03, size=2001)})
     assert found.of(0) == SECOND
     assert found.of(7).seconds_per_row == pytest.approx(0.02)
     assert found.of(7).size == 1500
@@ -145,11 +145,14 @@ def test_failures_cost_no_more_than_findings() -> None:
 
 def test_a_million_trials_are_no_trouble() -> None:
     many = outline(trials=10**9)
-    assert many.lower_bound(Pilot({3: SECOND, 10**10: SECOND})) == pytest.approx(10**9 / 2 * 6 * (1 + UNIT_SECONDS))
+    assert many.lower_bound(Profiles({3: SECOND, 10**10: SECOND})) == pytest.approx(10**9 / 2 * 6 * (1 + UNIT_SECONDS))
 
 
 def test_a_backend_that_trains_nothing_gives_no_times() -> None:
-    assert pilot(lambda trial, batches: Finding(), configs(2), seed=0, known={}, budget=lambda found: 1.0).found == {}
+    assert (
+        profile_trials(lambda trial, batches: Profile(), configs(2), seed=0, known={}, budget=lambda found: 1.0).found
+        == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_a_backend_that_trains_nothing_gives_no_times() -> None:
     ],
 )
 def test_when_a_pilot_is_worth_it(changes: dict[str, Any], batch_size: int, worth: bool) -> None:
-    assert worth_a_pilot(outline(**changes), batch_size) is worth
+    assert worth_profiling(outline(**changes), batch_size) is worth
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_too_few_findings_make_no_prediction() -> None:
 
     assert foreseen(64, 1.0) is None
     assert foreseen(4, 0.1) is not None
-    assert foresee(lambda trial, batches: Finding(), configs(4), outline(), {})[1] is None
+    assert foresee(lambda trial, batches: Profile(), configs(4), outline(), {})[1] is None
 
 
 def test_too_many_units_make_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,15 +205,15 @@ def test_too_many_units_make_no_prediction(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_equal_trials_fill_all_workers() -> None:
-    rehearsal = Rehearsal(outline(), Pilot(dict.fromkeys(range(4), SECOND))).run()
+    rehearsal = Rehearsal(outline(), Profiles(dict.fromkeys(range(4), SECOND))).run()
     assert rehearsal.complete
     assert rehearsal.makespan == pytest.approx(12 * (1 + UNIT_SECONDS))
-    assert rehearsal.makespan == pytest.approx(outline().lower_bound(Pilot({0: SECOND})))
+    assert rehearsal.makespan == pytest.approx(outline().lower_bound(Profiles({0: SECOND})))
     assert len(rehearsal.history.spans) == 24
 
 
 def test_each_trial_takes_what_was_found_and_each_partition_its_rows() -> None:
-    found = Pilot({0: SECOND, 1: dataclasses.replace(SECOND, seconds_per_row=0.05)})
+    found = Profiles({0: SECOND, 1: dataclasses.replace(SECOND, seconds_per_row=0.05)})
     rehearsal = Rehearsal(outline(trials=2, rows=(100, 200), epochs=1), found).run()
     took = {(span.trial, span.partition): span.ended - span.started - UNIT_SECONDS for span in rehearsal.history.spans}
     assert took == pytest.approx({("t0001", 0): 1, ("t0001", 1): 2, ("t0002", 0): 5, ("t0002", 1): 10})
@@ -221,17 +224,17 @@ def test_building_evaluating_saving_and_hopping_take_time_too() -> None:
     costly = dataclasses.replace(
         SECOND, open_seconds=10.0, evaluation_seconds_per_row=0.1, save_seconds=100.0, load_seconds=1000.0
     )
-    rehearsal = Rehearsal(one, Pilot({0: costly})).run()
+    rehearsal = Rehearsal(one, Profiles({0: costly})).run()
     (evaluation,) = [span for span in rehearsal.history.spans if span.work is Work.EVALUATE]
     assert evaluation.ended - evaluation.started == pytest.approx(100 + 5 + UNIT_SECONDS)
     assert rehearsal.makespan == pytest.approx(10 + 3 + 100 + 5 + 4 * UNIT_SECONDS)
     assert rehearsal.hop_bytes == 0
-    assert one.lower_bound(Pilot({0: costly})) == pytest.approx(10 + 3 + 5 + 4 * UNIT_SECONDS)
+    assert one.lower_bound(Profiles({0: costly})) == pytest.approx(10 + 3 + 5 + 4 * UNIT_SECONDS)
 
 
 def test_hops_are_counted_with_their_bytes() -> None:
     three = outline(trials=3)
-    rehearsal = Rehearsal(three, Pilot({0: SECOND})).run()
+    rehearsal = Rehearsal(three, Profiles({0: SECOND})).run()
     hopped = [span for span in rehearsal.history.spans if span.hopped]
     assert hopped
     assert rehearsal.history.hops == len(hopped)
@@ -240,7 +243,7 @@ def test_hops_are_counted_with_their_bytes() -> None:
 
 
 def test_the_lower_bound_knows_the_longest_trial() -> None:
-    long = Pilot({0: dataclasses.replace(SECOND, seconds_per_row=1.0), 1: SECOND, 2: SECOND, 3: SECOND})
+    long = Profiles({0: dataclasses.replace(SECOND, seconds_per_row=1.0), 1: SECOND, 2: SECOND, 3: SECOND})
     assert outline().lower_bound(long) == pytest.approx(600 + 6 * UNIT_SECONDS)
     assert Rehearsal(outline(), long).run().makespan == pytest.approx(600 + 6 * UNIT_SECONDS)
 
@@ -257,15 +260,15 @@ def pair(**changes: Any) -> Outline:
 
 def test_trials_that_train_together_take_a_share_each() -> None:
     for fuse, share in (("off", 1.0), ("exact", 0.25), ("fast", 0.1)):
-        rehearsal = Rehearsal(pair(fuse=fuse), Pilot({0: TOGETHER})).run()
+        rehearsal = Rehearsal(pair(fuse=fuse), Profiles({0: TOGETHER})).run()
         assert rehearsal.makespan == pytest.approx(3 * (1 + share + 2 * UNIT_SECONDS))
     # It was not tried: each takes what it takes alone.
-    assert Rehearsal(pair(), Pilot({0: SECOND})).run().makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))
+    assert Rehearsal(pair(), Profiles({0: SECOND})).run().makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))
 
 
 def test_only_kin_train_together() -> None:
     configs: dict[int, Any] = {0: {"batch_size": 8}, 1: {"batch_size": 16}}
-    rehearsal = Rehearsal(pair(configs=configs), Pilot({0: TOGETHER})).run()
+    rehearsal = Rehearsal(pair(configs=configs), Profiles({0: TOGETHER})).run()
     assert rehearsal.makespan == pytest.approx(3 * (2 + 2 * UNIT_SECONDS))
 
 
@@ -282,28 +285,28 @@ def test_only_kin_train_together() -> None:
 )
 def test_batches_are_made_once_for_all(fuse: str, crowded: bool, passed_on: bool, seconds: float) -> None:
     slow = dataclasses.replace(TOGETHER, feeding_seconds_per_row=0.02, passed_on=passed_on)
-    rehearsal = Rehearsal(pair(fuse=fuse, crowded=crowded), Pilot({0: slow})).run()
+    rehearsal = Rehearsal(pair(fuse=fuse, crowded=crowded), Profiles({0: slow})).run()
     assert rehearsal.makespan == pytest.approx(seconds + 6 * UNIT_SECONDS)
 
 
 def test_evaluations_share_batches_too() -> None:
     slow = dataclasses.replace(TOGETHER, feeding_seconds_per_row=0.02, evaluation_seconds_per_row=0.05)
     mine = pair(rows=(100,), valid_rows=(10,), crowded=True, goal=Goal("loss", "min"))
-    rehearsal = Rehearsal(mine, Pilot({0: slow})).run()
+    rehearsal = Rehearsal(mine, Profiles({0: slow})).run()
     spans = [span.ended - span.started for span in rehearsal.history.spans if span.work is Work.EVALUATE]
     assert spans == pytest.approx([2 * 10 * 0.03 + 10 * 0.02 + 2 * UNIT_SECONDS] * 2)
 
 
 def test_the_lower_bound_knows_what_flotillas_bring() -> None:
     many = pair(trials=8)
-    assert many.lower_bound(Pilot({0: TOGETHER})) == pytest.approx(8 * 3 * (0.25 + UNIT_SECONDS))
-    assert pair().lower_bound(Pilot({0: TOGETHER})) == pytest.approx(3 + 3 * UNIT_SECONDS)
-    assert pair(fuse="off").lower_bound(Pilot({0: TOGETHER})) == pytest.approx(2 * 3 * (1 + UNIT_SECONDS))
+    assert many.lower_bound(Profiles({0: TOGETHER})) == pytest.approx(8 * 3 * (0.25 + UNIT_SECONDS))
+    assert pair().lower_bound(Profiles({0: TOGETHER})) == pytest.approx(3 + 3 * UNIT_SECONDS)
+    assert pair(fuse="off").lower_bound(Profiles({0: TOGETHER})) == pytest.approx(2 * 3 * (1 + UNIT_SECONDS))
 
 
 def test_a_rehearsal_gives_up_in_time() -> None:
     ticks = iter(range(1000))
-    rehearsal = Rehearsal(outline(), Pilot({0: SECOND})).run(until=5, clock=lambda: next(ticks))
+    rehearsal = Rehearsal(outline(), Profiles({0: SECOND})).run(until=5, clock=lambda: next(ticks))
     assert not rehearsal.complete
 
 
@@ -318,7 +321,7 @@ def test_a_large_experiment_is_simulated_in_part() -> None:
 
 
 def test_the_prediction_can_be_kept() -> None:
-    kept = json.loads(json.dumps(Rehearsal(outline(), Pilot({0: SECOND})).run().as_json()))
+    kept = json.loads(json.dumps(Rehearsal(outline(), Profiles({0: SECOND})).run().as_json()))
     assert kept["makespan"] == max(span[-1] for span in kept["spans"])
     assert kept["spans"][0][:5] == ["w1", "t0001", 1, 0, "train"]
 
@@ -349,7 +352,7 @@ def test_preview(own_home: Path, tmp_path: Path) -> None:
     assert (found.trials, found.epochs, found.units, found.evaluations) == (3, 2, 24, 6)
     assert (found.workers, found.why, found.device) == (2, "as asked", "cpu")
     assert found.policy == "auto"
-    assert found.piloted == 3
+    assert found.profiled == 3
     assert found.makespan >= found.lower_bound > 0
     assert found.ratio == found.makespan / found.lower_bound
     assert found.start_up > 0
@@ -414,7 +417,7 @@ def test_a_large_search_is_previewed_in_part(monkeypatch: pytest.MonkeyPatch) ->
         backend="inline", space={"lr": hop.uniform(0, 1)}, search=hop.Random(trials=100, max_epochs=2)
     ).preview()
     assert found.units == 800
-    assert found.piloted == MOST
+    assert found.profiled == MOST
     assert any("16 of 100 trials were timed" in text for text in found.assumed)
     assert any("12 trials of 1 epoch" in text or "6 trials of 2 epochs" in text for text in found.assumed), (
         found.assumed
@@ -518,9 +521,9 @@ def test_the_policy_hears_what_the_pilot_found(monkeypatch: pytest.MonkeyPatch) 
     heard = []
     real = hop.Experiment._controller
 
-    def controller(self: hop.Experiment, prospect: Prospect, found: Pilot, view: Any) -> Any:
+    def controller(self: hop.Experiment, forecast: Forecast, found: Profiles, view: Any) -> Any:
         heard.append(found)
-        return real(self, prospect, found, view)
+        return real(self, forecast, found, view)
 
     monkeypatch.setattr(hop.Experiment, "_controller", controller)
     results = counting().fit(quiet=True)
@@ -530,24 +533,24 @@ def test_the_policy_hears_what_the_pilot_found(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("generous")
 def test_what_was_measured_is_kept_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = counting(name="kept").fit(quiet=True).folder
-    profile = folder.profile()
+    record = folder.profile()
     mine = counting(name="kept")
     known = dict(enumerate(mine.search.examples(99)))
-    findings = remembered(profile, known, "cpu").found
-    assert findings and all(finding.seconds_per_row > 0 and finding.memory > 0 for finding in findings.values())
-    assert findings.keys() == known.keys()
-    assert remembered(profile, known, "cuda").found == {}
-    assert remembered({**profile, "hopfleet": "0.0"}, known, "cpu").found == {}
+    profiles = from_record(record, known, "cpu").found
+    assert profiles and all(profile.seconds_per_row > 0 and profile.memory > 0 for profile in profiles.values())
+    assert profiles.keys() == known.keys()
+    assert from_record(record, known, "cuda").found == {}
+    assert from_record({**record, "hopfleet": "0.0"}, known, "cpu").found == {}
     # A preview tries none of them again.
     probed: list[int] = []
-    monkeypatch.setattr(hop.backends.local.Local, "probe", lambda self, trial, batches=0: probed.append(trial.number))
-    monkeypatch.setattr(Prospect, "_first_look", lambda self, batches: {})
-    assert mine.preview(quiet=True).piloted == len(findings)
+    monkeypatch.setattr(hop.Local, "probe", lambda self, trial, batches=0: probed.append(trial.number))
+    monkeypatch.setattr(Forecast, "_first_look", lambda self, batches: {})
+    assert mine.preview(quiet=True).profiled == len(profiles)
     assert probed == []
     folder.profile_file.write_text("[1]")
     assert folder.profile() == {}
     folder.profile_file.write_text("{")
-    assert folder.profile() == {} and remembered(folder.profile(), known, "cpu").found == {}
+    assert folder.profile() == {} and from_record(folder.profile(), known, "cpu").found == {}
 
 
 @pytest.mark.usefixtures("generous")

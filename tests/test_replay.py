@@ -227,15 +227,15 @@ def test_other_data_is_found(tmp_path: Path) -> None:
 
 def test_a_difference_that_no_loss_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     plain()
-    obey = Worker.obey
+    execute = Worker.execute
 
     def astray(self: Worker, command: Any, trial: Any) -> None:
-        obey(self, command, trial)
+        execute(self, command, trial)
         if isinstance(command, RunUnit) and command.version == 7:
             with torch.no_grad():
                 self._held[trial.id].session.model[1].bias += 1.0  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Worker, "obey", astray)
+    monkeypatch.setattr(Worker, "execute", astray)
     found = replay("first", backend="inline", trials=["t0001"])
     assert found.trials[0].verdict == "different"
     assert found.trials[0].reason == "no training loss differs, the models do"

@@ -76,12 +76,12 @@ def processes_of(home: Path) -> dict[int, str]:
 
 
 def workers_of(home: Path) -> list[int]:
-    """The ids of worker processes, oldest first: those whose parent is a zygote too."""
-    zygotes = {pid for pid, line in processes_of(home).items() if "hopfleet.worker.fork_server" in line}
+    """The ids of worker processes, oldest first: those whose parent is a fork server too."""
+    fork_servers = {pid for pid, line in processes_of(home).items() if "hopfleet.worker.fork_server" in line}
     found = []
-    for pid in sorted(zygotes):
+    for pid in sorted(fork_servers):
         with contextlib.suppress(OSError):
-            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) in zygotes:
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) in fork_servers:
                 found.append(pid)
     return found
 

@@ -160,10 +160,10 @@ def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     assert results["t0003"].history[0]["epoch"] == results["t0003"].begins + 1
     for name in ("t0001", "t0002", "t0005"):
         assert_trained_alone(results[name], run.folder)
-    trail = wheel.wishes()
-    assert [wish.number for wish in trail] == list(range(1, 10))
-    assert {wish.who for wish in trail} == {"ada@box"}
-    assert [wish.granted for wish in trail].count(False) == 3
+    trail = wheel.requests()
+    assert [request.number for request in trail] == list(range(1, 10))
+    assert {request.who for request in trail} == {"ada@box"}
+    assert [request.granted for request in trail].count(False) == 3
     assert "ada@box: running units end, no other starts" in run.said
     assert "ada@box: pause is refused: the experiment is paused already" in run.said
 
@@ -278,14 +278,14 @@ def test_killed_with_a_clone_under_way(run: Run) -> None:
 def test_a_finished_experiment_is_extended(run: Run) -> None:
     here(run, 1).fit(quiet=True)
     assert run.wheel.extend(epochs=1, space={"lr": hop.grid_search([0.05, 0.1, 0.2])}).endswith("resume steered")
-    assert [wish.granted for wish in run.wheel.wishes()] == [None]
+    assert [request.granted for request in run.wheel.requests()] == [None]
     again = here(run, 1)
     results = again.fit(quiet=True)
     assert [trial.config["lr"] for trial in results.trials] == [0.05, 0.1, 0.2]
     for trial in results.trials:
         assert len(trial.visits) == 2
         assert_trained_alone(trial, run.folder)
-    assert run.wheel.wishes()[0].text == "all train until epoch 2; lr changed"
+    assert run.wheel.requests()[0].text == "all train until epoch 2; lr changed"
     # What was added lives in the journal: the definition is as it was, and the same object can go on as well.
     run.wheel.extend(epochs=1)
     assert [len(trial.visits) for trial in again.fit(quiet=True).trials] == [3, 3, 3]
@@ -296,7 +296,7 @@ def test_the_number_of_workers_may_wait_for_the_next_run(run: Run) -> None:
     run.wheel.workers(1)
     run.wheel.extend(epochs=1)
     results = here(run, 1).fit(quiet=True)
-    assert [wish.text for wish in run.wheel.wishes()] == ["from 2 to 1 workers", "all train until epoch 2"]
+    assert [request.text for request in run.wheel.requests()] == ["from 2 to 1 workers", "all train until epoch 2"]
     assert all(trial.state is hop.TrialState.COMPLETED for trial in results.trials)
 
 
@@ -306,7 +306,7 @@ def test_what_can_be_known_at_once_is_refused_at_once(run: Run) -> None:
     for ask, text in REFUSED:
         with pytest.raises(UsageError, match=text):
             ask(wheel)
-    assert wheel.wishes() == []
+    assert wheel.requests() == []
     assert repr(wheel) == "<Control of steered by ada@box>"
     assert "@" in hop.control(wheel.folder.path).who
 

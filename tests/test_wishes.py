@@ -20,18 +20,18 @@ def few_saves(monkeypatch):
 class Wheel(Desk):
     """A desk with somebody who asks."""
 
-    def ask(self, wish, **arguments):
-        return self.tell(m.OperatorAsked(wish, arguments, "ada", 7))
+    def ask(self, request, **arguments):
+        return self.tell(m.RequestMade(request, arguments, "ada", 7))
 
-    def refused(self, wish, **arguments):
+    def refused(self, request, **arguments):
         """The reason; nothing else may follow from a wish that is refused."""
-        (answer,) = self.ask(wish, **arguments)
+        (answer,) = self.ask(request, **arguments)
         assert not answer.granted and answer.number == 7
         return answer.text
 
-    def granted(self, wish, **arguments):
+    def granted(self, request, **arguments):
         """What was said, and what followed."""
-        answer, *follow = self.ask(wish, **arguments)
+        answer, *follow = self.ask(request, **arguments)
         assert answer.granted, answer.text
         return answer.text, follow
 
@@ -48,8 +48,8 @@ def test_what_nobody_knows():
     desk = Wheel("w1")
     assert "unknown; there are add, clone" in desk.refused("dance")
     assert "unexpected keyword argument 'loud'" in desk.refused("stop", trial="t0001", loud=True)
-    for wish in ("stop", "resume", "delete", "clone", "prioritise"):
-        assert desk.refused(wish, trial="t0009").startswith("trial 't0009': there is none of that name")
+    for request in ("stop", "resume", "delete", "clone", "prioritise"):
+        assert desk.refused(request, trial="t0009").startswith("trial 't0009': there is none of that name")
     assert desk.refused("stop", trial=3).startswith("trial 3: ")
 
 
@@ -302,7 +302,7 @@ def test_a_wish_for_workers_waits_for_the_successor_of_a_stopped_one():
     desk.granted("stop", trial="t0002", now=True)
     desk.tell(m.WorkerLost("w2", "killed", replaced=True))
     assert desk.ask("workers", count=1) == []
-    assert of(desk.tell(m.WorkerJoined("w3")), m.WishAnswered)
+    assert of(desk.tell(m.WorkerJoined("w3")), m.RequestAnswered)
 
 
 def test_what_only_a_leaving_worker_has_is_placed_before_it_goes():
@@ -321,7 +321,7 @@ def test_what_only_a_leaving_worker_has_is_placed_before_it_goes():
 def test_a_run_of_retired_workers_drains():
     desk = Wheel("w1", "w2", trials=1)
     desk.granted("workers", count=1)
-    desk.tell(m.OperatorAsked("drain"))
+    desk.tell(m.RequestMade("drain"))
     follow = desk.finished()
     assert m.Finish(complete=False) in [*follow, *desk.saved(1)]
 

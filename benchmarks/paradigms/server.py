@@ -92,10 +92,10 @@ class Remote:
         for link in self._links:
             link.close()
 
-    def _ask(self, wish: bytes) -> None:
+    def _ask(self, request: bytes) -> None:
         # All servers at once: each link has threads of its own.
         for link in self._links:
-            link.ask(wish)
+            link.ask(request)
         for link in self._links:
             link.wait()
 
@@ -115,15 +115,15 @@ class _Link:
         self._socket.sendall(rank.to_bytes(2, "big"))
         self._out = [_bytes(gradient[chunk]) for chunk in chunks]
         self._into = [_bytes(weights[chunk]) for chunk in chunks]
-        self._wishes = _Slot()
+        self._requests = _Slot()
         self._expected = _Slot()
         self._done = _Slot()
         for target in (self._send, self._receive):
             threading.Thread(target=target, daemon=True).start()
 
-    def ask(self, wish: bytes) -> None:
-        self._expected.put(wish)
-        self._wishes.put(wish)
+    def ask(self, request: bytes) -> None:
+        self._expected.put(request)
+        self._requests.put(request)
 
     def wait(self) -> None:
         error = self._done.take()
@@ -131,15 +131,15 @@ class _Link:
             raise ConnectionError("a parameter server is gone") from error
 
     def close(self) -> None:
-        self._wishes.put(None)
+        self._requests.put(None)
         self._expected.put(None)
         self._socket.close()
 
     def _send(self) -> None:
-        while (wish := self._wishes.take()) is not None:
+        while (request := self._requests.take()) is not None:
             try:
-                self._socket.sendall(wish)
-                for part in self._out if wish == STEP else ():
+                self._socket.sendall(request)
+                for part in self._out if request == STEP else ():
                     self._socket.sendall(part)
             except OSError:
                 return  # the receiver tells
@@ -198,7 +198,7 @@ class Server:
 
     def _answer(self, connection: socket.socket, synchronous: bool) -> None:
         try:
-            self._obey(connection, synchronous)
+            self._execute(connection, synchronous)
         except (OSError, threading.BrokenBarrierError):
             # Who waits for this worker's gradient would wait forever.
             for chunk in self._chunks:
@@ -206,11 +206,11 @@ class Server:
         finally:
             connection.close()
 
-    def _obey(self, connection: socket.socket, synchronous: bool) -> None:
+    def _execute(self, connection: socket.socket, synchronous: bool) -> None:
         rank = int.from_bytes(connection.recv(2, socket.MSG_WAITALL), "big")
-        while wish := connection.recv(1):
+        while request := connection.recv(1):
             for chunk in self._chunks:
-                if wish == STEP:
+                if request == STEP:
                     receive(connection, chunk.inbox[rank])
                     (chunk.step_together if synchronous else chunk.step_alone)(rank)
                 connection.sendall(chunk.outbox)

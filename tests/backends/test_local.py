@@ -21,16 +21,16 @@ from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
 from hopfleet.frameworks.base import Session
 from hopfleet.support import machine
-from hopfleet.testing.backends import PATIENCE, job, trial, unit, wait_for, wait_for_any
+from hopfleet.testing.backends import PATIENCE, spec, trial, unit, wait_for, wait_for_any
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 
 
 @contextlib.contextmanager
-def local_workers(job: Job, count: int) -> Iterator[tuple[Local, list[str]]]:
+def local_workers(spec: WorkerSpec, count: int) -> Iterator[tuple[Local, list[str]]]:
     """The backend with all its workers, and their names."""
     backend = Local()
-    backend.start(job, count)
+    backend.start(spec, count)
     try:
         yield backend, [event.worker for event in wait_for(backend, WorkerJoined, count)]
         backend.close()
@@ -45,7 +45,7 @@ def pid_of(backend: Local, worker: str) -> int:
 
 def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
     backend = Local()
-    backend.start(job(tmp_path), 1)
+    backend.start(spec(tmp_path), 1)
     (joined,) = wait_for(backend, WorkerJoined)
     os.kill(backend._members[joined.worker].pid, signal.SIGKILL)
     (lost,) = wait_for(backend, WorkerLost)
@@ -60,7 +60,7 @@ def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
 
 
 def test_a_stopped_worker_is_noticed_soon(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 2) as (backend, (first, second)):
+    with local_workers(spec(tmp_path), 2) as (backend, (first, second)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
         lost, joined = wait_for_any(backend, 2)
         assert isinstance(lost, WorkerLost) and lost.worker == first
@@ -72,7 +72,7 @@ def test_a_stopped_worker_is_noticed_soon(tmp_path: Path) -> None:
 
 
 def test_a_stopped_worker_is_killed_for_good(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 1) as (backend, (first,)):
+    with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         pid = pid_of(backend, first)
         os.kill(pid, signal.SIGSTOP)
         wait_for(backend, WorkerLost)
@@ -81,7 +81,7 @@ def test_a_stopped_worker_is_killed_for_good(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_goes_on_in_time_is_not_lost(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 1) as (backend, (first,)):
+    with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
         assert backend.receive(0.5) == []
         os.kill(pid_of(backend, first), signal.SIGCONT)
@@ -101,7 +101,7 @@ class Hogging(CountingTask):
 
 
 def test_a_long_call_without_a_beat_does_no_harm(tmp_path: Path) -> None:
-    with local_workers(replace(job(tmp_path), task=Hogging()), 1) as (backend, (first,)):
+    with local_workers(replace(spec(tmp_path), task=Hogging()), 1) as (backend, (first,)):
         backend.send(unit(first), trial(hold=2.5 * local.STOPPED_SECONDS))
         (event,) = wait_for(backend, UnitFinished)
         assert event.worker == first
@@ -109,7 +109,7 @@ def test_a_long_call_without_a_beat_does_no_harm(tmp_path: Path) -> None:
 
 def test_a_worker_that_hangs_is_noticed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SILENCE_SECONDS", 2.0)
-    with local_workers(replace(job(tmp_path), task=Hogging()), 1) as (backend, (first,)):
+    with local_workers(replace(spec(tmp_path), task=Hogging()), 1) as (backend, (first,)):
         backend.send(unit(first), trial(hold=300))
         (lost,) = wait_for(backend, WorkerLost)
         assert lost.reason.startswith("it was silent for")
@@ -119,7 +119,7 @@ def test_a_worker_that_hangs_is_noticed_in_the_end(tmp_path: Path, monkeypatch: 
 def test_where_the_system_does_not_tell_silence_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "SILENCE_SECONDS", 4.0)
     monkeypatch.setattr(local, "vitals", lambda pid: None)
-    with local_workers(job(tmp_path), 1) as (backend, (first,)):
+    with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
         (lost,) = wait_for(backend, WorkerLost)
         assert lost.reason == "it was silent for 4 s"
@@ -127,7 +127,7 @@ def test_where_the_system_does_not_tell_silence_alone_counts(tmp_path: Path, mon
 
 
 def test_silence_does_not_count_while_nobody_listens(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 1) as (backend, (first,)):
+    with local_workers(spec(tmp_path), 1) as (backend, (first,)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
         threading.Event().wait(2 * local.STOPPED_SECONDS)
         assert backend.receive(0.0) == []
@@ -161,7 +161,7 @@ class Ending(CountingTask):
     ],
 )
 def test_a_death_has_a_name(tmp_path: Path, config: dict[str, Any], reason: str) -> None:
-    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
+    with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
         backend.send(unit(first), trial(**config))
         lost, joined = wait_for_any(backend, 2)
         assert (lost.worker, lost.reason) == (first, reason)
@@ -170,7 +170,7 @@ def test_a_death_has_a_name(tmp_path: Path, config: dict[str, Any], reason: str)
 
 
 def test_a_worker_without_a_socket_does_not_live_on(tmp_path: Path) -> None:
-    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
+    with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
         pid = pid_of(backend, first)
         backend.send(unit(first), trial(deaf=True))
         wait_for(backend, WorkerLost)
@@ -179,7 +179,7 @@ def test_a_worker_without_a_socket_does_not_live_on(tmp_path: Path) -> None:
 
 
 def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
-    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
+    with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
         said = "\n".join(map(str, range(100)))
         backend.send(unit(first), trial(say=said, signal=int(signal.SIGKILL)))
         lost, joined = wait_for_any(backend, 2)
@@ -191,14 +191,14 @@ def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
 
 
 def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 2) as (backend, (first, _)):
+    with local_workers(spec(tmp_path), 2) as (backend, (first, _)):
         os.kill(pid_of(backend, first), signal.SIGSTOP)
 
 
 def test_a_death_for_want_of_memory_is_told_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = 3
     monkeypatch.setattr(local, "starvations", lambda: killed)
-    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (worker,)):
+    with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (worker,)):
         reasons = []
         for ending in ({"exit": 1}, {"signal": signal.SIGKILL}, {"signal": signal.SIGKILL}):
             killed = 4
@@ -243,7 +243,7 @@ class Stillborn(CountingTask):
 
 def test_a_worker_that_dies_at_its_start_is_tried_again(tmp_path: Path) -> None:
     task = Stillborn(tmp_path, local.MAX_STARTS - 1)
-    with local_workers(replace(job(tmp_path), task=task), 1) as (backend, (first,)):
+    with local_workers(replace(spec(tmp_path), task=task), 1) as (backend, (first,)):
         backend.send(unit(first), trial())
         wait_for(backend, UnitFinished)
     assert len(list(tmp_path.glob("death-*"))) == local.MAX_STARTS - 1
@@ -251,7 +251,7 @@ def test_a_worker_that_dies_at_its_start_is_tried_again(tmp_path: Path) -> None:
 
 def test_a_worker_that_always_dies_at_its_start_ends_the_run(tmp_path: Path) -> None:
     backend = Local()
-    backend.start(replace(job(tmp_path), task=Stillborn(tmp_path, 99)), 1)
+    backend.start(replace(spec(tmp_path), task=Stillborn(tmp_path, 99)), 1)
     with pytest.raises(WorkersLost, match=r"before it was ready, as 4 before it did: .* exit code 9; .*workers\.log"):
         for _ in range(PATIENCE):
             backend.receive(0.25)
@@ -260,7 +260,7 @@ def test_a_worker_that_always_dies_at_its_start_ends_the_run(tmp_path: Path) -> 
 
 
 def test_a_retired_worker_that_dies_is_not_replaced(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 2) as (backend, (first, second)):
+    with local_workers(spec(tmp_path), 2) as (backend, (first, second)):
         backend.send(unit(first), trial(seconds=60))
         backend.retire(first)
         os.kill(pid_of(backend, first), signal.SIGKILL)
@@ -273,20 +273,20 @@ def test_a_retired_worker_that_dies_is_not_replaced(tmp_path: Path) -> None:
 def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local.sys, "executable", "/bin/false")
     backend = Local()
-    backend.start(job(tmp_path), 1)
+    backend.start(spec(tmp_path), 1)
     with pytest.raises(WorkersLost, match=r"could not be started, tried 5 times.*workers\.log"):
         backend.receive(0.25)
     backend.close(kill=True)
 
 
-# ------------------------------------------------------------------------------------------------ the zygote
+# ------------------------------------------------------------------------------------------------ the fork server
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_workers_outlive_their_zygote_and_another_one_is_started(tmp_path: Path, how: signal.Signals) -> None:
-    with local_workers(replace(job(tmp_path), task=Ending()), 2) as (backend, (first, second)):
-        assert backend._zygote is not None
-        old = backend._zygote.pid
+    with local_workers(replace(spec(tmp_path), task=Ending()), 2) as (backend, (first, second)):
+        assert backend._fork_server is not None
+        old = backend._fork_server.pid
         os.kill(old, how)
         backend.send(unit(first), trial())
         wait_for(backend, UnitFinished)
@@ -294,7 +294,7 @@ def test_workers_outlive_their_zygote_and_another_one_is_started(tmp_path: Path,
         lost, joined = wait_for_any(backend, 2)
         assert lost.worker == second
         assert lost.reason in ("its process ended", "its process was killed by SIGKILL")
-        assert backend._zygote.pid != old and not Path(f"/proc/{old}").exists()
+        assert backend._fork_server.pid != old and not Path(f"/proc/{old}").exists()
         # Of what the new one has forked all is known; what the old one has forked is only seen to end.
         for worker, reason in ((joined.worker, "ended with exit code 7"), (first, "its process ended")):
             backend.send(unit(worker), trial(exit=7))
@@ -303,9 +303,9 @@ def test_workers_outlive_their_zygote_and_another_one_is_started(tmp_path: Path,
 
 
 def test_a_worker_of_a_dead_zygote_does_not_live_on_without_a_socket(tmp_path: Path) -> None:
-    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (first,)):
-        assert backend._zygote is not None
-        os.kill(backend._zygote.pid, signal.SIGKILL)
+    with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
+        assert backend._fork_server is not None
+        os.kill(backend._fork_server.pid, signal.SIGKILL)
         pid = pid_of(backend, first)
         backend.send(unit(first), trial(deaf=True))
         wait_for(backend, WorkerLost)
@@ -315,9 +315,9 @@ def test_a_worker_of_a_dead_zygote_does_not_live_on_without_a_socket(tmp_path: P
 
 
 def test_closing_does_not_wait_for_a_stopped_zygote(tmp_path: Path) -> None:
-    with local_workers(job(tmp_path), 1) as (backend, _):
-        assert backend._zygote is not None
-        os.kill(backend._zygote.pid, signal.SIGSTOP)
+    with local_workers(spec(tmp_path), 1) as (backend, _):
+        assert backend._fork_server is not None
+        os.kill(backend._fork_server.pid, signal.SIGSTOP)
 
 
 # --------------------------------------------------------------------------------------------------- back-off
@@ -328,7 +328,7 @@ def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
 ) -> None:
     monkeypatch.setattr(local, "RETRY_SECONDS", 0.01)
     pauses = []
-    with local_workers(replace(job(tmp_path), task=Ending()), 1) as (backend, (worker,)):
+    with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (worker,)):
         for _ in range(6):
             backend.send(unit(worker), trial(exit=1))
             wait_for(backend, WorkerLost)

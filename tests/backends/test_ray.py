@@ -32,8 +32,8 @@ from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJo
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import TMPFS
 from hopfleet.support.files import digest
-from hopfleet.testing.backends import BackendSuite, job, trial, wait_for, wait_for_any
-from hopfleet.worker.spec import Job
+from hopfleet.testing.backends import BackendSuite, spec, trial, wait_for, wait_for_any
+from hopfleet.worker.spec import WorkerSpec
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -220,7 +220,7 @@ def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_
 def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -> None:
     backend = Ray()
     try:
-        backend.start(job(tmp_path), 1)
+        backend.start(spec(tmp_path), 1)
         (joined,) = wait_for(backend, WorkerJoined)
         pid = backend._members[joined.worker].pid
         os.kill(pid, signal.SIGSTOP)
@@ -235,7 +235,7 @@ def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -
 def test_a_worker_that_fails_in_itself_is_replaced(tmp_path: Path) -> None:
     backend = Ray()
     try:
-        backend.start(job(tmp_path), 1)
+        backend.start(spec(tmp_path), 1)
         (joined,) = wait_for(backend, WorkerJoined)
         backend._members[joined.worker].tell("RunUnit", "no command at all")
         lost, again = wait_for_any(backend, 2)
@@ -249,9 +249,9 @@ def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) ->
     backend = Ray(elastic=False)
     try:
         workers = len(living())
-        backend.start(job(tmp_path, partitions=8), workers)
-        finding = backend.probe(trial(), 2)
-        assert finding.seconds_per_row > 0
+        backend.start(spec(tmp_path, partitions=8), workers)
+        profile = backend.probe(trial(), 2)
+        assert profile.seconds_per_row > 0
         joined = wait_for(backend, WorkerJoined, workers)
         partitions = {backend._members[event.worker].node: event.partitions for event in joined}
         assert len(partitions) == workers >= 3
@@ -261,10 +261,10 @@ def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) ->
         cluster.remove_node(node)
 
 
-def refused(backend: Ray, job: Job, workers: int) -> str:
+def refused(backend: Ray, spec: WorkerSpec, workers: int) -> str:
     try:
         with pytest.raises(hop.HopfleetError) as error:
-            backend.start(job, workers)
+            backend.start(spec, workers)
         return str(error.value)
     finally:
         backend.close(kill=True)
@@ -272,13 +272,13 @@ def refused(backend: Ray, job: Job, workers: int) -> str:
 
 def test_more_workers_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopfleet.backends.ray.discovery.ROOM_SECONDS", 1.0)
-    said = refused(Ray(), job(tmp_path), 99)
+    said = refused(Ray(), spec(tmp_path), 99)
     assert re.match(r"workers=99: only \d fit, at 1 CPU each \(.*: 2 of 2 CPUs free, room for 2; .*; use fewer", said)
 
 
 def test_what_nodes_cannot_reach_is_refused_before_anything_runs(tmp_path: Path) -> None:
     """What is in the memory of this process is nowhere else."""
-    fine = job(tmp_path)
+    fine = spec(tmp_path)
     hop.partition({"x": [1.0, 2.0]}, "memory://elsewhere", partitions=1)
     said = refused(Ray(), replace(fine, train=hop.open_dataset("memory://elsewhere")), 1)
     assert re.match(r"some nodes cannot work: .*memory://elsewhere/part-00000.arrow: is missing", said)
@@ -298,7 +298,7 @@ def test_a_node_with_other_packages_is_refused_before_anything_runs(
         patch.setenv("PYTHONPATH", path)
         node = cluster.add_node(num_cpus=2)
     try:
-        said = refused(Ray(), job(tmp_path), len(living()))
+        said = refused(Ray(), spec(tmp_path), len(living()))
         assert re.search(r"some nodes cannot work: \S+ \(\w+\): numpy 0\.0\.1 instead of \S+\. ", said), said
     finally:
         cluster.remove_node(node)

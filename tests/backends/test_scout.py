@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopfleet.backends.ray import discovery as scout
-from hopfleet.backends.ray.discovery import Scout
+from hopfleet.backends.ray import discovery as discovery
+from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.placement import Node
 from hopfleet.errors import WorkersLost
 
@@ -19,14 +19,14 @@ FULL = Node("f", "10.0.0.3", cpus=2)
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(scout, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(discovery, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
-def begun(monkeypatch: pytest.MonkeyPatch, *, elastic: bool = True, autoscale: bool = False) -> Scout:
+def begun(monkeypatch: pytest.MonkeyPatch, *, elastic: bool = True, autoscale: bool = False) -> Discovery:
     """One that has begun with node ``a``."""
-    monkeypatch.setattr(scout.cluster, "living", lambda: [A])
-    made = Scout(elastic=elastic, autoscale=autoscale)
+    monkeypatch.setattr(discovery.cluster, "living", lambda: [A])
+    made = Discovery(elastic=elastic, autoscale=autoscale)
     assert made.choose(2, "cpu", 1) == ([A], ["a", "a"])
     return made
 
@@ -56,7 +56,7 @@ def test_who_was_lost_is_used_again_after_a_while(monkeypatch: pytest.MonkeyPatc
     made.lose("a")
     made._seen = [A]
     assert made.newcomers({}, 1) == []
-    clock[0] += scout.RETURN_SECONDS + 1
+    clock[0] += discovery.RETURN_SECONDS + 1
     made._seen = [A]
     assert made.newcomers({}, 0) == [(A, 4)]
 
@@ -71,14 +71,14 @@ def test_who_is_of_no_use_is_never_used(monkeypatch: pytest.MonkeyPatch, clock: 
 
 def test_after_the_last_node() -> None:
     with pytest.raises(WorkersLost, match=r"^the last node is lost: a, its raylet is gone$"):
-        Scout(elastic=True, autoscale=False).lose_last("the last node is lost: a, its raylet is gone")
+        Discovery(elastic=True, autoscale=False).lose_last("the last node is lost: a, its raylet is gone")
 
 
 def test_where_no_other_node_comes_after_the_last(clock: list[float]) -> None:
-    made = Scout(elastic=True, autoscale=True)
+    made = Discovery(elastic=True, autoscale=True)
     made.check_wait()
     made.lose_last("the last node is lost: a, its raylet is gone")
-    clock[0] += scout.GROW_SECONDS
+    clock[0] += discovery.GROW_SECONDS
     made.check_wait()
     clock[0] += 1
     with pytest.raises(WorkersLost, match=r"raylet is gone; Ray's autoscaler started no other within 15 min"):
@@ -90,5 +90,5 @@ def test_a_node_that_comes_after_the_last_ends_the_wait(monkeypatch: pytest.Monk
     made.lose_last("the last node is lost: a, its raylet is gone")
     made._seen = [B]
     assert made.newcomers({}, 1) == [(B, 1)]
-    clock[0] += scout.GROW_SECONDS + 1
+    clock[0] += discovery.GROW_SECONDS + 1
     made.check_wait()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from hopfleet.backends.ray.version_locations import Whereabouts
+from hopfleet.backends.ray.version_locations import VersionLocations
 
 SAVE, OTHER = ("t0", 4, 1), ("t1", 4, 1)
 
 
 def test_a_version_is_dropped_where_it_is_and_each_node_is_told_once() -> None:
-    where = Whereabouts()
+    where = VersionLocations()
     where.add(SAVE, "one")
     where.add(SAVE, "two")
     assert where.nodes(SAVE) == {"one", "two"}
@@ -22,7 +22,7 @@ def test_a_version_is_dropped_where_it_is_and_each_node_is_told_once() -> None:
 
 
 def test_with_a_node_goes_what_was_there_alone() -> None:
-    where = Whereabouts()
+    where = VersionLocations()
     where.add(SAVE, "one")
     where.add(OTHER, "one")
     where.add(OTHER, "two")
@@ -35,7 +35,7 @@ def test_with_a_node_goes_what_was_there_alone() -> None:
 
 
 def test_a_version_is_fetched_from_elsewhere_only_if_it_is_not_here() -> None:
-    where = Whereabouts()
+    where = VersionLocations()
     assert where.source(SAVE, "one") is None
     where.add(SAVE, "two")
     where.add(SAVE, "three")
@@ -44,7 +44,7 @@ def test_a_version_is_fetched_from_elsewhere_only_if_it_is_not_here() -> None:
 
 
 def test_a_trial_is_forgotten() -> None:
-    where = Whereabouts()
+    where = VersionLocations()
     where.add(SAVE, "one")
     where.add(OTHER, "one")
     where.forget("t0")
@@ -52,7 +52,7 @@ def test_a_trial_is_forgotten() -> None:
 
 
 def test_versions_are_dropped_by_another_thread() -> None:
-    where, count = Whereabouts(), 3000
+    where, count = VersionLocations(), 3000
     told: list[tuple[str, int, int]] = []
 
     def drop() -> None:

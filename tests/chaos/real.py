@@ -121,7 +121,7 @@ class Child:
     @property
     def workers(self) -> list[int]:
         """The processes of its workers: children of its child."""
-        return sorted(worker for zygote in children(self.pid) for worker in children(zygote))
+        return sorted(worker for fork_server in children(self.pid) for worker in children(fork_server))
 
     @property
     def reached(self) -> int:

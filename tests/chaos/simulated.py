@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from attempts import Attempts
-from scheduler.driver import FAULTS, WISHES, Driver, Fault, Setting, covered
+from scheduler.driver import FAULTS, REQUESTS, Driver, Fault, Setting, covered
 
 CHEAP, COSTLY = ("longest-remaining", "nearly-done", "random"), ("auto", "match-reserve")
 CHUNK = 250
@@ -73,7 +73,7 @@ def _fleet(rng: random.Random, partitions: int) -> tuple[tuple[int, ...] | None,
 
 def _faults(rng: random.Random, units: int) -> Iterator[Fault]:
     """Faults of many kinds, or again and again of a few; spread over the experiment, or all at once."""
-    kinds = (*FAULTS, *WISHES) if rng.random() < 0.5 else FAULTS
+    kinds = (*FAULTS, *REQUESTS) if rng.random() < 0.5 else FAULTS
     if rng.random() < 0.3:
         kinds = tuple(rng.sample(kinds, 2))
     last = rng.choice([10, 4 * units + 10])

@@ -12,7 +12,8 @@ import typer.main
 from hopfleet.cli.app import app
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+EVERY = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = {name: command for name, command in EVERY.items() if not command.deprecated}
 
 
 def section(command: str) -> str:

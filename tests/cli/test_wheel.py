@@ -69,10 +69,10 @@ def test_a_run_obeys(cli: Cli, running: threading.Thread) -> None:
     assert cli("stop", "mine", "t0001").out == "t0001 stops after what it is doing\n"
     wait_until(lambda results: results["t0001"].state is hop.TrialState.STOPPED)
     assert cli("resume", "mine", "t0001", "--epochs", "31").out.startswith("t0001 goes on from epoch")
-    trail = cli("wishes", "mine", "--json").json
-    assert [wish["granted"] for wish in trail].count(False) == 1
+    trail = cli("requests", "mine", "--json").json
+    assert [request["granted"] for request in trail].count(False) == 1
     assert trail[0] == {**trail[0], "number": 1, "wish": "pause", "arguments": {}, "granted": True}
-    table = cli("wishes", "mine").out
+    table = cli("requests", "mine").out
     assert "clone trial=t0001 number=7 epochs=2" in table
     assert "refused" in table and "granted" in table
     shown = cli("show", "mine").out
@@ -86,7 +86,7 @@ def test_a_finished_experiment_goes_on(cli: Cli, script: Callable[..., Path]) ->
     assert cli("run", str(script("backend='inline', name='mine'"))).code == 0
     waits = cli("extend", "mine", "--set", "number=grid_search([1, 2, 3, 4])", "--epochs", "1")
     assert (waits.code, waits.out) == (0, "wish 1 waits for: hopfleet resume mine\n")
-    assert "waits" in cli("wishes", "mine").out
+    assert "waits" in cli("requests", "mine").out
     done = cli("resume", "mine")
     assert done.code == 0, done.err
     results = hop.load("mine")
@@ -134,13 +134,13 @@ def test_what_cannot_be(cli: Cli, words: list[str], text: str) -> None:
     assert outcome.code == 2
     assert text in outcome.err
     if words[1] == "mine":
-        assert cli("wishes", "mine").out == "Nobody has asked for anything.\n"
+        assert cli("requests", "mine").out == "Nobody has asked for anything.\n"
 
 
 def test_values_are_json_or_text(cli: Cli) -> None:
     fitted("mine", {"number": 1, "name": "a", "list": [1], "net": {"width": 1}})
     words = ["--set", "number=1e-3", "--set", "name=adam", "--set", "list=[1, 2]", "--set", "net.width=5"]
     cli("add", "mine", *words)
-    (wish,) = cli("wishes", "mine", "--json").json
+    (request,) = cli("requests", "mine", "--json").json
     config = {"number": 0.001, "name": "adam", "list": [1, 2], "net": {"width": 5}}
-    assert (wish["arguments"], wish["granted"], wish["text"]) == ({"config": config}, None, None)
+    assert (request["arguments"], request["granted"], request["text"]) == ({"config": config}, None, None)

@@ -53,8 +53,7 @@ def test_every_kind_is_known():
 def test_round_trip_through_json(kind, data):
     message = kind(**{field.name: data.draw(BY_TYPE[field.type], field.name) for field in fields(kind)})
     name, body = m.encode(message)
-    assert name == kind.__name__
-    assert set(body) == {field.name for field in fields(kind)}
+    assert m.KINDS[name] is kind
     assert m.decode(name, json.loads(json.dumps(body))) == message
 
 

@@ -11,7 +11,7 @@ import torch
 from test_torch import Batches
 
 import hopfleet as hop
-from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch import steps
 from hopfleet.frameworks.torch.engines import interleaved as together
 from hopfleet.frameworks.torch.engines import joint_optimizer as jointly
@@ -182,7 +182,7 @@ class Hooked(Task):
 
 def test_who_looks_at_its_configuration_in_the_backward_pass_is_not_given_another(made):
     together = several(Hooked(), [{"lr": 0.01}, {"lr": 0.02}])
-    with pytest.raises(Entangled, match=r"gradients cannot be computed at once \(TypeError"):
+    with pytest.raises(IsolationError, match=r"gradients cannot be computed at once \(TypeError"):
         together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch._inductor
 
 import hopfleet as hop
-from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch.engines.stacked import stacked
 from hopfleet.frameworks.torch.engines.stacked.stacked import Stack, Stacked
 from hopfleet.frameworks.torch.task import TorchSession
@@ -229,7 +229,7 @@ def test_a_loss_that_changes_is_noticed(monkeypatch):
     Stacked(crew).train(Batches(), last=[True] * 4)
     assert None not in [*stacked._programs.values()][2:]
     task.start = task.calls + 1  # after the comparison in the first batch
-    with pytest.raises(Entangled, match="not always the same function"):
+    with pytest.raises(IsolationError, match="not always the same function"):
         Stacked(crew).train(Batches(), last=[True] * 4)
 
 
@@ -248,7 +248,7 @@ def test_compiled_on_request(off, monkeypatch, capsys):
     alone, together = (several(task, configs("adam")) for _ in range(2))
     task.compile = True
     for one in together:
-        one._adopt_habits()
+        one._adopt_options()
     stacked_ones = Stacked(together)
     stacked_ones.train(Batches(), last=[True] * 4)
     stacked_ones.evaluate(Batches(), seed=0)

@@ -11,7 +11,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch import steps
 from hopfleet.frameworks.torch.task import TorchSession
 
@@ -35,8 +35,8 @@ class Batches:
 
 
 class Task(hop.TorchTask):
-    def __init__(self, **habits: Any) -> None:
-        for name, value in habits.items():
+    def __init__(self, **options: Any) -> None:
+        for name, value in options.items():
             setattr(self, name, value)
 
     def build(self, config: Mapping[str, Any]) -> Any:
@@ -55,7 +55,7 @@ class Images(Task):
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
 
 
-HABITS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "bf16": {"precision": "bf16"},
     "clip": {"clip_norm": 0.01},
@@ -75,9 +75,9 @@ def bits(one: TorchSession, folder: Path) -> bytes:
     return (folder / "bits").read_bytes()
 
 
-@pytest.mark.parametrize("name", HABITS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_it_hops_and_company_changes_nothing(tmp_path, name):
-    task = Task(**HABITS[name])
+    task = Task(**OPTIONS[name])
     alone, together = several(task), several(task)
     for unit in range(3):
         assert task.flotilla(together).train(Batches(), last=[False] * 3) == [
@@ -110,10 +110,10 @@ def by_hand(task: hop.TorchTask, seed: int, *, every: int = 1, norm: float | Non
 
 
 @pytest.mark.parametrize(
-    ("habits", "by"), [({}, {}), ({"clip_norm": 0.01}, {"norm": 0.01}), ({"accumulate": 2}, {"every": 2})]
+    ("options", "by"), [({}, {}), ({"clip_norm": 0.01}, {"norm": 0.01}), ({"accumulate": 2}, {"every": 2})]
 )
-def test_the_bits_of_a_loop_by_hand(habits, by):
-    one = Task(**habits).open({"lr": 0.01}, seed=5, device="cpu", threads=1)
+def test_the_bits_of_a_loop_by_hand(options, by):
+    one = Task(**options).open({"lr": 0.01}, seed=5, device="cpu", threads=1)
     one.train(Batches(), last=False)
     model, _ = by_hand(Task(), 5, **by)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), model.parameters(), strict=True))
@@ -170,7 +170,7 @@ class PerTrial(Task):
 
 
 def test_a_habit_may_depend_on_the_configuration():
-    assert [one.habits.clip_norm for one in several(PerTrial())] == [0.01, 0.02, 0.03]
+    assert [one.options.clip_norm for one in several(PerTrial())] == [0.01, 0.02, 0.03]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_the_strict_do_not_sail_with_others() -> None:
         def deterministic(self) -> bool:  # type: ignore[override]
             return bool(self.config["lr"] > 0.015)
 
-    with pytest.raises(Entangled, match="some are deterministic"):
+    with pytest.raises(IsolationError, match="some are deterministic"):
         Mixed().flotilla(several(Mixed(), 2))
 
 

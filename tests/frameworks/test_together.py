@@ -14,7 +14,7 @@ from test_torch import OPTIMIZERS, Batches, Task, session
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch.task import TorchSession
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -127,7 +127,7 @@ class Moody(Plain):
 @pytest.mark.parametrize("stream", ["python", "numpy", "torch"])
 def test_a_late_draw_is_noticed(stream):
     members = several(Moody(), [{"lr": 0.1, "draws": stream}, {"lr": 0.2, "draws": stream}])
-    with pytest.raises(Entangled, match="drew from a random stream"):
+    with pytest.raises(IsolationError, match="drew from a random stream"):
         members[0].task.flotilla(members).train(Batches(), last=[True, True])
 
 
@@ -147,7 +147,7 @@ class Renaming(Plain):
 
 def test_a_batch_that_is_written_into_is_noticed(tmp_path):
     members = several(Writing(), [{"lr": 0.1}, {"lr": 0.2}])
-    with pytest.raises(Entangled, match="writes into the tensors of its batch"):
+    with pytest.raises(IsolationError, match="writes into the tensors of its batch"):
         members[0].task.flotilla(members).train(Batches(), last=[True, True])
     alone, together = (several(Renaming(), [{"lr": 0.1}, {"lr": 0.2}]) for _ in range(2))
     together[0].task.flotilla(together).train(Batches(), last=[True, True])

@@ -13,7 +13,7 @@ from hopfleet.domain.messages import (
     Evaluated,
     Finish,
     Message,
-    OperatorAsked,
+    RequestMade,
     RunStarted,
     RunUnit,
     SaveVersion,
@@ -180,7 +180,7 @@ def test_a_new_run_starts_without_workers_and_leaves_a_gap() -> None:
     assert history.gaps == [(103.0, 500.0)]
     assert [span.undone for span in history.spans] == [True]
     history.apply(501.0, WorkerJoined("w1"))
-    history.apply(510.0, OperatorAsked("drain"))
+    history.apply(510.0, RequestMade("drain"))
     assert history.elapsed == 3.0 + 10.0
     assert history.busy_fraction() == {"w0": 0.0, "w1": 0.0}
 

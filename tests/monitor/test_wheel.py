@@ -12,8 +12,9 @@ from hopfleet.domain.messages import (
     RELEASED,
     EpochEnded,
     Message,
-    OperatorAsked,
     PartitionsMissing,
+    RequestAnswered,
+    RequestMade,
     RunHeld,
     RunStarted,
     RunUnit,
@@ -25,7 +26,6 @@ from hopfleet.domain.messages import (
     TrialRolledBack,
     UnitFinished,
     UnitOverdue,
-    WishAnswered,
     WorkerJoined,
     WorkerLost,
 )
@@ -157,11 +157,11 @@ def test_wishes_are_notes_in_the_live_view() -> None:
     stream = io.StringIO()
     watcher = Watcher(PlainView(History(metric="a", mode="max", partitions=2, name="x"), stream))
     told: list[Message] = [
-        OperatorAsked("stop", {"trial": "t0003"}, "ada@box", 1),
-        WishAnswered(1, granted=True, text="t0003 stops after what it is doing"),
-        OperatorAsked("pause", {}, "bob@box", 2),
-        WishAnswered(2, granted=False, text="the experiment is paused already"),
-        WishAnswered(0, granted=True, text="from 2 to 1 workers"),
+        RequestMade("stop", {"trial": "t0003"}, "ada@box", 1),
+        RequestAnswered(1, granted=True, text="t0003 stops after what it is doing"),
+        RequestMade("pause", {}, "bob@box", 2),
+        RequestAnswered(2, granted=False, text="the experiment is paused already"),
+        RequestAnswered(0, granted=True, text="from 2 to 1 workers"),
         WorkerJoined("w2"),
         WorkerLost("w2", RELEASED),
     ]

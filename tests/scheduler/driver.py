@@ -39,7 +39,7 @@ FAULTS = (
     *("lose", "leave", "join", "raise", "unsavable", "vanish", "rot", "forget", "repeat", "drain", "crash", "cut"),
     *("zombie", "mute", "deaf", "late", "unwritten", "partial", "refuse"),
 )
-WISHES = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
+REQUESTS = ("stop", "resume", "delete", "clone", "add", "prioritise", "pause", "proceed", "workers", "extend")
 WORK_CONSERVING = {"longest-remaining", "nearly-done", "random"}
 """Policies under which nobody waits who could work."""
 UNIT_SECONDS = (0.0, 0.25, 1.0, 2.0, 7.0)
@@ -450,7 +450,7 @@ class Driver:
                 continue
             events = self.fleet.receive(self.setting.moment)
             if not events and self.controller.held:
-                events = [m.OperatorAsked("proceed")]
+                events = [m.RequestMade("proceed")]
             if not events and self.controller.missing:
                 self.check_missing()
                 self.fleet.join(self.controller.missing)
@@ -625,10 +625,10 @@ class Driver:
                     # That a trial cannot be saved is as true the second time.
                     assert isinstance(event, m.SaveFailed) or self.controller.refuses(event)
                     self.take(event)
-            case wish if wish in WISHES and not self.controller.finished:
-                self.take(self.wish(fault))
+            case request if request in REQUESTS and not self.controller.finished:
+                self.take(self.request(fault))
             case "drain" if not self.controller.finished:
-                self.take(m.OperatorAsked("drain"))
+                self.take(m.RequestMade("drain"))
             case "unwritten" | "partial":
                 self.doom = fault
             case "crash":
@@ -652,7 +652,7 @@ class Driver:
         copy.restore(through_json(self.messages))
         return state_of(copy)
 
-    def wish(self, fault: Fault) -> m.OperatorAsked:
+    def request(self, fault: Fault) -> m.RequestMade:
         schedule, pick = self.controller.schedule, fault.pick
         trials = [*schedule.trials, *schedule.parked, "t9999"]
         trial = trials[pick % len(trials)]
@@ -666,7 +666,7 @@ class Driver:
             "workers": {"count": 1 + pick % 4},
             "extend": {"trials": pick % 2, "epochs": 1 - pick % 2},
         }.get(fault.kind, {})
-        return m.OperatorAsked(fault.kind, arguments, "somebody", len(self.messages))
+        return m.RequestMade(fault.kind, arguments, "somebody", len(self.messages))
 
     # -------------------------------------------------------------------------------------------- checks
 
@@ -778,7 +778,7 @@ class Driver:
         for progress in self.controller.schedule.parked.values():
             assert progress.visits == visits[progress.trial.id]
         assert not self.controller.schedule.trials
-        if setting.playful or self.happened & set(WISHES):
+        if setting.playful or self.happened & set(REQUESTS):
             for progress in self.controller.schedule.parked.values():
                 self.check_parked(progress)
             return
@@ -878,7 +878,7 @@ def state_of(controller: Controller) -> dict[str, object]:
         "measured": (schedule.seconds, schedule.measured),
         "flags": (controller.finished, controller.draining, controller.held, controller.elapsed),
         "next": (controller._next_number, controller._next_attempt, controller._suggested, controller._pointed),
-        "open": (controller._wanted, controller._wishes),
+        "open": (controller._wanted, controller._requests),
         "places": (list(controller._coming), controller._refused, controller.missing),
         "trouble": (controller._stopped, controller._in_a_row, controller._hopeless),
     }

@@ -22,7 +22,7 @@ from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.progress import Outcome, Save
 from hopfleet.scheduler.shop_state import floor_of
-from hopfleet.scheduler.shop_view import Mirror
+from hopfleet.scheduler.shop_view import ShopView
 
 # --------------------------------------------------------------------------------------------- the state machine
 
@@ -165,13 +165,13 @@ def test_the_floor_of_those_who_are_told_ahead():
     desk = Desk((0,), (1,), trials=3, valid=1, epochs=1)
     desk.start("w1", "t1", 0)
     desk.schedule.start("w1", Unit("t2", 1, 0), 2, ahead=True)
-    mirror = Mirror()
-    floor = mirror.look(desk.schedule)
+    shop_view = ShopView()
+    floor = shop_view.look(desk.schedule)
     assert (floor.runs, floor.idle_workers, floor.idle_trials) == ({0: 0}, {1}, {2})
     assert (floor.worker_free, floor.trial_free) == ([2.0, 0.0], [1.0, 2.0, 0.0])
     assert floor.todo[1] == {1: [1]}
     with desk.schedule.supposing({"w1": desk.schedule.slots["w1"]}):
-        floor = mirror.look(desk.schedule)
+        floor = shop_view.look(desk.schedule)
         assert (floor.runs, floor.idle_workers, floor.worker_free) == ({}, {0}, [0.0, 0.0])
 
 
@@ -183,7 +183,7 @@ def test_an_evaluation_takes_no_time_on_the_floor_and_what_follows_does():
     desk.start("w2", "t1", 0, evaluate=True)
     desk.schedule.start("w2", Unit("t2", 1, 1), 2, ahead=True)
     desk.schedule.now = 3.0
-    floor = Mirror().look(desk.schedule)
+    floor = ShopView().look(desk.schedule)
     assert floor.runs == {1: -1}
     assert floor.worker_free[1] == floor.trial_free[1] > 3.0
 
@@ -216,7 +216,7 @@ def test_no_plan_is_made_where_trials_stay():
         assert (policy._news == -1) is stays
     desk = Desk((0,), (1,), trials=2)
     desk.schedule.stay = True
-    assert Mirror().look(desk.schedule).stays
+    assert ShopView().look(desk.schedule).stays
 
 
 def test_enough_groups_are_left_for_everybody():
@@ -334,11 +334,11 @@ def test_after_an_evaluation_there_is_nothing_to_save():
     assert isinstance(start, m.RunUnit) and start.ahead
 
 
-@pytest.mark.parametrize("wish", ["pause", "drain"])
-def test_nothing_is_told_ahead_that_should_not_start(wish):
+@pytest.mark.parametrize("name", ["pause", "drain"])
+def test_nothing_is_told_ahead_that_should_not_start(name):
     bench = Bench()
     bench.tell(bench.ended("w1"))
-    bench.tell(m.OperatorAsked(wish))
+    bench.tell(m.RequestMade(name))
     assert bench.look(w1=9.0) == []
 
 
@@ -357,9 +357,9 @@ def test_to_stop_at_once_what_has_not_begun_costs_nobody_a_unit():
     bench = Bench()
     bench.tell(bench.ended("w1"))
     _, start = bench.look(w1=9.0)
-    stop = m.OperatorAsked("stop", {"trial": start.trial, "now": True})
+    stop = m.RequestMade("stop", {"trial": start.trial, "now": True})
     follow = bench.tell(stop)
-    assert [type(x) for x in follow] == [m.WishAnswered, m.TrialStopped]
+    assert [type(x) for x in follow] == [m.RequestAnswered, m.TrialStopped]
     assert follow[0].text == f"{start.trial} stops after what it is about to do: its worker runs another one"
     bench.tell(bench.ended("w1"))
     assert bench.unit("w1") == start.trial

@@ -167,7 +167,7 @@ def crew(*, trials: int = 3) -> tuple:
 
 def test_stopping_one_at_once_blames_no_other():
     controller, starts = crew()
-    follow = controller.handle(m.OperatorAsked("stop", {"trial": starts[1].trial, "now": True}))
+    follow = controller.handle(m.RequestMade("stop", {"trial": starts[1].trial, "now": True}))
     stop = next(x for x in follow if isinstance(x, m.StopUnit))
     assert stop.attempt == starts[1].attempt
     controller.handle(m.WorkerLost("w1", "it was told to give up", replaced=True))

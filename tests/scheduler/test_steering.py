@@ -45,8 +45,8 @@ class Wheel:
                 ]
         return follow
 
-    def ask(self, wish, **arguments):
-        return self.tell(m.OperatorAsked(wish, arguments, "ada", 1))
+    def ask(self, request, **arguments):
+        return self.tell(m.RequestMade(request, arguments, "ada", 1))
 
     def train(self, worker="w1", durable=True):
         slot = self.controller.schedule.slots[worker]
@@ -62,7 +62,7 @@ class Wheel:
 
 
 def answers(messages):
-    return [message.text for message in messages if isinstance(message, m.WishAnswered)]
+    return [message.text for message in messages if isinstance(message, m.RequestAnswered)]
 
 
 def test_the_number_of_workers_is_settled_when_all_have_come():
@@ -80,7 +80,7 @@ def test_a_run_is_not_finished_while_a_wish_has_no_answer():
     wheel = Wheel("w1", epochs=1)
     wheel.train()
     wheel.train()
-    assert wheel.tell(m.RunStarted("test", workers=2, wishes=2)) == []
+    assert wheel.tell(m.RunStarted("test", workers=2, requests=2)) == []
     assert wheel.ask("workers", count=1) == wheel.ask("extend", epochs=1) == wheel.tell(m.WorkerJoined("w1")) == []
     follow = wheel.tell(m.WorkerJoined("w2"))
     assert answers(follow) == ["from 2 to 1 workers", "all train until epoch 2"]
@@ -104,12 +104,12 @@ def test_a_run_hears_the_wishes_that_waited_for_it_before_it_is_finished():
     wheel.train()
     wheel.train()
     assert wheel.controller.finished
-    assert wheel.tell(m.RunStarted("test", workers=1, wishes=2)) == []
+    assert wheel.tell(m.RunStarted("test", workers=1, requests=2)) == []
     assert not wheel.controller.finished
     assert m.Finish(complete=True) not in wheel.ask("extend", trials=0)
     follow = wheel.ask("resume", trial="t0001", epochs=2)
     assert answers(follow) == ["t0001 goes on from epoch 1 until epoch 2"]
-    assert wheel.tell(m.RunStarted("test", workers=1, wishes=1)) == []
+    assert wheel.tell(m.RunStarted("test", workers=1, requests=1)) == []
     wheel.ask("stop", trial="t0001")
     assert wheel.controller.finished
 
@@ -133,7 +133,7 @@ def test_a_clone_from_the_middle_of_an_epoch_visits_each_partition_once(seed):
     wheel.train()
     assert "t0001" in schedule.parked
     assert schedule.parked["t0001"].saved[8]
-    wheel.tell(m.RunStarted("test", wishes=1))
+    wheel.tell(m.RunStarted("test", requests=1))
     wheel.ask("clone", trial="t0001", warm=True, epochs=3)
     wheel.tell(m.WorkerJoined("w1"))
     while not wheel.controller.finished:

@@ -11,7 +11,7 @@ import pytest
 from chaos import simulated
 from driver import (
     FAULTS,
-    WISHES,
+    REQUESTS,
     Driver,
     Fault,
     Setting,
@@ -101,13 +101,13 @@ def test_trials_pause_resume_and_clone(setting):
 
 
 @settings(deadline=None, max_examples=25)
-@given(experiments(WISHES, playful=True))
+@given(experiments(REQUESTS, playful=True))
 def test_a_person_at_the_wheel(setting):
     Driver(setting).run()
 
 
 @settings(deadline=None, max_examples=40)
-@given(experiments((*WISHES, *FAULTS), playful=True))
+@given(experiments((*REQUESTS, *FAULTS), playful=True))
 def test_a_person_at_the_wheel_while_everything_goes_wrong(setting):
     Driver(setting).run()
 
@@ -156,7 +156,7 @@ def test_three_losses_in_a_row_fail_the_trial():
 
 
 @settings(deadline=None, max_examples=25)
-@given(experiments((*WISHES, *FAULTS), max_trials=6, playful=True), st.data())
+@given(experiments((*REQUESTS, *FAULTS), max_trials=6, playful=True), st.data())
 def test_restored_controller_equals_the_original(setting, data):
     driver = Driver(setting)
     compared = set()

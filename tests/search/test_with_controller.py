@@ -36,7 +36,7 @@ def test_a_search_hears_that_a_paused_trial_is_deleted():
     follow = finish(controller, first, loss=0.1)
     (second,), (save,) = of(m.RunUnit, follow), of(m.SaveVersion, follow)
     assert of(m.TrialPaused, controller.handle(m.VersionSaved("t0001", 1, True, "", 0, save.attempt)))
-    follow = controller.handle(m.OperatorAsked("delete", {"trial": "t0001"}))
+    follow = controller.handle(m.RequestMade("delete", {"trial": "t0001"}))
     assert follow[1:] == [
         m.TrialEnded("t0001", TrialState.STOPPED, "deleted by a person"),
         m.DropVersion("t0001", 1, save.attempt),
@@ -50,9 +50,9 @@ def test_a_live_trial_is_not_resumed_for_less():
     controller = controller_of(hop.Random(trials=1, max_epochs=5))
     controller.handle(m.WorkerJoined("w1"))
     for epochs in (3, 5):
-        (answer,) = controller.handle(m.OperatorAsked("resume", {"trial": "t0001", "epochs": epochs}))
+        (answer,) = controller.handle(m.RequestMade("resume", {"trial": "t0001", "epochs": epochs}))
         assert answer.text == f"epochs={epochs}: t0001 trains until epoch 5 already; ask for more"
-    answer, resumed = controller.handle(m.OperatorAsked("resume", {"trial": "t0001", "epochs": 6}))
+    answer, resumed = controller.handle(m.RequestMade("resume", {"trial": "t0001", "epochs": 6}))
     assert answer.granted
     assert resumed == m.TrialResumed("t0001", 6)
 
@@ -67,8 +67,8 @@ def test_searches_know_who_wanted_a_trial():
     search = Listening(trials=1)
     controller = controller_of(search)
     controller.handle(m.WorkerJoined("w1"))
-    controller.handle(m.OperatorAsked("add", {"config": {"x": 0.5}}))
-    controller.handle(m.OperatorAsked("clone", {"trial": "t0001"}))
+    controller.handle(m.RequestMade("add", {"config": {"x": 0.5}}))
+    controller.handle(m.RequestMade("clone", {"trial": "t0001"}))
     assert heard == [("t0001", "search"), ("t0002", "person"), ("t0003", "clone")]
 
 

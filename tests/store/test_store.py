@@ -15,11 +15,11 @@ import pytest
 from hopfleet.domain.messages import (
     Finish,
     Message,
-    OperatorAsked,
+    RequestAnswered,
+    RequestMade,
     RunStarted,
     VersionLost,
     VersionSaved,
-    WishAnswered,
     WorkerLost,
 )
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
@@ -56,7 +56,7 @@ def test_a_journal_is_durable_and_shared(tmp_path: Path) -> None:
 def test_an_append_that_fails_leaves_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", writable=True)
     with pytest.raises(TypeError):
-        journal.append(1.0, [RunStarted("1"), OperatorAsked(object())])  # type: ignore[arg-type]
+        journal.append(1.0, [RunStarted("1"), RequestMade(object())])  # type: ignore[arg-type]
     assert list(journal.read()) == []
     journal.close()
 
@@ -245,23 +245,23 @@ def test_shared_memory_that_fails_spills(tmp_path: Path, error: int) -> None:
 
 def test_wishes_wait_in_a_queue_and_leave_a_trail(tmp_path: Path) -> None:
     writer, other = Journal(tmp_path / "j", writable=True), Journal(tmp_path / "j")
-    assert writer.wishes() == other.trail() == []
+    assert writer.requests() == other.trail() == []
     first = other.ask("ada@box", "stop", {"trial": "t0001", "now": True})
     second = other.ask("bob@box", "pause", {})
-    asked = OperatorAsked("stop", {"trial": "t0001", "now": True}, "ada@box", first)
-    assert writer.wishes() == [asked, OperatorAsked("pause", {}, "bob@box", second)]
-    writer.append(1.0, [asked, WishAnswered(first, granted=False, text="no")])
-    assert [wish.number for wish in writer.wishes()] == [second]
+    asked = RequestMade("stop", {"trial": "t0001", "now": True}, "ada@box", first)
+    assert writer.requests() == [asked, RequestMade("pause", {}, "bob@box", second)]
+    writer.append(1.0, [asked, RequestAnswered(first, granted=False, text="no")])
+    assert [request.number for request in writer.requests()] == [second]
     # Another process that takes over knows which are taken.
-    assert [wish.number for wish in Journal(tmp_path / "j", writable=True).wishes()] == [second]
-    assert other.answer(first) == WishAnswered(first, granted=False, text="no")
+    assert [request.number for request in Journal(tmp_path / "j", writable=True).requests()] == [second]
+    assert other.answer(first) == RequestAnswered(first, granted=False, text="no")
     assert other.answer(second) is None
     refused, waiting = other.trail()
     assert (refused.number, refused.who, refused.granted, refused.text) == (first, "ada@box", False, "no")
-    assert (waiting.wish, waiting.granted, waiting.text) == ("pause", None, "")
+    assert (waiting.request, waiting.granted, waiting.text) == ("pause", None, "")
     assert refused.time <= waiting.time
     other._database.execute("DROP TABLE wishes")
-    assert other.trail() == other.wishes() == [], "a journal of before there were wishes"
+    assert other.trail() == other.requests() == [], "a journal of before there were wishes"
 
 
 def test_dropped_files_are_written_over(tmp_path: Path) -> None:

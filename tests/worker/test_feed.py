@@ -20,14 +20,14 @@ import hopfleet as hop
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
-from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.base import IsolationError
 from hopfleet.store.versions.local import Versions
 from hopfleet.support.machine import Machine, spare_cores
-from hopfleet.worker.feeding.feed import Feed, Mean, Pace, Portion, feeder, open_feed
-from hopfleet.worker.feeding.shared_batch_cache import Larder
-from hopfleet.worker.feeding.transform_workers import Feeders, Nursery
+from hopfleet.worker.feeding.feed import Feed, Mean, Pace, UnitBatches, batch_maker, open_feed
+from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
+from hopfleet.worker.feeding.transform_workers import TransformServer, TransformWorkers
 from hopfleet.worker.logs import copied
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.worker import Worker
 
 # A process of pytest has threads; the children of these tests use none of what those hold.
@@ -70,18 +70,20 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def job(tmp_path, data):
+def spec(tmp_path, data):
     checkpoints, logs = tmp_path / "checkpoints", tmp_path / "logs"
     logs.mkdir()
-    return Job(Noisy(), data, data, checkpoints, logs, 7, "cpu", 1, 4, False, run="r", feeders=2, shared_bytes=10**8)
+    return WorkerSpec(
+        Noisy(), data, data, checkpoints, logs, 7, "cpu", 1, 4, False, run="r", transform_workers=2, shared_bytes=10**8
+    )
 
 
-def expected(portion: Portion, task: hop.TorchTask) -> list[dict[str, Any]]:
+def expected(source: UnitBatches, task: hop.TorchTask) -> list[dict[str, Any]]:
     def transform(batch: Any, rng: Any) -> Any:
-        return task.transform(batch, None if portion.epoch is None else rng)
+        return task.transform(batch, None if source.epoch is None else rng)
 
-    how = {"batch_size": portion.batch_size, "seed": portion.seed, "epoch": portion.epoch}
-    return list(portion.dataset.batches(portion.partition, transform=transform, drop_last=portion.drop_last, **how))
+    how = {"batch_size": source.batch_size, "seed": source.seed, "epoch": source.epoch}
+    return list(source.dataset.batches(source.partition, transform=transform, drop_last=source.drop_last, **how))
 
 
 def same(ones: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
@@ -91,11 +93,11 @@ def same(ones: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
     )
 
 
-def portions(data: Any) -> list[Portion]:
-    return [Portion(data, 1, 4, 7, 2), Portion(data, 1, 4, 7, 1, drop_last=True), Portion(data, 0, 4)]
+def sources(data: Any) -> list[UnitBatches]:
+    return [UnitBatches(data, 1, 4, 7, 2), UnitBatches(data, 1, 4, 7, 1, drop_last=True), UnitBatches(data, 0, 4)]
 
 
-class Closely(Larder):
+class Closely(SharedBatchCache):
     """Counts what is put into it."""
 
     puts = 0
@@ -105,11 +107,11 @@ class Closely(Larder):
         return super().put(unit, number, batch)
 
 
-# -------------------------------------------------------------------------------------------------------- the larder
+# ---------------------------------------------------------------------------------------------- shared batch cache
 
 
 def test_what_is_put_in_comes_out(tmp_path):
-    larder = Larder(tmp_path, 10**6)
+    batch_cache = SharedBatchCache(tmp_path, 10**6)
     grid = np.arange(12.0).reshape(3, 4)
     batch = {
         "plain": grid,
@@ -123,11 +125,11 @@ def test_what_is_put_in_comes_out(tmp_path):
         "flags": np.array([True, False]),
         "scalar": np.array(2.5),
     }
-    assert larder.get("u", 3) is None and not larder.has("u", 3)
-    assert larder.put("u", 3, batch) > 12 * 8 * 3
-    assert larder.has("u", 3)
+    assert batch_cache.get("u", 3) is None and not batch_cache.has("u", 3)
+    assert batch_cache.put("u", 3, batch) > 12 * 8 * 3
+    assert batch_cache.has("u", 3)
     for _ in range(2):
-        found = larder.get("u", 3)
+        found = batch_cache.get("u", 3)
         assert found is not None and list(found) == list(batch)
         for name in ("plain", "turned", "backwards", "empty", "words", "flags", "scalar"):
             assert np.array_equal(found[name], batch[name]) and found[name].dtype == batch[name].dtype
@@ -136,35 +138,35 @@ def test_what_is_put_in_comes_out(tmp_path):
         assert all(np.array_equal(*pair) for pair in zip(found["rows"], batch["rows"], strict=True))
         assert found["plain"].ctypes.data % 64 == 0
         found["plain"][:] = 0  # one's own: the next one must not see it
-    larder.drop("u", 3)
-    larder.drop("u", 3)
-    assert larder.get("u", 3) is None
+    batch_cache.drop("u", 3)
+    batch_cache.drop("u", 3)
+    assert batch_cache.get("u", 3) is None
     assert np.array_equal(found["turned"], grid.T)  # what was mapped stays
 
 
 def test_what_cannot_travel_is_not_kept(tmp_path):
-    larder = Larder(tmp_path, 10**6)
+    batch_cache = SharedBatchCache(tmp_path, 10**6)
     for strange in (None, 1.5, torch.zeros(3), np.array([None]), np.ma.masked_array([1]), [{}]):
-        assert larder.put("u", 0, {"x": strange}) == 0
+        assert batch_cache.put("u", 0, {"x": strange}) == 0
     assert [path.name for path in tmp_path.iterdir()] == []
     (tmp_path / "file").write_text("")
-    nowhere = Larder(tmp_path / "file", 10)
+    nowhere = SharedBatchCache(tmp_path / "file", 10)
     assert nowhere.put("u", 0, {}) == 0 and not nowhere.reserve("u", 1)
 
 
 def test_the_oldest_makes_room(tmp_path):
-    larder = Larder(tmp_path, 1000)
+    batch_cache = SharedBatchCache(tmp_path, 1000)
     for number, unit in enumerate(("old", "new")):
-        assert larder.reserve(unit, 400)
-        assert larder.put(unit, 0, {"x": np.zeros(250, "uint8")})
+        assert batch_cache.reserve(unit, 400)
+        assert batch_cache.put(unit, 0, {"x": np.zeros(250, "uint8")})
         os.utime(tmp_path / unit, (number + 1, number + 1))
-    assert not larder.reserve("huge", 1001)
+    assert not batch_cache.reserve("huge", 1001)
     assert {path.name for path in tmp_path.iterdir()} == {"huge"}
-    assert larder.put("huge", 0, {"x": np.zeros(250, "uint8")})
+    assert batch_cache.put("huge", 0, {"x": np.zeros(250, "uint8")})
     os.utime(tmp_path / "huge", (1, 1))
-    assert larder.reserve("new", 500)
+    assert batch_cache.reserve("new", 500)
     assert {path.name for path in tmp_path.iterdir()} == {"huge", "new"}
-    assert larder.reserve("other", 900)
+    assert batch_cache.reserve("other", 900)
     assert {path.name for path in tmp_path.iterdir()} == {"other", "new"}
 
 
@@ -173,7 +175,7 @@ def test_what_the_dead_left_goes(tmp_path):
     ended.wait()
     for name in (f"{ended.pid}-1", f"{os.getpid()}-1"):
         (tmp_path / name).write_text("half")
-    assert Larder(tmp_path, 1000).reserve("u", 10)
+    assert SharedBatchCache(tmp_path, 1000).reserve("u", 10)
     assert {path.name for path in tmp_path.iterdir()} == {"u", f"{os.getpid()}-1"}
 
 
@@ -181,7 +183,7 @@ def test_shared_memory_is_given_back(tmp_path):
     versions = Versions(tmp_path / "checkpoints", tmp_path)
     folder = versions.batches("run")
     assert folder is not None
-    Larder(folder, 10**6).put("u", 0, {"x": np.zeros(3)})
+    SharedBatchCache(folder, 10**6).put("u", 0, {"x": np.zeros(3)})
     assert folder.exists()
     versions.clear_batches()
     assert not folder.exists()
@@ -241,10 +243,10 @@ def test_cores_to_spare():
     assert spare_cores(Machine(2, 1), device="cuda", workers=4, threads=1) == 0
 
 
-@pytest.mark.parametrize("feeders", [-1, "many", 1.5, True, None])
-def test_a_number_of_feeders_that_makes_no_sense(feeders, data):
-    with pytest.raises(UsageError, match=r"feeders=.*must be 'auto'"):
-        hop.Experiment(Noisy(), train=data, space={"lr": 0.1}, feeders=feeders)
+@pytest.mark.parametrize("transform_workers", [-1, "many", 1.5, True, None])
+def test_a_number_of_transform_workers_that_makes_no_sense(transform_workers, data):
+    with pytest.raises(UsageError, match=r"transform_workers=.*must be 'auto'"):
+        hop.Experiment(Noisy(), train=data, space={"lr": 0.1}, transform_workers=transform_workers)
 
 
 # ----------------------------------------------------------------------------------------------------------- the feed
@@ -252,38 +254,38 @@ def test_a_number_of_feeders_that_makes_no_sense(feeders, data):
 
 def test_the_same_batches_alone_and_with_a_larder(data, tmp_path):
     task = Noisy()
-    larder = Closely(tmp_path / "larder", 10**8)
-    plain, sharing = Feed(task), Feed(task, larder=larder)
-    for portion in portions(data):
-        wanted = expected(portion, task)
-        assert same(list(plain.batches(portion, None)), wanted)
+    batch_cache = Closely(tmp_path / "cache", 10**8)
+    plain, sharing = Feed(task), Feed(task, batch_cache=batch_cache)
+    for source in sources(data):
+        wanted = expected(source, task)
+        assert same(list(plain.batches(source, None)), wanted)
         for _ in range(2):
-            assert same(list(sharing.batches(portion, None)), wanted)
-    made = larder.puts
+            assert same(list(sharing.batches(source, None)), wanted)
+    made = batch_cache.puts
     assert made > 60
-    others = Feed(task, larder=larder)  # another worker: it has to find out that this takes long
-    assert same(list(others.batches(portions(data)[0], None)), expected(portions(data)[0], task))
-    assert larder.puts == made
+    others = Feed(task, batch_cache=batch_cache)  # another worker: it has to find out that this takes long
+    assert same(list(others.batches(sources(data)[0], None)), expected(sources(data)[0], task))
+    assert batch_cache.puts == made
 
 
 def test_what_does_not_stay_is_made_again(data, tmp_path):
-    larder = Closely(tmp_path / "larder", 100)
-    feed, portion = Feed(Noisy(), larder=larder), portions(data)[0]
+    batch_cache = Closely(tmp_path / "cache", 100)
+    feed, source = Feed(Noisy(), batch_cache=batch_cache), sources(data)[0]
     for _ in range(2):
-        assert same(list(feed.batches(portion, None)), expected(portion, Noisy()))
-    assert larder.puts == 0
+        assert same(list(feed.batches(source, None)), expected(source, Noisy()))
+    assert batch_cache.puts == 0
 
 
 def test_a_batch_that_needs_the_configuration_is_its_trials_own(data, tmp_path):
-    larder = Closely(tmp_path / "larder", 10**8)
-    task, portion = Private(), portions(data)[0]
-    feed = Feed(task, larder=larder)
+    batch_cache = Closely(tmp_path / "cache", 10**8)
+    task, source = Private(), sources(data)[0]
+    feed = Feed(task, batch_cache=batch_cache)
     for rate in (0.5, 0.25):
-        found = list(feed.batches(portion, {"lr": rate}))
-        assert np.array_equal(found[5]["x"], list(portion.batches())[5]["x"] * rate)
-    assert larder.puts == 0
-    with pytest.raises(Entangled, match=r"transform\(\) reads self.config"):
-        list(feed.batches(portion, None))
+        found = list(feed.batches(source, {"lr": rate}))
+        assert np.array_equal(found[5]["x"], list(source.batches())[5]["x"] * rate)
+    assert batch_cache.puts == 0
+    with pytest.raises(IsolationError, match=r"transform\(\) reads self.config"):
+        list(feed.batches(source, None))
 
 
 def test_a_transform_sees_the_attributes_of_its_task(data):
@@ -298,8 +300,8 @@ def test_a_transform_sees_the_attributes_of_its_task(data):
     task = Late()
     feed = Feed(task)
     task.factor = 3  # as build() may do
-    found = list(feed.batches(portions(data)[0], {"lr": 1, "b": 2}))
-    assert np.array_equal(found[0]["x"], next(portions(data)[0].batches())["x"] * 3)
+    found = list(feed.batches(sources(data)[0], {"lr": 1, "b": 2}))
+    assert np.array_equal(found[0]["x"], next(sources(data)[0].batches())["x"] * 3)
     assert task.calls == len(found)
 
 
@@ -348,7 +350,7 @@ class Late(Noisy):
 )
 def test_a_transform_that_is_not_the_same_each_time_is_found(data, column, found):
     feed = Feed(Late(column))
-    assert tuple(feed.unsteady(portion, {}) for portion in (portions(data)[0], portions(data)[2])) == found
+    assert tuple(feed.unsteady(source, {}) for source in (sources(data)[0], sources(data)[2])) == found
 
 
 def small(task: Any, **how: Any) -> hop.Experiment:
@@ -407,25 +409,25 @@ def test_nobody_fits_anybody(capfd):
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_batches_of_different_sizes_by_force(job, capfd, fast):
+def test_batches_of_different_sizes_by_force(spec, capfd, fast):
     """Somebody sends units out together that do not fit."""
     events: list[Any] = []
-    job = replace(job, task=Late("none"), fast=fast, checkpoints=job.logs)
-    worker = Worker("w1", job, "cpu", events.extend, capture=copied, guest=True)
+    spec = replace(spec, task=Late("none"), fast=fast, checkpoints=spec.logs)
+    worker = Worker("w1", spec, "cpu", events.extend, capture=copied, guest=True)
     for number, size in enumerate((4, 8)):
         trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
-        worker.obey(RunUnit("w1", trial.id, 1, 0, number + 1, 0, False, flotilla=1, more=not number), trial)
+        worker.execute(RunUnit("w1", trial.id, 1, 0, number + 1, 0, False, flotilla=1, more=not number), trial)
     worker.close()
     assert [type(event).__name__ for event in events] == ["UnitFinished"] * 2
     assert "2 trials that trained together go on one by one: they want batches of 4, 8 rows" in said(capfd)
 
 
-# -------------------------------------------------------------------------------------------------------- the feeders
+# -------------------------------------------------------------------------------------------------- transform workers
 
 
 @contextlib.contextmanager
-def nursery(make: Any, log: Path) -> Any:
-    one = Nursery(make, log=str(log))
+def transform_server(make: Any, log: Path) -> Any:
+    one = TransformServer(make, log=str(log))
     try:
         yield one
     finally:
@@ -433,35 +435,35 @@ def nursery(make: Any, log: Path) -> Any:
         os.waitpid(one.pid, 0)
 
 
-def fed(job: Job, larder: Larder, one: Nursery) -> tuple[Feed, Feeders]:
-    feeders = Feeders(one.feeder)
-    feed = Feed(job.task, larder=larder, feeders=feeders, most=2)
-    for portion in portions(job.train)[1:]:
-        pace = feed.pace(portion)
+def fed(spec: WorkerSpec, batch_cache: SharedBatchCache, one: TransformServer) -> tuple[Feed, TransformWorkers]:
+    transform_workers = TransformWorkers(one.fork)
+    feed = Feed(spec.task, batch_cache=batch_cache, transform_workers=transform_workers, most=2)
+    for source in sources(spec.train)[1:]:
+        pace = feed.pace(source)
         for _ in range(3):
             pace.made(0.004, {"x": np.zeros(12)})
             pace.using.add(0.001)
             pace.waiting.add(0.003)
-    return feed, feeders
+    return feed, transform_workers
 
 
 @pytest.mark.parametrize("room", [10**8, 100])
-def test_the_same_batches_from_feeders(job, tmp_path, room):
-    larder = Closely(tmp_path / "larder", room)
-    with nursery(feeder(job, larder), tmp_path / "log") as one:
-        feed, feeders = fed(job, larder, one)
-        for portion in portions(job.train):
+def test_the_same_batches_from_transform_workers(spec, tmp_path, room):
+    batch_cache = Closely(tmp_path / "cache", room)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
+        feed, transform_workers = fed(spec, batch_cache, one)
+        for source in sources(spec.train):
             for _ in range(2):
-                assert same(list(feed.batches(portion, None)), expected(portion, job.task))
-        assert len(feeders) == 2
-        feeders.staff(0)
-    assert larder.puts == 0  # all of them by others
-    assert feeders.refused == 0
-    left = list((tmp_path / "larder").glob("*/*"))
+                assert same(list(feed.batches(source, None)), expected(source, spec.task))
+        assert len(transform_workers) == 2
+        transform_workers.staff(0)
+    assert batch_cache.puts == 0  # all of them by others
+    assert transform_workers.refused == 0
+    left = list((tmp_path / "cache").glob("*/*"))
     assert bool(left) == (room > 100)
 
 
-def pids_of_feeders(one: Nursery, count: int = 2) -> list[int]:
+def pids_of_transform_workers(one: TransformServer, count: int = 2) -> list[int]:
     """Their process ids, when all of them are there."""
     pids: list[int] = []
     while len(pids) < count:
@@ -470,100 +472,101 @@ def pids_of_feeders(one: Nursery, count: int = 2) -> list[int]:
     return pids
 
 
-def test_a_feeder_that_dies_is_missed_by_nobody(job, tmp_path):
-    larder = Larder(tmp_path / "larder", 10**8)
-    with nursery(feeder(job, larder), tmp_path / "log") as one:
-        feed, feeders = fed(job, larder, one)
-        portion = portions(job.train)[0]
-        batches = feed.batches(portion, None)
+def test_a_feeder_that_dies_is_missed_by_nobody(spec, tmp_path):
+    batch_cache = SharedBatchCache(tmp_path / "cache", 10**8)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
+        feed, transform_workers = fed(spec, batch_cache, one)
+        source = sources(spec.train)[0]
+        batches = feed.batches(source, None)
         found = [next(batches)]
-        for pid in pids_of_feeders(one):
+        for pid in pids_of_transform_workers(one):
             os.kill(pid, signal.SIGKILL)
         found += batches
-        assert same(found, expected(portion, job.task))
-        assert len(feeders) == 0
+        assert same(found, expected(source, spec.task))
+        assert len(transform_workers) == 0
         # For the next unit there are others.
-        portion = portions(job.train)[1]
-        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
-        assert len(feeders) == 2
+        source = sources(spec.train)[1]
+        assert same(list(feed.batches(source, None)), expected(source, spec.task))
+        assert len(transform_workers) == 2
 
 
-def test_no_nursery_no_feeders(job, tmp_path):
-    larder = Larder(tmp_path / "larder", 10**8)
-    with nursery(feeder(job, larder), tmp_path / "log") as one:
+def test_no_transform_server_no_transform_workers(spec, tmp_path):
+    batch_cache = SharedBatchCache(tmp_path / "cache", 10**8)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
         os.kill(one.pid, signal.SIGKILL)
         os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
-        feed, feeders = fed(job, larder, one)
-        portion = portions(job.train)[0]
-        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
-        assert len(feeders) == 0
+        feed, transform_workers = fed(spec, batch_cache, one)
+        source = sources(spec.train)[0]
+        assert same(list(feed.batches(source, None)), expected(source, spec.task))
+        assert len(transform_workers) == 0
 
 
-def test_who_stops_in_the_middle_begins_with_others(job, tmp_path):
-    larder = Larder(tmp_path / "larder", 10**8)
-    with nursery(feeder(job, larder), tmp_path / "log") as one:
-        feed, feeders = fed(job, larder, one)
-        portion = portions(job.train)[0]
-        batches: Any = feed.batches(portion, None)
+def test_who_stops_in_the_middle_begins_with_others(spec, tmp_path):
+    batch_cache = SharedBatchCache(tmp_path / "cache", 10**8)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
+        feed, transform_workers = fed(spec, batch_cache, one)
+        source = sources(spec.train)[0]
+        batches: Any = feed.batches(source, None)
         next(batches)
         batches.close()
-        assert len(feeders) == 0
-        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+        assert len(transform_workers) == 0
+        assert same(list(feed.batches(source, None)), expected(source, spec.task))
 
 
-def test_what_feeders_cannot_make_the_worker_makes(job, tmp_path):
+def test_what_transform_workers_cannot_make_the_worker_makes(spec, tmp_path):
     class Built(Noisy):
         def transform(self, batch, rng):
             time.sleep(self.seconds)
             return {"x": batch["x"] * self.made_in_build}
 
-    job = replace(job, task=Built())
-    larder = Larder(tmp_path / "larder", 10**8)
-    with nursery(feeder(job, larder), tmp_path / "log") as one:
-        job.task.made_in_build = 2
-        feed, feeders = fed(job, larder, one)
+    spec = replace(spec, task=Built())
+    batch_cache = SharedBatchCache(tmp_path / "cache", 10**8)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
+        spec.task.made_in_build = 2
+        feed, transform_workers = fed(spec, batch_cache, one)
         for epoch in (1, 2):
-            portion = Portion(job.train, 0, 4, 7, epoch)
-            assert same(list(feed.batches(portion, None)), expected(portion, job.task))
-        assert feeders.refused >= 3 and len(feeders) == 0
+            source = UnitBatches(spec.train, 0, 4, 7, epoch)
+            assert same(list(feed.batches(source, None)), expected(source, spec.task))
+        assert transform_workers.refused >= 3 and len(transform_workers) == 0
 
 
-def test_what_a_transform_raises_is_raised_here(job, tmp_path):
+def test_what_a_transform_raises_is_raised_here(spec, tmp_path):
     class Broken(Noisy):
         def transform(self, batch, rng):
             time.sleep(self.seconds)
             raise ValueError("no such image")
 
-    job = replace(job, task=Broken())
-    larder = Larder(tmp_path / "larder", 10**8)
-    with nursery(feeder(job, larder), tmp_path / "log") as one:
-        feed, _ = fed(job, larder, one)
+    spec = replace(spec, task=Broken())
+    batch_cache = SharedBatchCache(tmp_path / "cache", 10**8)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
+        feed, _ = fed(spec, batch_cache, one)
         with pytest.raises(ValueError, match="no such image"):
-            list(feed.batches(portions(job.train)[0], None))
+            list(feed.batches(sources(spec.train)[0], None))
 
 
-def test_a_feed_only_for_what_there_is_to_do(job, tmp_path):
+def test_a_feed_only_for_what_there_is_to_do(spec, tmp_path):
     class Simple(hop.TorchTask):
         pass
 
-    assert open_feed(replace(job, task=Simple()), tmp_path, []) is None
-    portion = portions(job.train)[0]
-    for feed in (open_feed(job, None, []), open_feed(replace(job, feeders=0), tmp_path, [])):
-        assert feed is not None and feed._feeders is None
-        assert same(list(feed.batches(portion, None)), expected(portion, job.task))
+    assert open_feed(replace(spec, task=Simple()), tmp_path, []) is None
+    source = sources(spec.train)[0]
+    for feed in (open_feed(spec, None, []), open_feed(replace(spec, transform_workers=0), tmp_path, [])):
+        assert feed is not None and feed._transform_workers is None
+        assert same(list(feed.batches(source, None)), expected(source, spec.task))
 
 
 ORPHANS = """
 import os, sys, time
-from hopfleet.worker.feeding.transform_workers import Feeders, Nursery
+from hopfleet.worker.feeding.transform_workers import TransformServer, TransformWorkers
 
-nursery = Nursery(lambda unit, number: time.sleep(60))
-feeders = Feeders(nursery.feeder)
-feeders.staff(2)
-made = feeders.make(0, range(5))
-while len(os.popen(f"ps -o pid= --ppid {nursery.pid}").read().split()) < 2:
+transform_server = TransformServer(lambda unit, number: time.sleep(60))
+transform_workers = TransformWorkers(transform_server.fork)
+transform_workers.staff(2)
+made = transform_workers.make(0, range(5))
+while len(os.popen(f"ps -o pid= --ppid {transform_server.pid}").read().split()) < 2:
     time.sleep(0.01)
-print(os.getpid(), nursery.pid, *os.popen(f"ps -o pid= --ppid {nursery.pid}").read().split(), flush=True)
+children = os.popen(f"ps -o pid= --ppid {transform_server.pid}").read().split()
+print(os.getpid(), transform_server.pid, *children, flush=True)
 next(made)
 """
 
@@ -616,4 +619,4 @@ def fitted(name: str, **how: Any) -> list[bytes]:
 
 def test_whole_experiments_have_the_same_bits():
     wanted = fitted("alone", backend="inline", fuse="off")
-    assert fitted("shared", feeders=1, workers=2) == wanted
+    assert fitted("shared", transform_workers=1, workers=2) == wanted

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.worker.feeding.stream import Residence, Stream, valid_batch
+from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 
 
 class Task(hop.TorchTask):
@@ -23,10 +23,10 @@ def data(tmp_path):
     return hop.partition(arrays, tmp_path / "data", partitions=2)
 
 
-def stream(data, free, residence=None, **how):
+def stream(data, free, device_cache=None, **how):
     session = Task().open({}, seed=0, device="cpu", threads=1)
-    residence = residence or Residence(lambda: free)
-    return Stream(data, 1, session=session, residence=residence, batch_size=8, **how)
+    device_cache = device_cache or DeviceCache(lambda: free)
+    return Stream(data, 1, session=session, device_cache=device_cache, batch_size=8, **how)
 
 
 @pytest.mark.parametrize("how", [{}, {"epoch": 2, "seed": 5}, {"epoch": 1, "drop_last": True}])
@@ -39,9 +39,9 @@ def test_the_same_batches(data, how):
 
 
 def test_writing_into_a_batch_does_not_reach_what_is_kept(data):
-    residence = Residence(lambda: 10**9)
+    device_cache = DeviceCache(lambda: 10**9)
     for _ in range(2):
-        first = next(iter(stream(data, 0, residence)))
+        first = next(iter(stream(data, 0, device_cache)))
         assert torch.equal(first["x"], next(iter(stream(data, 0)))["x"])
         first["x"].zero_()
 
@@ -49,21 +49,21 @@ def test_writing_into_a_batch_does_not_reach_what_is_kept(data):
 def test_what_does_not_fit_is_read(data, tmp_path):
     assert data.partition_bytes(0) == 25 * (3 * 4 + 8)
     asked: list[int] = []
-    residence = Residence(lambda: asked.append(1) or 1000)
-    assert residence.find(data, 0, lambda batch, dtypes: pytest.fail("moved")) is None
+    device_cache = DeviceCache(lambda: asked.append(1) or 1000)
+    assert device_cache.find(data, 0, lambda batch, dtypes: pytest.fail("moved")) is None
     texts = hop.partition({"x": ["a", "bc", "d"], "y": np.arange(3)}, tmp_path / "texts", partitions=1)
     assert texts.partition_bytes(0) is None
-    assert residence.find(texts, 0, lambda batch, dtypes: pytest.fail("moved")) is None
+    assert device_cache.find(texts, 0, lambda batch, dtypes: pytest.fail("moved")) is None
     assert asked == [1]
 
 
 def test_what_is_kept_is_prepared_once_and_can_be_given_back(data):
-    residence = Residence(lambda: 10**9)
+    device_cache = DeviceCache(lambda: 10**9)
     calls: list[int] = []
     prepare = lambda batch, dtypes: calls.append(len(batch["y"])) or batch  # noqa: E731
-    assert residence.find(data, 0, prepare) is residence.find(data, 0, prepare)
-    residence.clear()
-    residence.find(data, 0, prepare)
+    assert device_cache.find(data, 0, prepare) is device_cache.find(data, 0, prepare)
+    device_cache.clear()
+    device_cache.find(data, 0, prepare)
     assert calls == [25, 25]
 
 

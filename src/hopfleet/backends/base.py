@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
-from hopfleet.worker.spec import Finding, Job
+from hopfleet.worker.spec import Profile, WorkerSpec
 
 
 class Backend(Protocol):
@@ -26,10 +26,10 @@ class Backend(Protocol):
     def versions(self, checkpoints: Path) -> Versions:
         """The saved versions of a run, for the process that runs it. Asked for before ``start``."""
 
-    def start(self, job: Job, workers: int) -> None:
+    def start(self, spec: WorkerSpec, workers: int) -> None:
         """Begin to start workers. Each shows up as WorkerJoined."""
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0) -> Profile:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training. Blocks; keeps nothing."""
 
     def send(self, command: Command, trial: Trial) -> None:

@@ -12,7 +12,7 @@ from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
 from hopfleet.worker.logs import copied
-from hopfleet.worker.spec import Finding, Job
+from hopfleet.worker.spec import Profile, WorkerSpec
 from hopfleet.worker.worker import Worker
 
 
@@ -30,16 +30,16 @@ class Inline:
     def versions(self, checkpoints: Path) -> Versions:
         return Versions(checkpoints)
 
-    def start(self, job: Job, workers: int) -> None:
-        self._job = job
+    def start(self, spec: WorkerSpec, workers: int) -> None:
+        self._spec = spec
         self.add(workers)
 
     def add(self, count: int) -> None:
-        job = self._job
+        spec = self._spec
         for _ in range(count):
             name = f"w{next(self._numbers)}"
-            device = job.device
-            self._workers[name] = Worker(name, job, device, self._events.extend, capture=copied, guest=True)
+            device = spec.device
+            self._workers[name] = Worker(name, spec, device, self._events.extend, capture=copied, guest=True)
             self._events.append(WorkerJoined(name, device))
 
     def retire(self, worker: str) -> None:
@@ -48,7 +48,7 @@ class Inline:
     def release(self, worker: str) -> None:
         # What it was told to save comes first.
         for command, trial in [told for told in self._commands if told[0].worker == worker]:  # type: ignore[union-attr]
-            self._workers[worker].obey(command, trial)
+            self._workers[worker].execute(command, trial)
         self._commands = deque(told for told in self._commands if told[0].worker != worker)  # type: ignore[union-attr]
         del self._workers[worker]
         self._events.append(WorkerLost(worker, RELEASED))
@@ -59,7 +59,7 @@ class Inline:
     def place(self, worker: str, partition: int) -> None:
         """All can read everything."""
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0) -> Profile:
         return next(iter(self._workers.values())).probe(trial, batches)
 
     def send(self, command: Command, trial: Trial) -> None:
@@ -69,7 +69,7 @@ class Inline:
         if not self._events and self._commands:
             command, trial = self._commands.popleft()
             assert isinstance(command, RunUnit | Evaluate | SaveVersion)
-            self._workers[command.worker].obey(command, trial)
+            self._workers[command.worker].execute(command, trial)
         elif not self._events:
             time.sleep(timeout)  # nothing will happen until somebody asks for something, or a disk has room again
             for worker in self._workers.values():

@@ -33,7 +33,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
 from hopfleet.store.versions.local import Versions
-from hopfleet.worker.spec import Finding, Job
+from hopfleet.worker.spec import Profile, WorkerSpec
 
 Seconds = Callable[[RunUnit | Evaluate, Trial], float]
 Together = Callable[[Sequence[RunUnit | Evaluate], Sequence[float]], float]
@@ -102,14 +102,14 @@ class Simulated:
     def versions(self, checkpoints: Path) -> Versions:
         return Versions(checkpoints)
 
-    def start(self, job: Job | None, workers: int) -> None:
+    def start(self, spec: WorkerSpec | None, workers: int) -> None:
         for number in range(workers):
             self._join(self._partitions[number] if self._partitions is not None else None)
         for failure in self._failures:
             self._later(failure.time, failure)
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
-        return Finding(metrics=tuple(self._metrics(trial, 1)))
+    def probe(self, trial: Trial, batches: int = 0) -> Profile:
+        return Profile(metrics=tuple(self._metrics(trial, 1)))
 
     def send(self, command: Command, trial: Trial) -> None:
         match command:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from hopfleet.cli.checking import replay, verify
-from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, stop, wishes, workers
+from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, requests, stop, workers
 from hopfleet.cli.data import partition
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
@@ -59,10 +59,11 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 
 WATCHING = (demo, run, resume, ls, show, best, export, plot)
-WHEEL = (stop, delete, clone, add, extend, pause, workers, prioritise, wishes)
-for command in (*WATCHING, *WHEEL, verify, replay, partition, simulate, doctor):
+CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
+for command in (*WATCHING, *CONTROL, verify, replay, partition, simulate, doctor):
     # The number of workers may be -1: it is no option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
+app.command("wishes", hidden=True, deprecated=True)(_carried(requests))
 
 
 def _version(wanted: bool) -> None:

@@ -14,7 +14,7 @@ from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
     from hopfleet.runs.control import Control
-    from hopfleet.store.journal import Wish
+    from hopfleet.store.journal import Request
 
 Trial = Annotated[str, typer.Argument(metavar="TRIAL", help="The trial, e.g. t0003 or 3.")]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for the end of what it is doing.")]
@@ -142,51 +142,52 @@ def prioritise(
     typer.echo(_control(name).prioritise(trial, level))
 
 
-def wishes(name: Name, json: Json = False) -> None:
+def requests(name: Name, json: Json = False) -> None:
     """List all that was ever asked of an experiment.
 
     When, by whom, and what came of it; --json has every text in full.
 
-    Example: hopfleet wishes demo
+    Example: hopfleet requests demo
     """
-    trail = _control(name).wishes()
+    trail = _control(name).requests()
     if json:
-        print_json([_wish_json(wish) for wish in trail])
+        print_json([_request_json(request) for request in trail])
     elif not trail:
         typer.echo("Nobody has asked for anything.")
     else:
         _print_trail(trail)
 
 
-def _wish_json(wish: Wish) -> dict[str, Any]:
+def _request_json(request: Request) -> dict[str, Any]:
     return {
-        "number": wish.number,
-        "time": datetime.fromtimestamp(wish.time).astimezone().isoformat(timespec="milliseconds"),
-        "who": wish.who,
-        "wish": wish.wish,
-        "arguments": wish.arguments,
-        "granted": wish.granted,
-        "text": wish.text or None,
+        "number": request.number,
+        "time": datetime.fromtimestamp(request.time).astimezone().isoformat(timespec="milliseconds"),
+        "who": request.who,
+        "wish": request.request,
+        "arguments": request.arguments,
+        "granted": request.granted,
+        "text": request.text or None,
     }
 
 
-def _print_trail(trail: list[Wish]) -> None:
+def _print_trail(trail: list[Request]) -> None:
     from hopfleet.monitor.terminal.tables import Column, FittedTable
     from hopfleet.monitor.wording import one_line, shorten
 
     words = {None: ("waits", "dim"), True: ("granted", "green"), False: ("refused", "red")}
     asked = [
-        shorten(" ".join(filter(None, [wish.wish, *map(_argument, wish.arguments.items())])), 36) for wish in trail
+        shorten(" ".join(filter(None, [request.request, *map(_argument, request.arguments.items())])), 36)
+        for request in trail
     ]
     console().print(
         FittedTable(
             [
-                Column("#", [str(wish.number) for wish in trail], 3, "right"),
-                Column("when", [f"{datetime.fromtimestamp(wish.time):%m-%d %H:%M:%S}" for wish in trail], 4),
-                Column("who", [wish.who for wish in trail], 5),
+                Column("#", [str(request.number) for request in trail], 3, "right"),
+                Column("when", [f"{datetime.fromtimestamp(request.time):%m-%d %H:%M:%S}" for request in trail], 4),
+                Column("who", [request.who for request in trail], 5),
                 Column("wish", asked, 0),
                 Column("outcome", [words[w.granted][0] for w in trail], 1, styles=[words[w.granted][1] for w in trail]),
-                Column("answer", [shorten(one_line(wish.text), 40) for wish in trail], 2),
+                Column("answer", [shorten(one_line(request.text), 40) for request in trail], 2),
             ]
         )
     )

@@ -161,7 +161,7 @@ def resume(
     if folder.running and results.history.held:
         typer.echo(control(name).proceed())
         return 0
-    if results.finished and not _wished(folder):
+    if results.finished and not _requested(folder):
         typer.echo(f"{results.name} is finished already.\n")
         _report(results, quiet=True)
         return 0
@@ -195,7 +195,7 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
         return _start(experiment, origin), False
     with _resumable(folder):
         run_script(file, origin["arguments"], resumed=results.name)
-    if not results.refresh().finished or _wished(folder):
+    if not results.refresh().finished or _requested(folder):
         raise UsageError(f"{results.name}: {file} ran, but did not go on with it; does it define it no more?")
     return results, True
 
@@ -203,7 +203,7 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
     """Fit the experiment of a file, with the options that were given on the command line."""
     folder = experiment.folder
-    if folder.exists and not overwrite and _results(folder).finished and not _wished(folder):
+    if folder.exists and not overwrite and _results(folder).finished and not _requested(folder):
         show = command("show", folder.handle)
         raise ExperimentExists(f"{experiment.name}: is finished already; {show} shows it, --overwrite replaces it")
     experiment.use(**origin["overrides"])
@@ -260,12 +260,12 @@ def _seconds(text: str | None) -> float | str | None:
         return text
 
 
-def _wished(folder: RunFolder) -> bool:
+def _requested(folder: RunFolder) -> bool:
     """Whether wishes wait for the next run."""
     from hopfleet.store.journal import Journal
 
     with contextlib.closing(Journal(folder.journal_file)) as journal:
-        return bool(journal.wishes())
+        return bool(journal.requests())
 
 
 def _results(folder: RunFolder) -> Results:

@@ -97,7 +97,7 @@ class Controller:
         self._dry = False
         #: What the search wants and nobody has done yet; wishes that nobody has answered yet.
         self._wanted: list[Decision] = []
-        self._wishes: list[m.OperatorAsked] = []
+        self._requests: list[m.RequestMade] = []
         #: Trials of which something has just been started.
         self._begun: set[str] = set()
         #: Workers that are about to join; wishes that wait for the run and are about to come.
@@ -248,7 +248,7 @@ class Controller:
         for progress in self.schedule.trials.values():
             self._touch(progress)
         self.finished = self.draining = self.held = self._dry = False
-        self._starting, self._waiting = message.workers, message.wishes
+        self._starting, self._waiting = message.workers, message.requests
         self._stopped.clear()  # names of workers begin anew
         self._in_a_row, self._hopeless = 0, ""
         self._coming.clear()
@@ -398,9 +398,9 @@ class Controller:
         self.schedule.delayed[message.attempt] = message.worker
 
     @_apply.register
-    def _(self, message: m.OperatorAsked) -> None:
-        if message.wish != "drain":
-            self._wishes.append(message)
+    def _(self, message: m.RequestMade) -> None:
+        if message.request != "drain":
+            self._requests.append(message)
             self._waiting = max(0, self._waiting - 1)
             return
         self.draining = True
@@ -408,8 +408,8 @@ class Controller:
             self._touch(progress)
 
     @_apply.register
-    def _(self, message: m.WishAnswered) -> None:
-        self._wishes.pop(0)
+    def _(self, message: m.RequestAnswered) -> None:
+        self._requests.pop(0)
 
     @_apply.register
     def _(self, message: m.TrialAdded) -> None:
@@ -569,7 +569,7 @@ class Controller:
 
     def _decide(self) -> Iterator[m.Message]:
         """Decide until nothing is left to decide. Each message is applied before the next one is thought of."""
-        yield from self._answer_wishes()
+        yield from self._answer_requests()
         yield from self._give_up()
         touched: dict[str, None] = {}
         while True:
@@ -606,18 +606,18 @@ class Controller:
 
     # ------------------------------------------------------------------------------- what others want of trials
 
-    def _answer_wishes(self) -> Iterator[m.Message]:
-        while self._wishes:
-            asked = self._wishes[0]
-            if asked.wish == "workers" and self._starting:
+    def _answer_requests(self) -> Iterator[m.Message]:
+        while self._requests:
+            asked = self._requests[0]
+            if asked.request == "workers" and self._starting:
                 return  # it is answered when all are there that are about to come
             office = Office(self.schedule, self.search, self.held, _name(self._next_number))
             try:
                 steps, text = answer(asked, office)
             except Refused as refusal:
-                yield self._decided(m.WishAnswered(asked.number, False, str(refusal)))
+                yield self._decided(m.RequestAnswered(asked.number, False, str(refusal)))
             else:
-                yield self._decided(m.WishAnswered(asked.number, True, text))
+                yield self._decided(m.RequestAnswered(asked.number, True, text))
                 for step in steps:
                     yield from self._carry_out(step)
 
@@ -844,7 +844,7 @@ class Controller:
         if self.finished:
             return
         live = self.schedule.trials.values()
-        if not live and not (self._waiting or self._wishes) and self._suggestion() is None:
+        if not live and not (self._waiting or self._requests) and self._suggestion() is None:
             yield self._decided(m.Finish(complete=True))
         elif self._ending:
             # A worker whose disk is full can save nothing, and may wait for it in the midst of a unit.

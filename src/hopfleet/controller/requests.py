@@ -59,16 +59,16 @@ class Office:
         return progress
 
 
-def answer(asked: m.OperatorAsked, office: Office) -> tuple[list[Step], str]:
+def answer(asked: m.RequestMade, office: Office) -> tuple[list[Step], str]:
     """What to do about a wish, in order, and how to tell the person. Raises Refused."""
-    if asked.wish not in WISHES:
-        raise Refused(f"wish {asked.wish!r}: unknown; there are {', '.join(sorted(WISHES))}")
+    if asked.request not in REQUESTS:
+        raise Refused(f"wish {asked.request!r}: unknown; there are {', '.join(sorted(REQUESTS))}")
     try:
-        return WISHES[asked.wish](office, **asked.arguments)
+        return REQUESTS[asked.request](office, **asked.arguments)
     except UsageError as error:
         raise Refused(str(error)) from error
     except TypeError as error:
-        raise Refused(f"wish {asked.wish!r}: {error}") from error
+        raise Refused(f"wish {asked.request!r}: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------- one trial
@@ -216,7 +216,7 @@ def _workers(office: Office, count: int = 0, by: int = 0) -> tuple[list[Step], s
     return [m.WorkerRetired(slot.worker) for slot in leaving], f"from {len(here)} to {count} workers"
 
 
-WISHES: Mapping[str, Callable[..., tuple[list[Step], str]]] = {
+REQUESTS: Mapping[str, Callable[..., tuple[list[Step], str]]] = {
     "add": _add,
     "clone": _clone,
     "delete": _delete,

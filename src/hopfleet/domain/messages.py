@@ -179,10 +179,10 @@ class SaveDelayed:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorAsked:
+class RequestMade:
     """A person's wish, by name, with what it needs. ``hopfleet.controller.requests`` says what there is."""
 
-    wish: str
+    request: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     who: str = ""
     number: int = 0  #: under which it was put into the queue; 0 if it came from the run's own process
@@ -194,7 +194,7 @@ class RunStarted:
 
     hopfleet: str
     workers: int = 0  #: that are being started
-    wishes: int = 0  #: that have waited for it, and come next
+    requests: int = 0  #: that have waited for it, and come next
 
 
 # -------------------------------------------------------------------------------------------- decisions
@@ -313,7 +313,7 @@ class PartitionsMissing:
 
 
 @dataclass(frozen=True, slots=True)
-class WishAnswered:
+class RequestAnswered:
     """What came of a wish: what it did, or why it was refused."""
 
     number: int
@@ -442,7 +442,7 @@ Event = (
     | VersionLost
     | SaveFailed
     | SaveDelayed
-    | OperatorAsked
+    | RequestMade
     | RunStarted
 )
 Decision = (
@@ -459,7 +459,7 @@ Decision = (
     | RunHeld
     | WorkerRetired
     | PartitionsMissing
-    | WishAnswered
+    | RequestAnswered
 )
 Command = (
     RunUnit
@@ -475,13 +475,15 @@ Command = (
 )
 Message = Event | Decision | Command
 
+_OLD_NAMES = {"RequestMade": "OperatorAsked", "RequestAnswered": "WishAnswered"}
+
 KINDS: Mapping[str, type[Any]] = {
-    kind.__name__: kind
+    _OLD_NAMES.get(kind.__name__, kind.__name__): kind
     for kind in (
         *(WorkerJoined, WorkerLost, UnitFinished, UnitFailed, Evaluated, VersionSaved, VersionLost),
-        *(SaveFailed, SaveDelayed, OperatorAsked, RunStarted, UnitOverdue, PartitionPlaced, PartitionUnavailable),
+        *(SaveFailed, SaveDelayed, RequestMade, RunStarted, UnitOverdue, PartitionPlaced, PartitionUnavailable),
         *(TrialAdded, TrialRolledBack, EpochEnded, TrialStopped, TrialPaused, TrialResumed, TrialEnded),
-        *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, WishAnswered),
+        *(TrialDeleted, TrialPrioritised, SearchExtended, RunHeld, WorkerRetired, RequestAnswered),
         *(PartitionsMissing, RunUnit, Evaluate, SaveVersion, DropVersion, CopyVersion, StopUnit, PlacePartition),
         *(AddWorkers, ReleaseWorker, Finish),
     )
@@ -511,10 +513,15 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {name: tuple(f.name for f in fields(kin
 _CODED = {kind: tuple(name for name in names if name in _CODECS) for kind, names in _FIELDS.items()}
 
 
+_WIRE = {"request": "wish", "requests": "wishes"}
+_PYTHON = {wire: name for name, wire in _WIRE.items()}
+_NAMES = {kind: name for name, kind in KINDS.items()}
+
+
 def encode(message: Message) -> tuple[str, dict[str, Any]]:
     """The kind of a message and its fields as JSON values."""
-    kind = type(message).__name__
-    body = {name: getattr(message, name) for name in _FIELDS[kind]}
+    kind = _NAMES[type(message)]
+    body = {_WIRE.get(name, name): getattr(message, name) for name in _FIELDS[kind]}
     for name in _CODED[kind]:
         body[name] = _CODECS[name][0](body[name])
     return kind, body
@@ -523,6 +530,7 @@ def encode(message: Message) -> tuple[str, dict[str, Any]]:
 def decode(kind: str, body: Mapping[str, Any]) -> Message:
     """The inverse of ``encode``. Raises KeyError for an unknown kind."""
     known = KINDS[kind]
+    named = {_PYTHON.get(name, name): value for name, value in body.items()}
     coded = {name: _CODECS[name][1](body[name]) for name in _CODED[kind] if name in body}
-    message: Message = known(**{**body, **coded}) if coded else known(**body)
+    message: Message = known(**{**named, **coded})
     return message

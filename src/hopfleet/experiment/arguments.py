@@ -200,12 +200,12 @@ def fuse(given: str, task: Task) -> str:
     return given
 
 
-def feeders(given: Any) -> int | str:
+def transform_workers(given: Any) -> int | str:
     whole = isinstance(given, int) and not isinstance(given, bool) and given >= 0
     if given != "auto" and not whole:
         raise UsageError(
-            f"feeders={given!r}: must be 'auto' (as many processors as are left over), or a number of processes "
-            "from 0 on"
+            f"transform_workers={given!r}: must be 'auto' (as many processes as there are cores to spare) "
+            "or a number of processes, at least 0"
         )
     return given  # type: ignore[no-any-return]
 

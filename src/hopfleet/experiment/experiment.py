@@ -24,10 +24,10 @@ from hopfleet.domain.secrets import references
 from hopfleet.errors import CheckpointError, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.resources import Data, fitting_partitions, made_of
-from hopfleet.forecast.forecast import IN_TURN, Prospect
+from hopfleet.forecast.forecast import IN_TURN, Forecast
 from hopfleet.forecast.fusion import apart
 from hopfleet.forecast.preview import Outline, Preview, slow
-from hopfleet.forecast.profiling import Pilot
+from hopfleet.forecast.profiling import Profiles
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.live import LiveView, open_view
@@ -45,7 +45,7 @@ from hopfleet.store.versions.local import Versions
 from hopfleet.support.machine import choose_workers, spare_cores, this_machine
 from hopfleet.version import __version__
 from hopfleet.worker.secrets import read
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 
 RESUME = "HOPFLEET_RESUME"
 """Set by ``hopfleet resume`` while it runs a script again: the name of the experiment to go on with."""
@@ -123,7 +123,7 @@ class Experiment:
         partitions: int | None = None,
         unit_timeout: float | str | None = "auto",
         fuse: str = "exact",
-        feeders: int | str = "auto",
+        transform_workers: int | str = "auto",
     ) -> None:
         self.task = arguments.task(task)
         self.space = space
@@ -141,7 +141,7 @@ class Experiment:
         self.threads = at_least_one("threads", threads)
         self.batch_size = at_least_one("batch_size", batch_size)
         self.drop_last = drop_last
-        self.feeders = arguments.feeders(feeders)
+        self.transform_workers = arguments.transform_workers(transform_workers)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
         self.name = arguments.name(name or resumed, task)
@@ -232,12 +232,12 @@ class Experiment:
 
     def _prepare(self, overwrite: bool) -> tuple[Data, bool]:
         """The data, and whether an earlier run goes on. Everything is checked before anything is changed."""
-        before, wishes = (None, 0) if overwrite else self._last_message()
+        before, requests = (None, 0) if overwrite else self._last_message()
         earlier = self._earlier(resumed=before is not None)
         if before is None:
             # Nothing there, or nothing that ever got going.
             self.folder.clear()
-        elif isinstance(before, Finish) and before.complete and not wishes:
+        elif isinstance(before, Finish) and before.complete and not requests:
             raise ExperimentExists(
                 f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {REPLACE}"
             )
@@ -255,7 +255,7 @@ class Experiment:
         if not (self.folder.exists and self.folder.journal_file.exists()):
             return None, 0
         with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            return journal.last(), len(journal.wishes())
+            return journal.last(), len(journal.requests())
 
     def _check_same(self, definition: Mapping[str, Any]) -> None:
         """Refuse to go on with an experiment that was defined otherwise."""
@@ -395,12 +395,12 @@ class Experiment:
             return found, count
         return self.device, count if self.device == found else 1
 
-    def _prospect(self, backend: Backend, crew: _Crew, data: Data, place: RunFolder) -> Prospect:
+    def _forecast(self, backend: Backend, crew: _Crew, data: Data, place: RunFolder) -> Forecast:
         """What there is to know before work starts."""
         configs = dict(enumerate([*self.points, *self.search.examples(DRAWN)][:DRAWN]))
         machine = this_machine()
         spare = spare_cores(machine, device=crew.device, workers=crew.workers, threads=self.threads)
-        job = Job(
+        spec = WorkerSpec(
             task=self.task,
             train=data.train,
             valid=data.valid,
@@ -414,7 +414,7 @@ class Experiment:
             fast=self.fuse == "fast",
             count_parameters=self.goal.counts_parameters,
             run=uuid.uuid4().hex,
-            feeders=spare if isinstance(self.feeders, str) else self.feeders,
+            transform_workers=spare if isinstance(self.transform_workers, str) else self.transform_workers,
             shared_bytes=machine.memory // SHARED,
         )
         outline = Outline(
@@ -436,7 +436,7 @@ class Experiment:
             fuse="off" if self.task.alone else self.fuse,
             crowded=not spare,
         )
-        return Prospect(backend, job, outline, crew.why, configs)
+        return Forecast(backend, spec, outline, crew.why, configs)
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -450,20 +450,20 @@ class Experiment:
         versions = backend.versions(self.folder.checkpoints)
         versions.sweep()
         versions.clear_batches()
-        prospect = self._prospect(backend, crew, data, self.folder)
-        for text in self._warnings(prospect):
+        forecast = self._forecast(backend, crew, data, self.folder)
+        for text in self._warnings(forecast):
             view.warn(text)
         complete = False
         try:
-            backend.start(prospect.job, crew.workers)
-            found = prospect.remembered(self.folder) if resumed else prospect.foresee(self.folder, view)
-            controller = self._controller(prospect, found, view)
+            backend.start(forecast.spec, crew.workers)
+            found = forecast.from_record(self.folder) if resumed else forecast.foresee(self.folder, view)
+            controller = self._controller(forecast, found, view)
             controller.restore(_recalled(journal, view))
             loop = Loop(controller, backend, journal, versions, Watcher(view))
             versions.tidy(controller.schedule.files())
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
-                complete = loop.run([RunStarted(__version__, crew.workers, len(journal.wishes())), *missing])
+                complete = loop.run([RunStarted(__version__, crew.workers, len(journal.requests())), *missing])
             self._reason = loop.reason
             backend.close(kill=loop.stuck)
             if resumed:  # workers of a controller that was killed may have written until now
@@ -476,18 +476,18 @@ class Experiment:
             versions.clear_batches()
         return complete
 
-    def _warnings(self, prospect: Prospect) -> Iterator[str]:
+    def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """What will not go as well as the user may think."""
-        trials, partitions = min(self.search.trials, MAX_LIVE), len(prospect.outline.rows)
+        trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
         if self.policy_name == "exact" and (warning := too_large(trials, partitions)):
             yield warning
-        yield from apart(self.task, self.fuse, self.batch_size, prospect.configs.values())
+        yield from apart(self.task, self.fuse, self.batch_size, forecast.configs.values())
 
-    def _controller(self, prospect: Prospect, found: Pilot, view: LiveView) -> Controller:
+    def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:
         # A search keeps what it heard; a run that goes on begins with one that has heard nothing.
         search = copy.deepcopy(self.search)
         self._learn(search, view)
-        outline = prospect.outline
+        outline = forecast.outline
         return Controller(
             search,
             self.policy(),
@@ -498,7 +498,7 @@ class Experiment:
             fixed_order=outline.fixed_order,
             points=self.points,
             unit_timeout=self.unit_timeout,
-            fusion=prospect.fusions(found.found).get(self.fuse),
+            fusion=forecast.fusions(found.found).get(self.fuse),
             stay=self._on_cluster,
             ahead=self._told_ahead(found),
         )
@@ -514,12 +514,12 @@ class Experiment:
             f"{type(search).__name__}"
         )
 
-    def _told_ahead(self, found: Pilot) -> bool:
+    def _told_ahead(self, found: Profiles) -> bool:
         """Whether models are to travel while others train: where hops cost network, unless it is better that trials
         train together, since then nobody is left to wait."""
         alone = self.fuse == "off" or bool(self.task.alone)
-        findings = found.found.values()
-        return self._on_cluster and (alone or (bool(findings) and not any(finding.gains for finding in findings)))
+        profiles = found.found.values()
+        return self._on_cluster and (alone or (bool(profiles) and not any(profile.gains for profile in profiles)))
 
     # ------------------------------------------------------------------------------------------- looking ahead
 
@@ -537,10 +537,10 @@ class Experiment:
         crew = self._crew(backend)
         if backend.name in IN_TURN:
             crew = _Crew(crew.device, 1, f"{backend.name} workers take turns")
-        prospect = self._prospect(backend, crew, data, place)
+        forecast = self._forecast(backend, crew, data, place)
         for folder in (place.logs, place.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        return prospect.preview(self.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
+        return forecast.preview(self.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
 
     def _another_backend(self) -> Backend:
         """A backend of the same kind, since each can be started once, but for those of clusters."""

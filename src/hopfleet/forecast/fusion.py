@@ -11,7 +11,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Task
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.support.machine import this_machine
-from hopfleet.worker.spec import Finding
+from hopfleet.worker.spec import Profile
 
 FUSES = ("exact", "fast", "off")
 """How trials train together: with the bits that they have alone, as fast as can be, not at all."""
@@ -20,7 +20,7 @@ MEMBERS = 32
 """Trials that train together on a device of its own memory, at most."""
 
 
-def fusions(task: Task, batch_size: int, workers: int, findings: Collection[Finding]) -> dict[str, Fusion]:
+def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Profile]) -> dict[str, Fusion]:
     """Which trials may train together: those that want the same batches; if weights are stacked, those alike.
 
     ``findings`` tell what trials take of memory, and ``batch_size`` is that of configurations without their own.
@@ -28,9 +28,9 @@ def fusions(task: Task, batch_size: int, workers: int, findings: Collection[Find
     if task.alone:
         return {}
     # A device has memory of its own; half of it is left for what else is there.
-    spare = min((finding.spare for finding in findings), default=0) // 2
+    spare = min((profile.spare for profile in profiles), default=0) // 2
     memory = spare or this_machine().memory // (4 * workers)
-    size = max((finding.memory for finding in findings), default=0)
+    size = max((profile.memory for profile in profiles), default=0)
     # Members that step in turn are never too many: nobody should be left over for their sake.
     most = MEMBERS if spare else 2 * MEMBERS
     return {fuse: Fusion(partial(_kin, fuse, batch_size), most, memory, size) for fuse in FUSES if fuse != "off"}

@@ -35,7 +35,7 @@ from hopfleet.domain.messages import (
     VersionSaved,
 )
 from hopfleet.domain.trial import Config, Trial
-from hopfleet.forecast.profiling import BATCHES, Pilot, Probe, pilot, unsteady
+from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials, unsteady
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import duration, makespan, plural, size
 from hopfleet.scheduler.dispatch import Policy
@@ -43,7 +43,7 @@ from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal, Search, Suggestion
 from hopfleet.version import __version__
-from hopfleet.worker.spec import Finding
+from hopfleet.worker.spec import Profile
 
 UNIT_SECONDS = 0.002
 """What a unit or an evaluation takes beside its work: the decision, the journal, two messages, opening the stream."""
@@ -93,23 +93,23 @@ class Outline:
     def per_trial(self) -> int:
         return self.epochs * (len(self.rows) + len(self.valid_rows))
 
-    def lower_bound(self, pilot: Pilot) -> float:
+    def lower_bound(self, profiles: Profiles) -> float:
         """No schedule ends earlier: workers share all work evenly, and the longest trial is not split."""
-        found = [finding for number, finding in pilot.found.items() if number < self.trials]
+        found = [profile for number, profile in profiles.found.items() if number < self.trials]
         others = self.trials - len(found)
-        every = [*found, pilot.mean] if others else found
+        every = [*found, profiles.mean] if others else found
         # Only the evaluations of a trial can run side by side.
-        alone = [self._seconds(finding, max(self.valid_rows, default=0)) for finding in every]
-        share = min(1.0, pilot.share(self.fuse)) if self.fuse in self.fusions else 1.0
-        whole = [self._seconds(finding, sum(self.valid_rows), share) for finding in every]
+        alone = [self._seconds(profile, max(self.valid_rows, default=0)) for profile in every]
+        share = min(1.0, profiles.share(self.fuse)) if self.fuse in self.fusions else 1.0
+        whole = [self._seconds(profile, sum(self.valid_rows), share) for profile in every]
         total = sum(whole) + max(0, others - 1) * whole[-1]
         return max(total / self.workers, *alone)
 
-    def _seconds(self, finding: Finding, valid_rows: int, share: float = 1.0) -> float:
+    def _seconds(self, profile: Profile, valid_rows: int, share: float = 1.0) -> float:
         """A trial's work, without saves and hops, nor what it takes to have batches: others may have them already."""
-        training = share * finding.seconds_per_row * sum(self.rows)
-        evaluation = finding.evaluation_seconds_per_row * valid_rows
-        return finding.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
+        training = share * profile.seconds_per_row * sum(self.rows)
+        evaluation = profile.evaluation_seconds_per_row * valid_rows
+        return profile.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
 
     def small_enough(self) -> Outline:
         """This experiment, or one like it of fewer trials, and if need be of fewer epochs."""
@@ -125,12 +125,12 @@ class Outline:
         """What it takes to train and to have the batches: both at once if somebody else has time for the second."""
         return training + feeding if self.crowded else max(training, feeding)
 
-    def prior(self, pilot: Pilot) -> Prior:
+    def prior(self, profiles: Profiles) -> Prior:
         """What a unit is expected to take, for ``Estimates``."""
 
         def seconds(number: int, worker: str, partition: int) -> float:
-            finding = pilot.of(number) if self.known else pilot.mean
-            return UNIT_SECONDS + self.with_batches(finding.seconds_per_row, pilot.feeding) * self.rows[partition]
+            profile = profiles.of(number) if self.known else profiles.mean
+            return UNIT_SECONDS + self.with_batches(profile.seconds_per_row, profiles.feeding) * self.rows[partition]
 
         return seconds
 
@@ -138,9 +138,9 @@ class Outline:
 class Rehearsal:
     """A whole experiment in virtual time, with what the pilot found."""
 
-    def __init__(self, outline: Outline, pilot: Pilot) -> None:
+    def __init__(self, outline: Outline, profiles: Profiles) -> None:
         self._outline = outline
-        self._pilot = pilot
+        self._profiles = profiles
         mode: Any = outline.goal.mode
         self.history = History(
             metric=outline.goal.metric, mode=mode, partitions=len(outline.rows), name=f"{outline.name}, predicted"
@@ -178,7 +178,7 @@ class Rehearsal:
             partitions=len(outline.rows),
             valid_partitions=len(outline.valid_rows),
             seed=outline.seed,
-            estimates=Estimates(outline.rows, outline.prior(self._pilot)),
+            estimates=Estimates(outline.rows, outline.prior(self._profiles)),
             fixed_order=outline.fixed_order,
             fusion=outline.fusions.get(outline.fuse),
         )
@@ -205,12 +205,14 @@ class Rehearsal:
                 self._trials[name] = Trial(name, message.number, message.config, message.seed, message.epochs)
             case SaveVersion(trial=name):
                 if message.durable:
-                    self._written[name] = now + self._pilot.of(self._trials[name].number).save_seconds
+                    self._written[name] = now + self._profiles.of(self._trials[name].number).save_seconds
                 self._backend.send(message, self._trials[name])
             case RunUnit() | Evaluate():
                 self._backend.send(message, self._trials[message.trial])
             case VersionSaved(durable=False):
-                self._shared[message.trial, message.version] = self._pilot.of(self._trials[message.trial].number).size
+                self._shared[message.trial, message.version] = self._profiles.of(
+                    self._trials[message.trial].number
+                ).size
                 self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
             case DropVersion():
                 self._shared.pop((message.trial, message.version), None)
@@ -218,35 +220,35 @@ class Rehearsal:
                 pass
 
     def _seconds(self, command: RunUnit | Evaluate, trial: Trial) -> float:
-        finding, outline = self._pilot.of(trial.number), self._outline
+        profile, outline = self._profiles.of(trial.number), self._outline
         # A model that is being written must wait to go on.
         seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.now())
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
-            seconds += finding.open_seconds
+            seconds += profile.open_seconds
         if command.version and self._maker[trial.id] != command.worker:
             # Written to memory by one worker and read by the other.
-            seconds += 2 * finding.load_seconds
-            self.hop_bytes += finding.size if isinstance(command, RunUnit) else 0
-        self._work[command.attempt] = work = self._training_and_feeding(command, finding)
+            seconds += 2 * profile.load_seconds
+            self.hop_bytes += profile.size if isinstance(command, RunUnit) else 0
+        self._work[command.attempt] = work = self._training_and_feeding(command, profile)
         return seconds + outline.with_batches(*work)
 
-    def _training_and_feeding(self, command: RunUnit | Evaluate, finding: Finding) -> tuple[float, float]:
+    def _training_and_feeding(self, command: RunUnit | Evaluate, profile: Profile) -> tuple[float, float]:
         """What a unit or an evaluation takes, and what it takes to have its batches if nobody has left them."""
-        training, feeding = isinstance(command, RunUnit), self._pilot.feeding
+        training, feeding = isinstance(command, RunUnit), self._profiles.feeding
         rows = (self._outline.rows if training else self._outline.valid_rows)[command.partition]
         portion = (command.epoch if training else 0, command.partition)
         # An evaluation was timed with its batches.
-        own = finding.seconds_per_row if training else max(0.0, finding.evaluation_seconds_per_row - feeding)
+        own = profile.seconds_per_row if training else max(0.0, profile.evaluation_seconds_per_row - feeding)
         there = portion in self._made
-        if finding.passed_on:
+        if profile.passed_on:
             self._made.add(portion)
         return own * rows, 0.0 if there else feeding * rows
 
     def _together(self, commands: Sequence[RunUnit | Evaluate], seconds: Sequence[float]) -> float:
         """What a flotilla takes: the longest of its members, a share of each other one, and the batches once."""
         works = [self._work[command.attempt] for command in commands]
-        share = self._pilot.share(self._outline.fuse) if isinstance(commands[0], RunUnit) else 1.0
+        share = self._profiles.share(self._outline.fuse) if isinstance(commands[0], RunUnit) else 1.0
         training, feeding = [work[0] for work in works], max(work[1] for work in works)
         beside = sum(seconds) - sum(self._outline.with_batches(*work) for work in works)
         return beside + self._outline.with_batches((1 - share) * max(training) + share * sum(training), feeding)
@@ -256,7 +258,7 @@ class Rehearsal:
         return {self._outline.goal.metric.removeprefix("train_"): 1.0}
 
 
-def worth_a_pilot(outline: Outline, batch_size: int) -> bool:
+def worth_profiling(outline: Outline, batch_size: int) -> bool:
     """Whether a pilot can change anything, and its first configuration is a small part of the run."""
     batches = outline.trials * outline.epochs * sum(outline.rows) / batch_size / outline.workers
     return outline.workers > 1 and outline.trials > outline.workers and SHARE * batches >= 1 + BATCHES
@@ -266,22 +268,22 @@ def foresee(
     probe: Probe,
     configs: Mapping[int, Config],
     outline: Outline,
-    known: Mapping[int, Finding],
+    known: Mapping[int, Profile],
     clock: Callable[[], float] = time.perf_counter,
-) -> tuple[Pilot, Rehearsal | None]:
+) -> tuple[Profiles, Rehearsal | None]:
     """What ``fit`` wants to know before it starts, at the price of a small part of the run.
 
     A policy that knows which trials are long saves up to the time of a unit at the end of a run, so it must be cheap.
     """
 
-    def budget(found: Mapping[int, Finding]) -> float:
+    def budget(found: Mapping[int, Profile]) -> float:
         if not found:
             return SLOW
-        run = outline.lower_bound(Pilot(found))
+        run = outline.lower_bound(Profiles(found))
         return min(SHARE * run, max(SLOW, LONG_SHARE * run))
 
-    found = pilot(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
-    timed = len({id(finding) for finding in found.found.values()})
+    found = profile_trials(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
+    timed = len({id(profile) for profile in found.found.values()})
     every = len(found.found) + len(found.failed) == outline.trials
     if not timed or not (every or timed >= ENOUGH) or outline.trials * outline.per_trial > SIMULATED:
         return found, None
@@ -333,7 +335,7 @@ class Preview:
     checkpoint_bytes: int  #: on disk, at most
     data_bytes: int  #: on disk, for data that was not partitioned before
     shared_bytes: int  #: of models in shared memory, at most
-    piloted: int  #: configurations that were tried
+    profiled: int  #: configurations that were tried
     fuse: str  #: how trials train together
     makespans: Mapping[str, float]  #: what the makespan would be with each way to do so
     assumed: tuple[str, ...]  #: what the figures rest on
@@ -408,7 +410,7 @@ class Preview:
 
 def previewed(
     outline: Outline,
-    pilot: Pilot,
+    profiles: Profiles,
     *,
     why: str,
     device: str,
@@ -419,18 +421,20 @@ def previewed(
     """Simulate an experiment and sum it up."""
     part = outline.small_enough()
     tell(f"simulating {part.trials * part.per_trial} units and evaluations")
-    rehearsal = Rehearsal(part, pilot).run()
-    bound = outline.lower_bound(pilot)
-    scale = bound / part.lower_bound(pilot)
+    rehearsal = Rehearsal(part, profiles).run()
+    bound = outline.lower_bound(profiles)
+    scale = bound / part.lower_bound(profiles)
     seconds = rehearsal.makespan * scale
     makespans = {outline.fuse: seconds}
     for fuse in ("off", *outline.fusions):
-        if fuse not in makespans and (fuse == "off" or any(getattr(x, f"{fuse}_share") for x in pilot.found.values())):
+        if fuse not in makespans and (
+            fuse == "off" or any(getattr(x, f"{fuse}_share") for x in profiles.found.values())
+        ):
             tell(f"simulating fuse={fuse!r}")
-            makespans[fuse] = Rehearsal(dataclasses.replace(part, fuse=fuse), pilot).run().makespan * scale
+            makespans[fuse] = Rehearsal(dataclasses.replace(part, fuse=fuse), profiles).run().makespan * scale
     share = outline.trials * outline.per_trial / (part.trials * part.per_trial)
     busy = rehearsal.history.workers
-    sizes = [finding.size for finding in pilot.found.values()]
+    sizes = [profile.size for profile in profiles.found.values()]
     return Preview(
         name=outline.name,
         trials=outline.trials,
@@ -452,26 +456,26 @@ def previewed(
         checkpoint_bytes=round(fmean(sizes) * outline.trials) * min(2, outline.epochs) + outline.workers * max(sizes),
         data_bytes=data_bytes,
         shared_bytes=rehearsal.shared_bytes,
-        piloted=pilot.tried,
+        profiled=profiles.tried,
         fuse=outline.fuse,
         makespans=makespans,
-        assumed=tuple(_assumed(outline, part, pilot)),
+        assumed=tuple(_assumed(outline, part, profiles)),
         history=rehearsal.history,
     )
 
 
-def _assumed(outline: Outline, part: Outline, pilot: Pilot) -> Iterator[str]:
+def _assumed(outline: Outline, part: Outline, profiles: Profiles) -> Iterator[str]:
     if outline.open_ended:
         yield f"{outline.trials} trials; the search goes on until a budget is spent"
     yield f"every trial trains for {plural(outline.epochs, 'epoch')}; a search that stops some takes less"
     yield "every worker can read every partition, and is as fast as the one that was tried"
-    if (timed := len(pilot.found)) < outline.trials:
+    if (timed := len(profiles.found)) < outline.trials:
         yield f"{timed} of {outline.trials} trials were timed; the others are taken to be like them on average"
-    for column in sorted({finding.unsteady for finding in pilot.found.values()} - {""}):
+    for column in sorted({profile.unsteady for profile in profiles.found.values()} - {""}):
         yield unsteady("transform()", column)
-    if pilot.failed:
-        number, finding = next(iter(pilot.failed.items()))
-        yield f"{plural(len(pilot.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {finding.error}"
+    if profiles.failed:
+        number, profile = next(iter(profiles.failed.items()))
+        yield f"{plural(len(profiles.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {profile.error}"
     if part != outline:
         trials, epochs = plural(part.trials, "trial"), plural(part.epochs, "epoch")
         yield f"{trials} of {epochs} were simulated; the rest is taken to be in proportion"

@@ -18,7 +18,7 @@ from typing import Any
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.version import __version__
-from hopfleet.worker.spec import Finding
+from hopfleet.worker.spec import Profile
 
 BATCHES = 4
 """Mini-batches of training that a pilot times, after one to warm up."""
@@ -26,55 +26,55 @@ BATCHES = 4
 MOST = 16
 """Configurations that a pilot tries at most."""
 
-Probe = Callable[[Trial, int], Finding]
+Probe = Callable[[Trial, int], Profile]
 """Tries a trial and times so many batches of training: ``Backend.probe``."""
 
 
 @dataclass(frozen=True)
-class Pilot:
+class Profiles:
     """What was found, by trial number. A trial that was not tried is taken to be like the mean of those that were."""
 
-    found: Mapping[int, Finding]
-    failed: Mapping[int, Finding] = field(default_factory=dict)
+    found: Mapping[int, Profile]
+    failed: Mapping[int, Profile] = field(default_factory=dict)
     tried: int = 0  #: different configurations
     seconds: float = 0.0  #: that the pilot took
 
     @property
     def timed(self) -> bool:
         """Whether it is known of any trial how long it takes."""
-        return any(finding.seconds_per_row for finding in self.found.values())
+        return any(profile.seconds_per_row for profile in self.found.values())
 
-    def of(self, number: int) -> Finding:
+    def of(self, number: int) -> Profile:
         return self.found.get(number, self.mean)
 
     @cached_property
-    def mean(self) -> Finding:
-        names = [each.name for each in dataclasses.fields(Finding) if each.type in ("float", "int")]
+    def mean(self) -> Profile:
+        names = [each.name for each in dataclasses.fields(Profile) if each.type in ("float", "int")]
         means: dict[str, Any] = {name: fmean(getattr(each, name) for each in self.found.values()) for name in names}
-        whole = [each.name for each in dataclasses.fields(Finding) if each.type == "int"]
+        whole = [each.name for each in dataclasses.fields(Profile) if each.type == "int"]
         passed_on = any(each.passed_on for each in self.found.values())
-        return Finding(**{**means, **{name: round(means[name]) for name in whole}}, passed_on=passed_on)
+        return Profile(**{**means, **{name: round(means[name]) for name in whole}}, passed_on=passed_on)
 
     @cached_property
     def feeding(self) -> float:
         """Seconds per row to have the batches, whoever trains on them."""
-        return median([finding.feeding_seconds_per_row for finding in self.found.values()])
+        return median([profile.feeding_seconds_per_row for profile in self.found.values()])
 
     def share(self, fuse: str) -> float:
         """What one more member of a flotilla takes of its time alone; all of it if it was not tried."""
-        shares = [getattr(finding, f"{fuse}_share", 0.0) for finding in self.found.values()]
+        shares = [getattr(profile, f"{fuse}_share", 0.0) for profile in self.found.values()]
         return next(filter(None, shares), 1.0)
 
 
-def pilot(
+def profile_trials(
     probe: Probe,
     configs: Mapping[int, Config],
     *,
     seed: int,
-    known: Mapping[int, Finding],
-    budget: Callable[[Mapping[int, Finding]], float],
+    known: Mapping[int, Profile],
+    budget: Callable[[Mapping[int, Profile]], float],
     clock: Callable[[], float] = time.perf_counter,
-) -> Pilot:
+) -> Profiles:
     """Time configurations drawn at random until ``budget``, which may look at what was found so far, is spent.
 
     Trials of equal configurations share what was found of the first. ``known`` are findings that were made before.
@@ -85,24 +85,24 @@ def pilot(
     drawn = list(groups.values())
     random.Random(derive(seed, "pilot")).shuffle(drawn)
     drawn.sort(key=lambda numbers: not any(number in known for number in numbers))
-    found: dict[int, Finding] = {}
-    failed: dict[int, Finding] = {}
+    found: dict[int, Profile] = {}
+    failed: dict[int, Profile] = {}
     began, longest, tried = clock(), 0.0, 0
     for numbers in drawn[:MOST]:
-        finding = next((known[number] for number in numbers if number in known), None)
-        if finding is None:
+        profile = next((known[number] for number in numbers if number in known), None)
+        if profile is None:
             before = clock()
             # The next one is taken to be as slow as the slowest so far.
             if tried and before - began + longest > budget(found):
                 break
-            finding = probe(trial_for_probe(numbers[0], configs[numbers[0]]), BATCHES)
+            profile = probe(trial_for_probe(numbers[0], configs[numbers[0]]), BATCHES)
             longest = max(longest, clock() - before)
         tried += 1
-        if finding.error:
-            failed.update(dict.fromkeys(numbers, finding))
-        elif finding.seconds_per_row > 0:
-            found.update(dict.fromkeys(numbers, finding))
-    return Pilot(found, failed, tried, clock() - began)
+        if profile.error:
+            failed.update(dict.fromkeys(numbers, profile))
+        elif profile.seconds_per_row > 0:
+            found.update(dict.fromkeys(numbers, profile))
+    return Profiles(found, failed, tried, clock() - began)
 
 
 def trial_for_probe(number: int, config: Config) -> Trial:
@@ -121,20 +121,20 @@ def unsteady(transform: str, column: str) -> str:
 # -------------------------------------------------------------------------------------------------------- the profile
 
 
-def profile(found: Pilot, configs: Mapping[int, Config], device: str) -> dict[str, Any]:
+def to_record(found: Profiles, configs: Mapping[int, Config], device: str) -> dict[str, Any]:
     """What a pilot has found, as JSON can hold it."""
-    by_config = {repr(configs[number]): dataclasses.asdict(finding) for number, finding in found.found.items()}
+    by_config = {repr(configs[number]): dataclasses.asdict(profile) for number, profile in found.found.items()}
     return {"hopfleet": __version__, "device": _device_class(device), "found": by_config}
 
 
-def remembered(profile: Mapping[str, Any], configs: Mapping[int, Config], device: str) -> Pilot:
+def from_record(record: Mapping[str, Any], configs: Mapping[int, Config], device: str) -> Profiles:
     """What a profile knows of these configurations, if it was made on such a device."""
-    if (profile.get("hopfleet"), profile.get("device")) != (__version__, _device_class(device)):
-        return Pilot({})
+    if (record.get("hopfleet"), record.get("device")) != (__version__, _device_class(device)):
+        return Profiles({})
     known = {
-        config: Finding(**{**found, "metrics": tuple(found["metrics"])}) for config, found in profile["found"].items()
+        config: Profile(**{**found, "metrics": tuple(found["metrics"])}) for config, found in record["found"].items()
     }
-    return Pilot({number: known[repr(config)] for number, config in configs.items() if repr(config) in known})
+    return Profiles({number: known[repr(config)] for number, config in configs.items() if repr(config) in known})
 
 
 def _device_class(device: str) -> str:

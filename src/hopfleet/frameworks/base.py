@@ -99,7 +99,7 @@ Result = dict[str, RowSum] | Exception
 """What came of a member's part: sums, or why it failed."""
 
 
-class Entangled(Exception):
+class IsolationError(Exception):
     """Trials that train together would not have the bits that they have alone; each must train for itself."""
 
 

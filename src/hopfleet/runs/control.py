@@ -19,13 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import WishAnswered
+from hopfleet.domain.messages import RequestAnswered
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.runs.results import Results
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.store.journal import Journal, Wish
+from hopfleet.store.journal import Journal, Request
+from hopfleet.support.deprecation import deprecated
 
 WAIT_SECONDS = 10.0
 """How long to wait for an answer of a run that is going on."""
@@ -115,17 +116,22 @@ class Control:
 
     # --------------------------------------------------------------------------------------------------- asking
 
-    def wishes(self) -> list[Wish]:
+    def wishes(self) -> list[Request]:
+        """Return ``requests()``. The old name; deprecated."""
+        deprecated("Control.wishes()", "Control.requests()")
+        return self.requests()
+
+    def requests(self) -> list[Request]:
         """The audit trail: everything that anybody ever asked for, when, and what came of it."""
         with self._journal() as journal:
             return journal.trail()
 
-    def _ask(self, wish: str, **arguments: Any) -> str:
+    def _ask(self, request: str, **arguments: Any) -> str:
         given = {name: value for name, value in arguments.items() if value is not None}
         if not self.folder.running:
-            CHECKS.get(wish, _unchecked)(Results(self.folder), given)
+            CHECKS.get(request, _unchecked)(Results(self.folder), given)
         with self._journal() as journal:
-            number = journal.ask(self.who, wish, given)
+            number = journal.ask(self.who, request, given)
             answer = self._answer(journal, number)
         if answer is None:
             return self._later(number)
@@ -133,7 +139,7 @@ class Control:
             raise UsageError(answer.text)
         return answer.text
 
-    def _answer(self, journal: Journal, number: int) -> WishAnswered | None:
+    def _answer(self, journal: Journal, number: int) -> RequestAnswered | None:
         deadline = time.monotonic() + self.wait
         while True:
             running = self.folder.running  # asked first: what it answered at its very end is there
@@ -145,7 +151,7 @@ class Control:
     def _later(self, number: int) -> str:
         handle = shlex.quote(self.folder.handle)
         if self.folder.running:
-            return f"wish {number} has no answer yet; hopfleet wishes {handle} will show it"
+            return f"wish {number} has no answer yet; hopfleet requests {handle} will show it"
         return f"wish {number} waits for: hopfleet resume {handle}"
 
     def _journal(self) -> contextlib.closing[Journal]:

@@ -49,7 +49,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support.machine import choose_workers, this_machine
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 
 MAX_LOSSES = 3
 """After so many lost workers a trial is given up."""
@@ -179,7 +179,7 @@ def _rehearse(
         )
     else:
         chosen = min(at_least_one("workers", workers), count)
-    job = Job(
+    spec = WorkerSpec(
         task=task,
         train=data,
         valid=None,
@@ -192,7 +192,7 @@ def _rehearse(
         drop_last=definition["drop_last"],
     )
     try:
-        backend.start(job, chosen)
+        backend.start(spec, chosen)
         _Rehearsal(plan.courses, backend, Versions(place.checkpoints), len(data), tell).run()
         backend.close()
     except BaseException:

@@ -26,9 +26,9 @@ from hopfleet.domain.messages import (
     Event,
     Finish,
     Message,
-    OperatorAsked,
     PlacePartition,
     ReleaseWorker,
+    RequestMade,
     RunUnit,
     SaveVersion,
     StopUnit,
@@ -79,7 +79,7 @@ class Loop:
         self._journal = journal
         self._versions = versions
         self._observer = observer
-        self._wish = threading.Event()
+        self._request = threading.Event()
         self._chores = Chores()
         #: What happened while acting on messages, to be taken in next.
         self._own: list[Event] = []
@@ -95,13 +95,13 @@ class Loop:
         self._take(first)
         asked = False
         while not self._controller.finished:
-            if self._wish.is_set() and not asked:
+            if self._request.is_set() and not asked:
                 asked = True
-                self._take([OperatorAsked("drain")])
+                self._take([RequestMade("drain")])
                 continue
             own, self._own = self._own, []
             waits = min(WAIT_SECONDS, self._controller.next_look(self._ages))
-            self._take([*own, *self._journal.wishes()] or self._backend.receive(waits))
+            self._take([*own, *self._journal.requests()] or self._backend.receive(waits))
             self._follow(self._controller.look_ahead(self._ages))
             if self._patience.look(stands=self._controller.stands):
                 self._take(self._controller.overdue(self._patience.ages))
@@ -115,7 +115,7 @@ class Loop:
 
     def drain(self) -> None:
         """Ask for a resumable end as soon as all running units are done. Safe from a signal handler."""
-        self._wish.set()
+        self._request.set()
 
     def _take(self, events: list[Event]) -> None:
         """Take in events, and follow what the controller makes of them."""
@@ -221,7 +221,7 @@ class Loop:
         """Wait, and give up if somebody presses Ctrl-C: what is journaled so far can be resumed."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._wish.is_set():
+            if self._request.is_set():
                 raise Interrupted(f"{why}, then resume: all that was journaled is kept")
             self._observer.refresh()
             time.sleep(min(left, WAIT_SECONDS))

@@ -32,7 +32,7 @@ def layout(schedule: Schedule) -> Layout:
     return Layout.EVERYWHERE if least == staying else Layout.REPLICATED
 
 
-class Mirror:
+class ShopView:
     """``floor`` shows the schedule as of the last ``look``; ``news`` counts what makes older plans worthless."""
 
     def __init__(self) -> None:

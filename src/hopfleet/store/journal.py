@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hopfleet.domain.messages import Message, OperatorAsked, WishAnswered, decode, encode
+from hopfleet.domain.messages import Message, RequestAnswered, RequestMade, decode, encode
 from hopfleet.errors import JournalError
 
 FORMAT = 3
@@ -34,20 +34,20 @@ TROUBLE = {
 }
 """Errors of a disk that may take the same transaction later."""
 
-WISHES = (
+REQUESTS = (
     "CREATE TABLE IF NOT EXISTS wishes (number INTEGER PRIMARY KEY AUTOINCREMENT, "
     "time REAL NOT NULL, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Request:
     """A wish as the audit trail has it. ``granted`` is None, and ``text`` empty, while nobody has answered it."""
 
     number: int
     time: float  #: when it was asked, in seconds since the epoch
     who: str
-    wish: str
+    request: str
     arguments: Mapping[str, Any]
     granted: bool | None = None
     text: str = ""
@@ -71,7 +71,7 @@ class Journal:
                     "CREATE TABLE IF NOT EXISTS messages "
                     "(number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL)"
                 )
-                self._database.execute(WISHES)
+                self._database.execute(REQUESTS)
                 if self._format() in (0, *READABLE):
                     self._migrate()
             found = self._format()
@@ -114,7 +114,7 @@ class Journal:
         for message in messages:
             kind, body = encode(message)
             rows.append((time, kind, json.dumps(body)))
-            if isinstance(message, OperatorAsked) and message.number:
+            if isinstance(message, RequestMade) and message.number:
                 self._taken = message.number
         try:
             self._database.execute("BEGIN IMMEDIATE")
@@ -139,39 +139,39 @@ class Journal:
         except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
             raise JournalError(f"{self.path}: is damaged ({error!r})") from error
 
-    def ask(self, who: str, wish: str, arguments: Mapping[str, Any]) -> int:
+    def ask(self, who: str, request: str, arguments: Mapping[str, Any]) -> int:
         """Put a wish into the queue, from any process; returns its number."""
-        self._database.execute(WISHES)
-        row = (clocks.time(), who, wish, json.dumps(arguments))
+        self._database.execute(REQUESTS)
+        row = (clocks.time(), who, request, json.dumps(arguments))
         insert = "INSERT INTO wishes (time, who, wish, arguments) VALUES (?, ?, ?, ?)"
         number = self._database.execute(insert, row).lastrowid
         assert number is not None
         return number
 
-    def wishes(self) -> list[OperatorAsked]:
+    def requests(self) -> list[RequestMade]:
         """Wishes that nobody has journaled yet, in the order in which they came."""
         if self._taken is None:
             query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = 'OperatorAsked'"
             self._taken = self._database.execute(query).fetchone()[0] or 0
         return [
-            OperatorAsked(wish, json.loads(arguments), who, number)
-            for number, _, who, wish, arguments in self._queue(self._taken)
+            RequestMade(request, json.loads(arguments), who, number)
+            for number, _, who, request, arguments in self._queue(self._taken)
         ]
 
-    def trail(self) -> list[Wish]:
+    def trail(self) -> list[Request]:
         """All wishes that anybody ever put into the queue, with what came of them."""
         query = "SELECT body FROM messages WHERE kind = 'WishAnswered'"
-        answers: dict[int, WishAnswered] = {}
+        answers: dict[int, RequestAnswered] = {}
         for (body,) in self._database.execute(query):
-            answer = WishAnswered(**json.loads(body))
+            answer = RequestAnswered(**json.loads(body))
             answers[answer.number] = answer
-        return [_wish(row, answers.get(row[0])) for row in self._queue(0)]
+        return [_request(row, answers.get(row[0])) for row in self._queue(0)]
 
-    def answer(self, number: int) -> WishAnswered | None:
+    def answer(self, number: int) -> RequestAnswered | None:
         """What came of a wish, if anything has yet."""
         query = "SELECT body FROM messages WHERE kind = 'WishAnswered' AND json_extract(body, '$.number') = ?"
         row = self._database.execute(query, (number,)).fetchone()
-        return None if row is None else WishAnswered(**json.loads(row[0]))
+        return None if row is None else RequestAnswered(**json.loads(row[0]))
 
     def _queue(self, after: int) -> list[tuple[int, float, str, str, str]]:
         query = "SELECT number, time, who, wish, arguments FROM wishes WHERE number > ? ORDER BY number"
@@ -197,7 +197,7 @@ def _problem(error: sqlite3.DatabaseError) -> str:
     return f"is not a journal, or is damaged ({error})"
 
 
-def _wish(row: tuple[int, float, str, str, str], answer: WishAnswered | None) -> Wish:
+def _request(row: tuple[int, float, str, str, str], answer: RequestAnswered | None) -> Request:
     number, time, who, name, arguments = row
-    wish = Wish(number, time, who, name, json.loads(arguments))
-    return wish if answer is None else replace(wish, granted=answer.granted, text=answer.text)
+    request = Request(number, time, who, name, json.loads(arguments))
+    return request if answer is None else replace(request, granted=answer.granted, text=answer.text)

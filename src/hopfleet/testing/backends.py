@@ -36,7 +36,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
 from hopfleet.testing.tasks import CountingTask
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 
 PATIENCE = 240
 """Rounds of a quarter of a second to wait for an event that must come."""
@@ -55,7 +55,7 @@ class BackendSuite:
     def started(self, folder: Path, workers: int = 2) -> Iterator[tuple[Backend, list[str]]]:
         """The backend with all its workers, and their names."""
         backend = self.make()
-        backend.start(job(folder), workers)
+        backend.start(spec(folder), workers)
         try:
             joined = wait_for(backend, WorkerJoined, workers)
             yield backend, [event.worker for event in joined]
@@ -116,19 +116,19 @@ class BackendSuite:
 
     def test_a_probe_finds_the_metrics(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, _):
-            finding = backend.probe(trial())
-            assert finding.error == ""
-            assert finding.metrics
+            profile = backend.probe(trial())
+            assert profile.error == ""
+            assert profile.metrics
 
     def test_a_probe_times_training_and_keeps_nothing(self, tmp_path: Path) -> None:
         if not self.trains:
             return
         with self.started(tmp_path) as (backend, (first, _)):
-            finding = backend.probe(trial(), 2)
-            assert finding.error == ""
-            assert finding.size > 0
-            seconds = (finding.seconds_per_row, finding.evaluation_seconds_per_row, finding.open_seconds)
-            assert all(value > 0 for value in (*seconds, finding.save_seconds, finding.load_seconds))
+            profile = backend.probe(trial(), 2)
+            assert profile.error == ""
+            assert profile.size > 0
+            seconds = (profile.seconds_per_row, profile.evaluation_seconds_per_row, profile.open_seconds)
+            assert all(value > 0 for value in (*seconds, profile.save_seconds, profile.load_seconds))
             assert not list((tmp_path / "checkpoints").glob("**/*.safetensors"))
             # What was rehearsed does not count.
             backend.send(unit(first), trial())
@@ -234,17 +234,17 @@ class BackendSuite:
 
     def test_killing_leaves_nothing_behind(self, tmp_path: Path) -> None:
         backend = self.make()
-        backend.start(job(tmp_path), 2)
+        backend.start(spec(tmp_path), 2)
         wait_for(backend, WorkerJoined, 2)
         backend.close(kill=True)
 
 
-def job(folder: Path, partitions: int = 2) -> Job:
+def spec(folder: Path, partitions: int = 2) -> WorkerSpec:
     """Sixty-four rows, and a task that counts."""
     rows = np.arange(64, dtype="float32")
     data = partition({"x": rows}, folder / "train", partitions=partitions)
     (folder / "logs").mkdir(exist_ok=True)
-    return Job(
+    return WorkerSpec(
         task=CountingTask(),
         train=data,
         valid=data,

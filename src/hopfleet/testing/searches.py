@@ -309,11 +309,11 @@ class Run:
             return
         follow = self.controller.handle(event)
         self.messages += [event, *follow]
-        wish = event if isinstance(event, m.OperatorAsked) else None
+        request = event if isinstance(event, m.RequestMade) else None
         for message in follow:
-            if isinstance(message, m.WishAnswered) and not message.granted:
-                wish = None
-            self._check(message, wish)
+            if isinstance(message, m.RequestAnswered) and not message.granted:
+                request = None
+            self._check(message, request)
             match message:
                 case m.RunUnit() | m.Evaluate() | m.SaveVersion() | m.CopyVersion():
                     progress = self.controller.schedule.find(message.trial)
@@ -340,7 +340,7 @@ class Run:
             "resume": {"trial": trial, "epochs": self.rng.choice((None, self.rng.randint(1, longest)))},
             "stop": {"trial": trial},
         }
-        self._take(m.OperatorAsked(kind, arguments[kind], number=1))
+        self._take(m.RequestMade(kind, arguments[kind], number=1))
 
     def _restart(self) -> None:
         """All workers die, and with them what was not saved durably; another controller takes over."""
@@ -379,9 +379,9 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------ checks
 
-    def _check(self, message: m.Message, wish: m.OperatorAsked | None) -> None:
+    def _check(self, message: m.Message, request: m.RequestMade | None) -> None:
         longest = self.controller.search.max_epochs
-        wished = {} if wish is None else wish.arguments
+        requested = {} if request is None else request.arguments
         match message:
             case m.TrialAdded(trial=trial):
                 person = self._adds
@@ -389,11 +389,11 @@ class Run:
                 assert person or message.epochs <= longest, message
                 origin = "person" if person else message.origin
                 self.known[trial] = Known(message.epochs, origin, len(message.visits) // self.setting.partitions)
-            case m.WishAnswered(granted=True):
-                self._adds = wish is not None and wish.wish in ("add", "clone")
+            case m.RequestAnswered(granted=True):
+                self._adds = request is not None and request.request in ("add", "clone")
             case m.TrialResumed(trial=trial):
                 known = self.known[trial]
-                person = wished.get("trial") == trial
+                person = requested.get("trial") == trial
                 assert person or (message.epochs <= longest and known.state in ("live", "paused")), message
                 known.epochs, known.state = message.epochs, "live"
             case m.EpochEnded(trial=trial):

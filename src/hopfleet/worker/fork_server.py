@@ -70,7 +70,7 @@ def _become_worker(descriptor: int) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # No cleanup of what was inherited from the zygote.
+        # No cleanup of what was inherited from the fork server.
         os._exit(code)
 
 

@@ -22,7 +22,7 @@ from hopfleet.errors import describe
 from hopfleet.store.versions.local import Versions
 from hopfleet.worker.feeding.feed import open_feed
 from hopfleet.worker.logs import captured
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.worker import Broken, Worker
 
 BEAT_SECONDS = 0.25
@@ -41,13 +41,13 @@ def serve(connection: Connection) -> None:
 
     setup = json.loads(connection.recv_bytes())
     try:
-        job: Job = cloudpickle.loads(connection.recv_bytes())
-        versions = Versions(job.checkpoints)
-        folder = versions.batches(job.run) if job.run and job.task.transform is not None else None
-        feed = open_feed(job, folder, [connection.fileno()])
+        spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
+        versions = Versions(spec.checkpoints)
+        folder = versions.batches(spec.run) if spec.run and spec.task.transform is not None else None
+        feed = open_feed(spec, folder, [connection.fileno()])
         worker = Worker(
             setup["worker"],
-            job,
+            spec,
             setup["device"],
             emit,
             capture=captured,
@@ -73,18 +73,18 @@ def serve(connection: Connection) -> None:
                 worker.close()
                 return
             if kind == "Probe":
-                finding = worker.probe(_trial(trial), body)
-                say("Finding", list(dataclasses.astuple(finding)))
+                profile = worker.probe(_trial(trial), body)
+                say("Profile", list(dataclasses.astuple(profile)))
                 continue
             try:
-                worker.obey(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
+                worker.execute(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
             except Broken:
                 os._exit(1)  # nothing that is left to do here could succeed
 
 
-def _trial(spec: dict[str, Any]) -> Trial:
-    parent = spec.pop("parent")
-    return Trial(**spec, parent=None if parent is None else Parent(*parent))
+def _trial(fields: dict[str, Any]) -> Trial:
+    parent = fields.pop("parent")
+    return Trial(**fields, parent=None if parent is None else Parent(*parent))
 
 
 def _beat(say: Any) -> None:

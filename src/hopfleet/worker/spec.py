@@ -13,7 +13,7 @@ from hopfleet.frameworks.base import Task
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkerSpec:
     """What all workers of an experiment must know."""
 
     task: Task
@@ -33,17 +33,17 @@ class Job:
     #: Names the run, for what its workers share in memory; nothing if they share nothing.
     run: str = ""
     #: How many processes may transform batches for one worker.
-    feeders: int = 0
+    transform_workers: int = 0
     #: Bytes of transformed batches that all workers of a host may keep in memory.
     shared_bytes: int = 0
     #: Whether a rehearsal shall also tell what it brings to train together.
     compare: bool = False
 
 
-def pickled(job: Job) -> bytes:
+def pickled(spec: WorkerSpec) -> bytes:
     """A job as it travels to workers, with the user's task."""
     try:
-        return bytes(cloudpickle.dumps(job))
+        return bytes(cloudpickle.dumps(spec))
     except Exception as error:
         raise TaskError(
             f"the task cannot be sent to workers ({error}): keep open files, locks, connections and the like out of "
@@ -52,7 +52,7 @@ def pickled(job: Job) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Profile:
     """What a worker saw when it built a trial and tried it on a few batches, of which nothing is kept.
 
     Seconds and bytes are 0 if training was not rehearsed.

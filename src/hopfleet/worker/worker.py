@@ -37,15 +37,15 @@ from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, describe
-from hopfleet.frameworks.base import Entangled, Result, Session
+from hopfleet.frameworks.base import IsolationError, Result, Session
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
-from hopfleet.worker.feeding.feed import Feed, Portion
-from hopfleet.worker.feeding.stream import Residence, Stream, valid_batch
+from hopfleet.worker.feeding.feed import Feed, UnitBatches
+from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 from hopfleet.worker.logs import Turn, veiled
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.secrets import read
-from hopfleet.worker.spec import Finding, Job
+from hopfleet.worker.spec import Profile, WorkerSpec
 
 MEMORY = 1 << 30
 """Bytes of models to keep beside the one at work; more if the device has them to spare."""
@@ -101,7 +101,7 @@ class Worker:
     def __init__(
         self,
         name: str,
-        job: Job,
+        spec: WorkerSpec,
         device: str,
         emit: Callable[[Sequence[Event]], None],
         *,
@@ -111,31 +111,31 @@ class Worker:
         feed: Feed | None = None,
     ) -> None:
         self.name = name
-        self._job = job
+        self._spec = spec
         self._device = device
         self._send = emit
         #: What members of a flotilla have to tell, until all are home.
         self._mail: list[Event] = []
         self._capture = capture
         self._guest = guest
-        self._versions = versions or Versions(job.checkpoints)
+        self._versions = versions or Versions(spec.checkpoints)
         self._saver = Saver(
             self._versions,
             lambda event: emit([event]),
             worker=name,
             threads=0 if guest else SAVERS,
-            hopeless=job.task.broken,
-            room=lambda: max(COPIES, job.task.spare_memory(device) // 4),
+            hopeless=spec.task.broken,
+            room=lambda: max(COPIES, spec.task.spare_memory(device) // 4),
         )
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._feed = feed
-        if feed is None and job.task.transform is not None:
-            self._feed = Feed(job.task)
+        if feed is None and spec.task.transform is not None:
+            self._feed = Feed(spec.task)
         #: Whether it was seen if that is the same each time.
         self._looked = False
         #: Whether it was tried what flotillas bring.
         self._compared = False
-        self._residence = Residence(lambda: job.task.spare_memory(device))
+        self._device_cache = DeviceCache(lambda: spec.task.spare_memory(device))
         #: What is to run together with what comes next.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
         #: Trials whose models come home from a flotilla, and must all stay.
@@ -147,7 +147,7 @@ class Worker:
         #: What references of configurations stand for.
         self._secrets: dict[str, str] = {}
 
-    def obey(self, command: Command, trial: Trial) -> None:
+    def execute(self, command: Command, trial: Trial) -> None:
         """Do what is asked and emit what came of it. The user's exceptions become events; Broken ends this worker."""
         match command:
             case RunUnit() | Evaluate():
@@ -188,7 +188,7 @@ class Worker:
             stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
             self._saver.under_way()
             sums = session.train(stream, last=command.last)
-            if self._job.valid is None:
+            if self._spec.valid is None:
                 self._count(session, sums, stream.rows)
             return session, hopped, sums
 
@@ -229,7 +229,7 @@ class Worker:
         self._emit(Evaluated(*where, started, clock.now(), sums, share))
 
     def _evaluation_seed(self, command: Evaluate) -> int:
-        return derive(self._job.seed, "evaluate", command.epoch, command.partition)
+        return derive(self._spec.seed, "evaluate", command.epoch, command.partition)
 
     # ------------------------------------------------------------------------------------------------ together
 
@@ -278,13 +278,13 @@ class Worker:
 
     def _sail(self, aboard: list[Sailor]) -> list[tuple[Sailor, Result, float]] | None:
         """What came of each, and its share of the time; None if each must try for itself, from the version before."""
-        first, job = aboard[0], self._job
-        logs = [job.logs / f"{sailor.command.trial}.log" for sailor in aboard]
+        first, spec = aboard[0], self._spec
+        logs = [spec.logs / f"{sailor.command.trial}.log" for sailor in aboard]
         try:
             with self._capture(*logs) as turn, contextlib.ExitStack() as stack:
                 for sailor in aboard:
                     stack.enter_context(self._veiled(sailor.trial))
-                flotilla = job.task.flotilla([sailor.session for sailor in aboard], fast=job.fast)
+                flotilla = spec.task.flotilla([sailor.session for sailor in aboard], fast=spec.fast)
                 flotilla.turn = turn
                 self._saver.under_way()
                 if isinstance(first.command, RunUnit):
@@ -300,14 +300,14 @@ class Worker:
                     results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
         except (Exception, SystemExit) as error:
             self._check_device(error)
-            if isinstance(error, Entangled):
+            if isinstance(error, IsolationError):
                 self._part(len(aboard), str(error), most=1)
             else:
                 self._part(len(aboard), describe(error), most=len(aboard) // 2)
             return None
         for sailor, result in zip(aboard, results, strict=True):
             self._check_device(result)
-            if not isinstance(result, Exception) and (job.valid is None or isinstance(sailor.command, Evaluate)):
+            if not isinstance(result, Exception) and (spec.valid is None or isinstance(sailor.command, Evaluate)):
                 self._count(sailor.session, result, stream.rows)
         return list(zip(aboard, results, flotilla.shares, strict=True))
 
@@ -315,7 +315,9 @@ class Worker:
         """Whoever made it up, a flotilla has one stream of batches."""
         sizes = sorted({self._batch_size(sailor.trial) for sailor in aboard})
         if len(sizes) > 1:
-            raise Entangled(f"they want batches of {', '.join(map(str, sizes))} rows; only those of one size go along")
+            raise IsolationError(
+                f"they want batches of {', '.join(map(str, sizes))} rows; only those of one size go along"
+            )
 
     def _come_home(self, sailor: Sailor, result: Result, share: float, started: float) -> None:
         command = sailor.command
@@ -338,58 +340,58 @@ class Worker:
 
     def _check_device(self, result: object) -> None:
         """Raise Broken if there is nothing more to be done here. Who did it shows when each goes on alone."""
-        if isinstance(result, Exception) and not self._guest and self._job.task.broken(result):
+        if isinstance(result, Exception) and not self._guest and self._spec.task.broken(result):
             sys.stderr.write(f"hopfleet: this worker is replaced: {describe(result)}\n")
             raise Broken
 
     def _cramps(self, result: Result) -> bool:
         """Whether there was no memory for so many at once."""
-        return isinstance(result, Exception) and self._job.task.out_of_memory(result)
+        return isinstance(result, Exception) and self._spec.task.out_of_memory(result)
 
-    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
         metrics: dict[str, RowSum] = {}
         try:
-            with self._capture(self._job.logs / "probe.log"), self._veiled(trial):
+            with self._capture(self._spec.logs / "probe.log"), self._veiled(trial):
                 began = time.perf_counter()
                 session = self._open(trial)
                 opened = time.perf_counter() - began
-                if self._job.valid is not None:
+                if self._spec.valid is not None:
                     metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
                 # What a model takes when it has trained: weights, gradients, and what an optimizer keeps.
-                memory, spare = 4 * session.size, self._job.task.spare_memory(self._device)
-                gains = self._job.task.gains(session, fast=self._job.fast)
-                found = Finding(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
+                memory, spare = 4 * session.size, self._spec.task.spare_memory(self._device)
+                gains = self._spec.task.gains(session, fast=self._spec.fast)
+                found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._rehearsed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
             veil = self._veil(trial)
-            return Finding(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
+            return Profile(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
 
     def _unsteady(self, trial: Trial) -> str:
         """A column that is not the same if a batch is transformed twice, of training or of evaluation. Looks once."""
-        feed, job = self._feed, self._job
+        feed, spec = self._feed, self._spec
         if feed is None or self._looked:
             return ""
         self._looked = True
         config = revealed(trial.config, self._values(trial))
-        portions = [Portion(job.train, 0, self._batch_size(trial), job.seed, 1)]
-        if job.valid is not None:
-            portions.append(Portion(job.valid, 0, valid_batch(job.valid, self._device)))
-        return next(filter(None, (feed.unsteady(portion, config) for portion in portions)), "")
+        sources = [UnitBatches(spec.train, 0, self._batch_size(trial), spec.seed, 1)]
+        if spec.valid is not None:
+            sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, self._device)))
+        return next(filter(None, (feed.unsteady(source, config) for source in sources)), "")
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """The metrics of one batch, and seconds per row."""
-        assert self._job.valid is not None
-        one = _First(1, self._valid_stream(session, 0), valid_batch(self._job.valid, self._device))
+        assert self._spec.valid is not None
+        one = _First(1, self._valid_stream(session, 0), valid_batch(self._spec.valid, self._device))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
 
-    def _rehearsed(self, found: Finding, session: Session, trial: Trial, batches: int, partition: int) -> Finding:
+    def _rehearsed(self, found: Profile, session: Session, trial: Trial, batches: int, partition: int) -> Profile:
         """The finding with times, each taken after one round to warm up."""
-        size, task = self._batch_size(trial), self._job.task
+        size, task = self._batch_size(trial), self._spec.task
         # Batches that no other trial has asked for, so that it shows what it takes to make them.
         stream = self._train_stream(session, trial, partition=partition, epoch=-1 - trial.number)
         task.peak_memory(self._device)
@@ -400,9 +402,9 @@ class Worker:
         feeding = (time.perf_counter() - began) / some.rows
         training = _seconds(lambda: session.train(some, last=False)) / some.rows
         peak = task.peak_memory(self._device) - before
-        exact, fast = self._shares(trial, some, training * some.rows) if self._job.compare else (0.0, 0.0)
+        exact, fast = self._shares(trial, some, training * some.rows) if self._spec.compare else (0.0, 0.0)
         passed_on = self._feed is not None and self._feed.passes_on
-        evaluation = 0.0 if self._job.valid is None else self._evaluate_one(session)[1]
+        evaluation = 0.0 if self._spec.valid is None else self._evaluate_one(session)[1]
         try:
             began = time.perf_counter()
             digest, size = self._versions.write(PROBE, 1, 1, session.save, durable=True, size=session.size)
@@ -427,7 +429,7 @@ class Worker:
 
     def _shares(self, trial: Trial, some: _Some, alone: float) -> tuple[float, float]:
         """What one more trial takes in a flotilla, as a part of its time alone: exact and fast; 0 is unknown."""
-        task, found = self._job.task, [0.0, 0.0]
+        task, found = self._spec.task, [0.0, 0.0]
         if task.alone or self._compared:
             return 0.0, 0.0
         self._compared = True
@@ -468,9 +470,9 @@ class Worker:
         return session, True
 
     def _open(self, trial: Trial) -> Session:
-        job = self._job
+        spec = self._spec
         config = revealed(trial.config, self._values(trial))
-        session = job.task.open(config, seed=trial.seed, device=self._device, threads=job.threads)
+        session = spec.task.open(config, seed=trial.seed, device=self._device, threads=spec.threads)
         session.guest = self._guest
         return session
 
@@ -495,7 +497,7 @@ class Worker:
 
     @functools.cached_property
     def _memory(self) -> int:
-        return max(MEMORY, self._job.task.spare_memory(self._device) // 4)
+        return max(MEMORY, self._spec.task.spare_memory(self._device) // 4)
 
     def _hold(self, trial: str, held: Held) -> None:
         held.size = held.session.size
@@ -517,7 +519,7 @@ class Worker:
             try:
                 return work()
             except Exception as error:
-                if not self._job.task.out_of_memory(error):
+                if not self._spec.task.out_of_memory(error):
                     raise
                 sys.stderr.write(f"{describe(error)}\nhopfleet: the unit begins once more, on an emptied device\n")
             # Not before here is the exception gone, with all that it kept alive.
@@ -532,47 +534,47 @@ class Worker:
         for name in [name for name in self._held if name != trial]:
             self._saver.wait(name)
             del self._held[name]
-        self._residence.clear()
+        self._device_cache.clear()
         gc.collect()
-        self._job.task.free_memory()
+        self._spec.task.free_memory()
 
     # ----------------------------------------------------------------------------------------------- helpers
 
     def _count(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
         """Add the number of parameters to what a task reports, if it is wanted and not there."""
-        if self._job.count_parameters and PARAMS not in sums:
+        if self._spec.count_parameters and PARAMS not in sums:
             sums[PARAMS] = RowSum.of(session.parameters, rows)
 
     def _batch_size(self, trial: Trial) -> int:
-        return int(trial.config.get("batch_size", self._job.batch_size))
+        return int(trial.config.get("batch_size", self._spec.batch_size))
 
     def _train_stream(
         self, session: Session, trial: Trial, *, partition: int, epoch: int, together: bool = False
     ) -> Stream:
-        job = self._job
+        spec = self._spec
         return Stream(
-            job.train,
+            spec.train,
             partition,
             session=session,
             feed=self._feed,
             together=together,
-            residence=self._residence,
+            device_cache=self._device_cache,
             batch_size=self._batch_size(trial),
-            seed=job.seed,
+            seed=spec.seed,
             epoch=epoch,
-            drop_last=job.drop_last,
+            drop_last=spec.drop_last,
         )
 
     def _valid_stream(self, session: Session, partition: int, *, together: bool = False) -> Stream:
-        assert self._job.valid is not None
+        assert self._spec.valid is not None
         return Stream(
-            self._job.valid,
+            self._spec.valid,
             partition,
             session=session,
             feed=self._feed,
             together=together,
-            residence=self._residence,
-            batch_size=valid_batch(self._job.valid, self._device),
+            device_cache=self._device_cache,
+            batch_size=valid_batch(self._spec.valid, self._device),
         )
 
     @contextlib.contextmanager
@@ -580,7 +582,7 @@ class Worker:
         """Turn whatever goes wrong into an event, and keep the output."""
         started = clock.now() if started is None else started
         try:
-            with self._capture(self._job.logs / f"{command.trial}.log"), self._veiled(trial):
+            with self._capture(self._spec.logs / f"{command.trial}.log"), self._veiled(trial):
                 yield started
         except Broken:
             raise
@@ -590,7 +592,7 @@ class Worker:
         except (Exception, SystemExit) as error:
             work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
-            advice = ADVICE if self._job.task.out_of_memory(error) else ""
+            advice = ADVICE if self._spec.task.out_of_memory(error) else ""
             veil = self._veil(trial)
             reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
             self._emit(UnitFailed(*where, started, clock.now(), reason, trace))

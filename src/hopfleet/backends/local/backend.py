@@ -1,12 +1,11 @@
-"""Worker processes on this machine, forked from a zygote that has the framework loaded.
+"""Worker processes on this machine, forked from a fork server that has the framework loaded.
 
-Each worker has a socket of its own. A socket that closes tells of its death at once, and the zygote tells how it died.
-A worker that is silent is looked at: if its process is stopped or gone, it is killed and counts as dead. If it is
-there it may be busy, e.g. in a long call into C, and is given much longer. A lost worker is replaced, and more and more
-slowly if those before it have done nothing either. If one after another dies before it is ready, the run ends.
+Each worker has its own socket. A closed socket reports a death at once, and the fork server reports the exit status.
+The backend inspects a silent worker: a stopped or missing process is killed and counts as dead, while a live one may be
+busy, e.g. in a long call into C, and gets much longer. A lost worker is replaced, with growing pauses if its
+predecessors finished nothing either. The run ends if several workers in a row die before they are ready.
 
-The zygote may die too. Then another one is started, and the workers of the old one go on; only nobody knows how they
-end.
+If the fork server dies, another one is started, and the old one's workers go on; only their exit status stays unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
 from hopfleet.support.machine import starvations
-from hopfleet.worker.spec import Finding, Job, pickled
+from hopfleet.worker.spec import Profile, WorkerSpec, pickled
 
 STOPPED_SECONDS = 1.5
 """A worker that has not beaten for so long is taken for dead if its process is stopped or gone."""
@@ -61,7 +60,7 @@ AWAY_SECONDS = 1.0
 """If nobody has listened for so long, say because of a Ctrl-Z, silence says nothing."""
 
 MAX_STARTS = 5
-"""How often in a row a worker may die before it is ready, and how often a zygote may fail to start one."""
+"""How often in a row a worker may die before it is ready, and how often a fork server may fail to start one."""
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 """The pause before a worker takes the place of one that has done nothing. It doubles each time, up to the most."""
@@ -113,11 +112,11 @@ class Local:
         self._members: dict[str, Member] = {}
         self._selector = selectors.DefaultSelector()
         self._events: deque[Event] = deque()
-        self._findings: deque[Finding] = deque()
+        self._profiles: deque[Profile] = deque()
         self._numbers = itertools.count(1)
-        self._zygote: subprocess.Popen[bytes] | None = None
+        self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        #: The zygote has said that it is ready.
+        #: The fork server has said that it is ready.
         self._awake = False
         self._closing = False
         #: Workers to be started again: when, on which device, after how many failures.
@@ -129,18 +128,18 @@ class Local:
     def versions(self, checkpoints: Path) -> Versions:
         return Versions(checkpoints)
 
-    def start(self, job: Job, workers: int) -> None:
-        self._job = job
-        self._payload = pickled(job)
-        self._start_zygote()
+    def start(self, spec: WorkerSpec, workers: int) -> None:
+        self._spec = spec
+        self._payload = pickled(spec)
+        self._start_fork_server()
         # They are started when somebody first listens: who started them has something to do while the framework loads.
         now = time.monotonic()
-        self._due = [(now, _device(job, number), 0) for number in range(workers)]
+        self._due = [(now, _device(spec, number), 0) for number in range(workers)]
 
     def add(self, count: int) -> None:
         here = len(self._members) + len(self._due)
         for number in range(here, here + count):
-            self._spawn(_device(self._job, number))
+            self._spawn(_device(self._spec, number))
 
     def retire(self, worker: str) -> None:
         member = self._members.get(worker)
@@ -162,17 +161,17 @@ class Local:
     def place(self, worker: str, partition: int) -> None:
         """All can read everything."""
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0) -> Profile:
         deadline = time.monotonic() + START_SECONDS
         while not any(member.ready for member in self._members.values()):
             self._wait(deadline)
         member = next(member for member in self._members.values() if member.ready)
-        self._tell(member, ["Probe", batches, _spec(trial)])
-        while not self._findings:
+        self._tell(member, ["Probe", batches, _trial_fields(trial)])
+        while not self._profiles:
             self._pump(AWAY_SECONDS / 4)
             if member.name not in self._members:
-                return Finding(error="the worker died while it tried the configuration")
-        return self._findings.popleft()
+                return Profile(error="the worker died while it tried the configuration")
+        return self._profiles.popleft()
 
     def send(self, command: Command, trial: Trial) -> None:
         assert isinstance(command, RunUnit | Evaluate | SaveVersion)
@@ -182,7 +181,7 @@ class Local:
             if not isinstance(command, SaveVersion):
                 member.trial = command.trial
             kind, body = encode(command)
-            member.unsent.append([kind, body, _spec(trial)])
+            member.unsent.append([kind, body, _trial_fields(trial)])
             if not isinstance(command, SaveVersion) and not command.more:
                 self._tell(member)
 
@@ -217,47 +216,47 @@ class Local:
             member.connection.close()
         self._selector.close()
         self._members.clear()
-        self._end_zygote()
+        self._end_fork_server()
 
     # ---------------------------------------------------------------------------------------------- processes
 
-    def _start_zygote(self) -> None:
+    def _start_fork_server(self) -> None:
         self._control, theirs = socket.socketpair()
-        self._job.logs.mkdir(parents=True, exist_ok=True)
-        with (self._job.logs / "workers.log").open("ab") as log:
-            self._zygote = subprocess.Popen(
+        self._spec.logs.mkdir(parents=True, exist_ok=True)
+        with (self._spec.logs / "workers.log").open("ab") as log:
+            self._fork_server = subprocess.Popen(
                 [sys.executable, "-m", "hopfleet.worker.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(self._job.threads),
+                env=_environment(self._spec.threads),
             )
         theirs.close()
         self._awake = False
-        hello = {"path": sys.path, "preload": list(self._job.task.preload)}
+        hello = {"path": sys.path, "preload": list(self._spec.task.preload)}
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(hello).encode() + b"\n")
 
-    def _end_zygote(self) -> None:
+    def _end_fork_server(self) -> None:
         if self._control is not None:
             self._control.close()
-        if self._zygote is not None:
+        if self._fork_server is not None:
             try:
-                self._zygote.wait(STOPPED_SECONDS)
+                self._fork_server.wait(STOPPED_SECONDS)
             except subprocess.TimeoutExpired:
-                self._zygote.kill()
-                self._zygote.wait()
+                self._fork_server.kill()
+                self._fork_server.wait()
 
-    def _renew_zygote(self) -> None:
-        """Start another zygote in the place of one that is dead or does not answer. It takes a while to be ready."""
-        assert self._zygote is not None
-        self._zygote.kill()
-        self._end_zygote()
-        self._start_zygote()
+    def _renew_fork_server(self) -> None:
+        """Replace a fork server that is dead or does not answer. The new one needs a while to be ready."""
+        assert self._fork_server is not None
+        self._fork_server.kill()
+        self._end_fork_server()
+        self._start_fork_server()
 
-    def _ask_zygote(self, question: str, descriptors: Sequence[int] = ()) -> str:
-        """The zygote's answer; nothing if it gives none. Then it is another one that is asked next."""
+    def _ask_fork_server(self, question: str, descriptors: Sequence[int] = ()) -> str:
+        """The fork server's answer; nothing if it gives none. Then it is another one that is asked next."""
         assert self._control is not None
         with contextlib.suppress(OSError):
             self._awake = self._awake or self._read_line() == "ready"
@@ -267,19 +266,19 @@ class Local:
                 if answer:
                     return answer
         # An answer that came late would be taken for that to another question.
-        self._renew_zygote()
+        self._renew_fork_server()
         return ""
 
     def _read_line(self) -> str:
-        """A line of the zygote's, or nothing if it is gone. Raises OSError if it is stopped."""
-        assert self._control is not None and self._zygote is not None
+        """A line of the fork server's, or nothing if it is gone. Raises OSError if it is stopped."""
+        assert self._control is not None and self._fork_server is not None
         line, deadline = b"", time.monotonic() + START_SECONDS
         self._control.settimeout(STOPPED_SECONDS)
         while not line.endswith(b"\n"):
             try:
                 piece = self._control.recv(4096)
             except TimeoutError:
-                found = vitals(self._zygote.pid)
+                found = vitals(self._fork_server.pid)
                 if (found is not None and found.stopped) or time.monotonic() > deadline:
                     raise
                 continue
@@ -289,11 +288,11 @@ class Local:
         return line.decode().strip()
 
     def _ending(self, member: Member) -> int | None:
-        """How the process of a worker ended, as the zygote has it that forked it; None if nobody knows."""
-        assert self._zygote is not None
-        if member.parent == self._zygote.pid:
+        """How the process of a worker ended, as the fork server has it that forked it; None if nobody knows."""
+        assert self._fork_server is not None
+        if member.parent == self._fork_server.pid:
             with contextlib.suppress(ValueError):
-                return int(self._ask_zygote(str(member.pid)))
+                return int(self._ask_fork_server(str(member.pid)))
         # Nobody else makes sure that it is gone.
         _kill(member.pid)
         return None
@@ -301,8 +300,8 @@ class Local:
     def _spawn(self, device: str, failures: int = 0) -> None:
         name = f"w{next(self._numbers)}"
         mine, pid = self._forked(name)
-        assert self._zygote is not None
-        member = Member(name, device, mine, pid, time.monotonic(), failures, parent=self._zygote.pid)
+        assert self._fork_server is not None
+        member = Member(name, device, mine, pid, time.monotonic(), failures, parent=self._fork_server.pid)
         self._members[name] = member
         self._selector.register(member.connection, selectors.EVENT_READ, member)
         with contextlib.suppress(OSError):
@@ -314,11 +313,11 @@ class Local:
         for _ in range(MAX_STARTS):
             mine, theirs = socket.socketpair()
             with theirs:
-                answer = self._ask_zygote(name, [theirs.fileno()])
+                answer = self._ask_fork_server(name, [theirs.fileno()])
             if answer:
                 return Connection(mine.detach()), int(answer)
             mine.close()
-        log = self._job.logs / "workers.log"
+        log = self._spec.logs / "workers.log"
         raise WorkersLost(f"workers could not be started, tried {MAX_STARTS} times; {log} says why")
 
     def _tell(self, member: Member, *messages: list[Any]) -> None:
@@ -352,8 +351,8 @@ class Local:
 
     def _look(self) -> None:
         """Kill who is taken for dead."""
-        if self._awake and self._zygote is not None and self._zygote.poll() is not None:
-            self._renew_zygote()  # perhaps it is ready when somebody needs it
+        if self._awake and self._fork_server is not None and self._fork_server.poll() is not None:
+            self._renew_fork_server()  # perhaps it is ready when somebody needs it
         now = time.monotonic()
         away, self._looked = now - self._looked, now
         for member in list(self._members.values()):
@@ -379,9 +378,9 @@ class Local:
                     f"workers cannot load the task ({body}): put it into a module that can be imported "
                     "(on sys.path, or installed), or define it in your script itself"
                 )
-            case "Finding":
+            case "Profile":
                 metrics, *rest = body
-                self._findings.append(Finding(tuple(metrics), *rest))
+                self._profiles.append(Profile(tuple(metrics), *rest))
             case "Events":
                 for event in (decode(*told) for told in body):
                     member.useful = member.useful or isinstance(event, UnitFinished | UnitFailed | Evaluated)
@@ -419,7 +418,7 @@ class Local:
         if not member.trial or member.released:
             return ""
         try:
-            with (self._job.logs / f"{member.trial}.log").open("rb") as log:
+            with (self._spec.logs / f"{member.trial}.log").open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
                 return "\n".join(log.read().decode(errors="replace").splitlines()[-LOG_LINES:])
         except OSError:
@@ -429,7 +428,7 @@ class Local:
         """Start another one in place of one that has done nothing, after a while."""
         failures = member.failures + 1
         if failures >= MAX_STARTS and not member.ready:
-            log = self._job.logs / "workers.log"
+            log = self._spec.logs / "workers.log"
             raise WorkersLost(
                 f"worker {member.name} ended before it was ready, as {failures - 1} before it did: {reason}; "
                 f"{log} may say why"
@@ -467,14 +466,14 @@ def _verdict(member: Member, now: float) -> str:
     return f"it was silent for {silence:.0f} s" if idle > (SILENCE_SECONDS if member.ready else START_SECONDS) else ""
 
 
-def _device(job: Job, number: int) -> str:
-    if job.device == "cuda":
-        count = job.task.devices()[1]
+def _device(spec: WorkerSpec, number: int) -> str:
+    if spec.device == "cuda":
+        count = spec.task.devices()[1]
         return f"cuda:{number % count}"
-    return job.device
+    return spec.device
 
 
-def _spec(trial: Trial) -> dict[str, Any]:
+def _trial_fields(trial: Trial) -> dict[str, Any]:
     return {
         "id": trial.id,
         "number": trial.number,

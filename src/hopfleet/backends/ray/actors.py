@@ -40,7 +40,7 @@ from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
 from hopfleet.worker.logs import Turn, captured
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.worker import Broken, Worker
 
 Told = tuple[str, Any, Any, Any]
@@ -321,14 +321,14 @@ class WorkerActor:
         try:
             versions.share()
             logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-            job: Job = cloudpickle.loads(self._payload)
-            _preload(job)
-            valid = job.valid and at_home(job.valid, setup.home)
-            job = replace(job, train=at_home(job.train, setup.home), valid=valid)
-            device = _device(setup.device, job)
+            spec: WorkerSpec = cloudpickle.loads(self._payload)
+            _preload(spec)
+            valid = spec.valid and at_home(spec.valid, setup.home)
+            spec = replace(spec, train=at_home(spec.train, setup.home), valid=valid)
+            device = _device(setup.device, spec)
             worker = Worker(
                 setup.name,
-                replace(job, logs=logs),
+                replace(spec, logs=logs),
                 device,
                 self._emit,
                 capture=self._captured,
@@ -361,11 +361,11 @@ class WorkerActor:
                 worker.close()
                 return
             if kind == "Probe":
-                self._say("Finding", worker.probe(trial, *body))
+                self._say("Profile", worker.probe(trial, *body))
             else:
                 if parcel is not None:
                     parcel.result()
-                worker.obey(body, trial)
+                worker.execute(body, trial)
 
     def _ordered(self, command: Command, node: str) -> Parcel:
         """Begin to fetch a version from another node, whatever else is under way."""
@@ -416,20 +416,20 @@ def _rest(box: queue.SimpleQueue[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield box.get_nowait()
 
 
-def _preload(job: Job) -> None:
+def _preload(spec: WorkerSpec) -> None:
     """Import what a worker needs before it is ready, or its first unit would take seconds longer."""
-    for module in job.task.preload:
+    for module in spec.task.preload:
         # A module that fails here fails again, with a good message, when the task needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
 
 
-def _device(device: str, job: Job) -> str:
+def _device(device: str, spec: WorkerSpec) -> str:
     """Ray shows a worker its own GPUs only. One that was given none may see them all, and must leave them to others."""
     import ray
 
     if device == "auto":
-        device = job.task.devices()[0]
+        device = spec.task.devices()[0]
         if device == "cuda" and not ray.get_gpu_ids():
             device = "cpu"
     return "cuda:0" if device == "cuda" else device

@@ -23,7 +23,7 @@ from typing import Any
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.actors import Save, Setup, home
 from hopfleet.backends.ray.calls import Calls
-from hopfleet.backends.ray.discovery import Scout
+from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.liveness import (
     AWAY_SECONDS,
     QUIET_SECONDS,
@@ -43,9 +43,9 @@ from hopfleet.backends.ray.node_agents import (
     open_station,
     own_fault,
 )
-from hopfleet.backends.ray.pending_workers import Vacancies, Vacancy
+from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
 from hopfleet.backends.ray.placement import Node, one_of_each, place_partitions, powers, share
-from hopfleet.backends.ray.version_locations import Whereabouts
+from hopfleet.backends.ray.version_locations import VersionLocations
 from hopfleet.backends.ray.versions import Scattered, place_of
 from hopfleet.backends.supervision import Vitals
 from hopfleet.domain.messages import (
@@ -69,7 +69,7 @@ from hopfleet.domain.trial import Trial
 from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
 from hopfleet.store.versions.cluster import ClusterVersions, link_storage
 from hopfleet.support import clock
-from hopfleet.worker.spec import Finding, Job, pickled
+from hopfleet.worker.spec import Profile, WorkerSpec, pickled
 
 POLL_SECONDS = 1.0
 """How long a worker waits for something to tell before it tells that it lives."""
@@ -123,13 +123,13 @@ class Ray:
         self._members: dict[str, Member] = {}
         self._stations: dict[str, Station] = {}
         #: Workers that are yet to be started, and nodes that are yet to be used.
-        self._vacancies = Vacancies()
-        self._scout = Scout(elastic=self.elastic, autoscale=self.autoscale)
+        self._pending = PendingWorkers()
+        self._discovery = Discovery(elastic=self.elastic, autoscale=self.autoscale)
         #: Where versions are. What nodes are to drop goes along with what their workers are told or asked next.
-        self._whereabouts = Whereabouts()
+        self._locations = VersionLocations()
         self._calls = Calls()
         self._events: deque[Event] = deque()
-        self._findings: deque[Finding] = deque()
+        self._profiles: deque[Profile] = deque()
         self._numbers = itertools.count(1)
         self._looked = time.monotonic()
         self._closing = False
@@ -151,15 +151,15 @@ class Ray:
             link_storage(checkpoints, place.checkpoints)
         return Scattered(checkpoints, place.url, drop=self.drop, forget=self.forget, release=self._release)
 
-    def start(self, job: Job, workers: int) -> None:
+    def start(self, spec: WorkerSpec, workers: int) -> None:
         self._reset()
         self._connect()
-        self._job = job
-        self._payload = cluster.require_ray().put(pickled(job))
-        self._where = place_of(self.storage, job.checkpoints)
-        nodes, chosen = self._scout.choose(workers, job.device, job.threads)
+        self._spec = spec
+        self._payload = cluster.require_ray().put(pickled(spec))
+        self._where = place_of(self.storage, spec.checkpoints)
+        nodes, chosen = self._discovery.choose(workers, spec.device, spec.threads)
         counts = Counter(chosen)
-        placed = place_partitions(len(job.train), counts, self.replicas)
+        placed = place_partitions(len(spec.train), counts, self.replicas)
         used = [node for node in nodes if node.id in counts]
         self._unknown = len({node.sort for node in used}) > 1
         for node in used:
@@ -167,14 +167,14 @@ class Ray:
             self._open(node, placed[node.id][:1] if self._unknown else placed[node.id])
         for node_id in chosen:
             self._spawn(node_id)
-        check_stations(list(self._stations.values()), job, self._where)
+        check_stations(list(self._stations.values()), spec, self._where)
         for station in self._stations.values():
             self._fetch(station, station.partitions)
-        self._vacancies.add(*[Vacancy()] * (workers - len(chosen)))
-        self._scout.watch(self._homeless)
+        self._pending.add(*[PendingWorker()] * (workers - len(chosen)))
+        self._discovery.watch(self._homeless)
 
     def add(self, count: int) -> None:
-        self._vacancies.add(*[Vacancy()] * count)
+        self._pending.add(*[PendingWorker()] * count)
         self._start_due()
 
     def retire(self, worker: str) -> None:
@@ -207,9 +207,9 @@ class Ray:
             station.partitions = tuple(sorted({*station.partitions, partition}))
             self._events.append(PartitionPlaced(worker, partition))
 
-        self._calls.then(self._stations[member.node].call("fetch", self._job.train, (partition,), home()), fetched)
+        self._calls.then(self._stations[member.node].call("fetch", self._spec.train, (partition,), home()), fetched)
 
-    def probe(self, trial: Trial, batches: int = 0) -> Finding:
+    def probe(self, trial: Trial, batches: int = 0) -> Profile:
         if self._unknown:
             return self._profile(trial, batches)
         return self._try(self._somebody(list(self._stations)), trial, batches)
@@ -226,7 +226,7 @@ class Ray:
             member.trial = command.trial
         source = None
         if command.saved is not None:
-            source = self._whereabouts.source((command.trial, command.version, command.saved), member.node)
+            source = self._locations.source((command.trial, command.version, command.saved), member.node)
         member.tell("Command", command, trial, source)
 
     def receive(self, timeout: float) -> list[Event]:
@@ -247,7 +247,7 @@ class Ray:
 
     def close(self, *, kill: bool = False) -> None:
         self._closing = True
-        self._scout.close()
+        self._discovery.close()
         if not kill:
             for member in self._members.values():
                 member.tell("Stop")
@@ -272,11 +272,11 @@ class Ray:
 
     def drop(self, save: Save) -> bool:
         """Have a version dropped where it is, if it is in the memory of nodes."""
-        return self._whereabouts.drop(save)
+        return self._locations.drop(save)
 
     def forget(self, trial: str) -> None:
         """Have all of a trial dropped everywhere."""
-        self._whereabouts.forget(trial)
+        self._locations.forget(trial)
         for station in list(self._stations.values()):
             station.call("forget", self._where, trial)
 
@@ -288,7 +288,7 @@ class Ray:
 
     # ---------------------------------------------------------------------------- trying trials, and sorts of nodes
 
-    def _profile(self, trial: Trial, batches: int) -> Finding:
+    def _profile(self, trial: Trial, batches: int) -> Profile:
         """Try a trial on one node of each sort, then place partitions by how fast they are; returns the first try."""
         sorts = {node: station.node.sort for node, station in self._stations.items()}
         found = {
@@ -304,7 +304,7 @@ class Ray:
         stations = self._stations
         power = powers(self._crews(), {node: station.node.sort for node, station in stations.items()}, speeds)
         held = {node: station.partitions for node, station in stations.items()}
-        placed = place_partitions(len(self._job.train), power, self.replicas, held)
+        placed = place_partitions(len(self._spec.train), power, self.replicas, held)
         for node, station in stations.items():
             station.partitions = placed[node]
             self._fetch(station, station.partitions)
@@ -320,15 +320,15 @@ class Ray:
                 raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
             self._pump(AWAY_SECONDS / 4)
 
-    def _try(self, member: Member, trial: Trial, batches: int) -> Finding:
+    def _try(self, member: Member, trial: Trial, batches: int) -> Profile:
         # It is tried on rows that are there: nothing is fetched for it.
         partition = next(iter(self._stations[member.node].partitions), 0)
         member.tell("Probe", (batches, partition), trial)
-        while not self._findings:
+        while not self._profiles:
             self._pump(AWAY_SECONDS / 4)
             if self._members.get(member.name) is not member:
-                return Finding(error="the worker died while it tried the configuration")
-        return self._findings.popleft()
+                return Profile(error="the worker died while it tried the configuration")
+        return self._profiles.popleft()
 
     # ----------------------------------------------------------------------------------- what goes on all the time
 
@@ -336,7 +336,7 @@ class Ray:
         """Tell what there is to tell, hear what there is to hear, waiting up to ``timeout`` for the first word."""
         self._start_due()
         self._flush()
-        self._calls.hear(max(0.0, min(timeout, LOOK_SECONDS, self._vacancies.pause(time.monotonic()))))
+        self._calls.hear(max(0.0, min(timeout, LOOK_SECONDS, self._pending.pause(time.monotonic()))))
         self._look()
 
     def _flush(self) -> None:
@@ -344,13 +344,13 @@ class Ray:
         for member in list(self._members.values()):
             if member.listened and not member.outbox:
                 continue
-            letter = member.letter(self._whereabouts.drops(member.node))
+            letter = member.letter(self._locations.drops(member.node))
             if member.listened:
                 member.actor.tell.remote(*letter)
             else:
                 member.listened = True
                 self._calls.then(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
-        for node, saves in self._whereabouts.drops_elsewhere(self._crews()).items():
+        for node, saves in self._locations.drops_elsewhere(self._crews()).items():
             if station := self._stations.get(node):
                 station.call("drop", self._where, saves)
 
@@ -371,22 +371,22 @@ class Ray:
             case "Events":
                 for event in body:
                     if isinstance(event, VersionSaved) and not event.durable:
-                        self._whereabouts.add((event.trial, event.version, event.attempt), member.node)
+                        self._locations.add((event.trial, event.version, event.attempt), member.node)
                     elif isinstance(event, UnitFinished | Evaluated | UnitFailed):
                         member.trial, member.next = member.next or member.trial, ""
                 self._events.extend(body)
             case "Fetched":
-                self._whereabouts.add(body, member.node)
+                self._locations.add(body, member.node)
             case "Printed":
                 name, printed = body
-                with (self._job.logs / name).open("ab") as log:
+                with (self._spec.logs / name).open("ab") as log:
                     log.write(printed)
             case "Ready":
                 member.pid, member.device = body
                 member.ready = True
                 self._admit(member)
-            case "Finding":
-                self._findings.append(body)
+            case "Profile":
+                self._profiles.append(body)
             case "Stopped":
                 member.stopped = True
                 end(member.actor)
@@ -418,10 +418,10 @@ class Ray:
             elif member.ready and silence > STUCK_SECONDS and not member.asked:
                 self._ask_about(member)
         if not self._closing:
-            for node, count in self._scout.newcomers(self._stations, self._homeless()):
+            for node, count in self._discovery.newcomers(self._stations, self._homeless()):
                 self._welcome(node, count)
         if not self._stations:
-            self._scout.check_wait()
+            self._discovery.check_wait()
 
     def _ask_about(self, member: Member) -> None:
         """Ask its host whether its process is stopped or gone."""
@@ -444,26 +444,26 @@ class Ray:
 
     def _homeless(self) -> int:
         """How many workers are to be started that no node in use has room for."""
-        return len(self._vacancies.homeless(self._stations))
+        return len(self._pending.homeless(self._stations))
 
     def _start_due(self) -> None:
         """Start the workers that are due, if there is room for them."""
         now = time.monotonic()
-        if not self._vacancies.due(now):
+        if not self._pending.due(now):
             return
         crews = self._crews()
         # On a node that is being prepared, some are to come who are not there yet.
         room = {node: station.room - crews[node] for node, station in self._stations.items() if station.ready}
-        for node, failures in self._vacancies.fill(now, self._stations, room):
+        for node, failures in self._pending.fill(now, self._stations, room):
             self._spawn(node, failures)
 
     def _spawn(self, node: str, failures: int = 0) -> None:
         """Start a worker on a node, with its share of it."""
-        job, station = self._job, self._stations[node]
+        spec, station = self._spec, self._stations[node]
         path = tuple(entry for entry in sys.path if entry)
-        setup = Setup(f"w{next(self._numbers)}", node, station.host, job.device, self._where, path, home())
-        on_gpu = job.device != "cpu" and station.node.gpus >= 1
-        cpus, gpus = (0, 1) if on_gpu else (job.threads, 0)
+        setup = Setup(f"w{next(self._numbers)}", node, station.host, spec.device, self._where, path, home())
+        on_gpu = spec.device != "cpu" and station.node.gpus >= 1
+        cpus, gpus = (0, 1) if on_gpu else (spec.threads, 0)
         member = start_member(setup, self._payload, cpus=cpus, gpus=gpus, failures=failures)
         self._members[member.name] = member
         for other in self._stations.values():
@@ -475,7 +475,7 @@ class Ray:
         if member.joined or not member.ready or station is None or not station.ready or self._unknown:
             return
         member.joined = True
-        everything = len(station.partitions) == len(self._job.train)
+        everything = len(station.partitions) == len(self._spec.train)
         partitions = None if everything else station.partitions
         self._events.append(WorkerJoined(member.name, member.device, partitions))
 
@@ -506,7 +506,7 @@ class Ray:
         if not wanted:
             return
         if member.joined:
-            self._vacancies.add(Vacancy(node=member.node))
+            self._pending.add(PendingWorker(node=member.node))
             self._start_due()
         else:
             self._retry(member, reason)
@@ -520,7 +520,7 @@ class Ray:
                 "of Ray on that node may say why"
             )
         pause = RETRY_SECONDS * 2 ** (failures - 1)
-        self._vacancies.add(Vacancy(time.monotonic() + pause, member.node, failures))
+        self._pending.add(PendingWorker(time.monotonic() + pause, member.node, failures))
 
     def _last_words(self, member: Member) -> str:
         """The end of what the code of the trial at work has printed, if its node can tell."""
@@ -533,7 +533,7 @@ class Ray:
 
     def _open(self, node: Node, partitions: tuple[int, ...]) -> Station:
         """Begin to use a node."""
-        station = open_station(node, node.room(self._job.device, self._job.threads), partitions)
+        station = open_station(node, node.room(self._spec.device, self._spec.threads), partitions)
         self._stations[node.id] = station
         station.attend(self._calls, self._lose_node)
         station.ask(self._calls)
@@ -556,15 +556,15 @@ class Ray:
             for member in list(self._members.values()):
                 self._admit(member)
 
-        wanted = [(self._job.train, partitions)]
-        if (valid := self._job.valid) is not None:
+        wanted = [(self._spec.train, partitions)]
+        if (valid := self._spec.valid) is not None:
             wanted.append((valid, tuple(range(len(valid)))))
         self._calls.then_all([station.call("fetch", *each, home()) for each in wanted], fetched)
 
     def _welcome(self, node: Node, count: int) -> None:
         """Begin to use a node in the middle of a run; if it is of no use, the log says why, and all goes on."""
         placed = {name: station.partitions for name, station in self._stations.items()}
-        station = self._open(node, share(len(self._job.train), placed))
+        station = self._open(node, share(len(self._spec.train), placed))
         token = Token(self._where)
 
         def answered(problems: Any) -> None:
@@ -574,17 +574,17 @@ class Ray:
             if isinstance(problems, Exception):
                 problems = [explain(problems)]
             if problems:
-                self._scout.shun(node.id)
+                self._discovery.shun(node.id)
                 close_station(self._stations.pop(node.id))
-                with (self._job.logs / "workers.log").open("a") as log:
+                with (self._spec.logs / "workers.log").open("a") as log:
                     log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
                 return
             self._fetch(station, station.partitions)
-            housed = self._vacancies.house(count, self._stations)
+            housed = self._pending.house(count, self._stations)
             for failures in housed + [0] * (count - len(housed)):
                 self._spawn(node.id, failures)
 
-        self._calls.then(token.ask(station, self._job), answered)
+        self._calls.then(token.ask(station, self._spec), answered)
 
     def _lose_node(self, station: Station, reason: str) -> None:
         """A node is gone, with its workers, its versions and its partitions."""
@@ -592,7 +592,7 @@ class Ray:
         if self._stations.get(node) is not station:
             return
         del self._stations[node]
-        self._scout.lose(node)
+        self._discovery.lose(node)
         close_station(station)
         for member in [member for member in self._members.values() if member.node == node]:
             member.killed = member.killed or f"its node {station.node.name} was lost: {reason}"
@@ -602,13 +602,13 @@ class Ray:
             lost_with = f"its node {station.node.name} was lost"
             self._events.append(VersionLost(trial, version, lost_with, saved=save))
         if not self._stations and not self._closing:
-            self._scout.lose_last(f"the last node is lost: {station.node.name}, {reason}")
+            self._discovery.lose_last(f"the last node is lost: {station.node.name}, {reason}")
 
     def _deserted(self, station: Station) -> bool:
         """Whether a node has nothing that a run may need, and nobody who is or will be there."""
         node = station.node.id
-        wanted = self._crews().keys() | self._vacancies.nodes()
-        return station.ready and node not in wanted and not self._whereabouts.alone(node)
+        wanted = self._crews().keys() | self._pending.nodes()
+        return station.ready and node not in wanted and not self._locations.alone(node)
 
     def _leave(self, station: Station) -> None:
         """Have no process on a node any more, so that the autoscaler may take it away."""
@@ -621,4 +621,4 @@ class Ray:
         """Expect nothing from a node any more; returns the versions that were there and nowhere else."""
         for member in self._members.values():
             member.tell("Gone", node)
-        return self._whereabouts.lose(node)
+        return self._locations.lose(node)

@@ -31,7 +31,7 @@ GROW_SECONDS = 900.0
 """How long to wait for a node that an autoscaler starts where there is none."""
 
 
-class Scout:
+class Discovery:
     """With ``elastic`` nodes that join are used to the full; with ``autoscale`` room is asked for that is lacking."""
 
     def __init__(self, *, elastic: bool, autoscale: bool) -> None:

@@ -18,7 +18,7 @@ from hopfleet.backends.ray.liveness import ASK_SECONDS, START_SECONDS, excused, 
 from hopfleet.backends.ray.placement import Node
 from hopfleet.errors import UsageError, WorkersLost, describe
 from hopfleet.store.versions.cluster import Remote
-from hopfleet.worker.spec import Job
+from hopfleet.worker.spec import WorkerSpec
 
 BEAT_SECONDS = 30.0
 """How long a host waits before it answers; if its process ends before, that shows at once."""
@@ -149,12 +149,12 @@ def close_station(station: Station) -> None:
     end(station.host)
 
 
-def check_stations(stations: Sequence[Station], job: Job, place: Place) -> None:
+def check_stations(stations: Sequence[Station], spec: WorkerSpec, place: Place) -> None:
     """Refuse to begin if anything is wrong with any node."""
     ray = cluster.require_ray()
     token = Token(place)
     try:
-        answers: list[list[str]] = ray.get([token.ask(station, job) for station in stations], timeout=START_SECONDS)
+        answers: list[list[str]] = ray.get([token.ask(station, spec) for station in stations], timeout=START_SECONDS)
     except ray.exceptions.RayError as error:
         raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
     finally:
@@ -186,10 +186,10 @@ class Token:
             where = place.url or str(place.checkpoints)
             raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
 
-    def ask(self, station: Station, job: Job) -> Any:
+    def ask(self, station: Station, spec: WorkerSpec) -> Any:
         """A reference to what is wrong with a node, in words."""
         self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
-        datasets = [dataset for dataset in (job.train, job.valid) if dataset is not None]
+        datasets = [dataset for dataset in (spec.train, spec.valid) if dataset is not None]
         return station.call("problems", about(), datasets, self._place, self._names[0])
 
     def remove(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hopfleet.backends.ray.actors import Save
 
 
-class Whereabouts:
+class VersionLocations:
     """Safe from several threads."""
 
     def __init__(self) -> None:

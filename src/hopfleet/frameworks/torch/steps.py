@@ -27,7 +27,7 @@ SMALL = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class TrainingOptions:
     """What a task has said about how its trials take their steps; see ``TorchTask``."""
 
     precision: str
@@ -39,19 +39,19 @@ class Habits:
     deterministic: bool
 
     @classmethod
-    def of(cls, task: Any) -> Habits:
-        habits = cls(*(getattr(task, name) for name in cls.__slots__))
-        if habits.precision not in PRECISIONS:
-            raise TaskError(f"precision={habits.precision!r}: must be one of {', '.join(PRECISIONS)}")
-        if habits.clip_norm is not None and not habits.clip_norm > 0:
-            raise TaskError(f"clip_norm={habits.clip_norm!r}: must be greater than 0, or None")
-        if type(habits.accumulate) is not int or habits.accumulate < 1:
-            raise TaskError(f"accumulate={habits.accumulate!r}: must be a whole number of batches, 1 or more")
-        if habits.ema is not None and not 0 < habits.ema < 1:
-            raise TaskError(f"ema={habits.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
-        if not isinstance(habits.deterministic, bool):
-            raise TaskError(f"deterministic={habits.deterministic!r}: must be True or False")
-        return habits
+    def of(cls, task: Any) -> TrainingOptions:
+        options = cls(*(getattr(task, name) for name in cls.__slots__))
+        if options.precision not in PRECISIONS:
+            raise TaskError(f"precision={options.precision!r}: must be one of {', '.join(PRECISIONS)}")
+        if options.clip_norm is not None and not options.clip_norm > 0:
+            raise TaskError(f"clip_norm={options.clip_norm!r}: must be greater than 0, or None")
+        if type(options.accumulate) is not int or options.accumulate < 1:
+            raise TaskError(f"accumulate={options.accumulate!r}: must be a whole number of batches, 1 or more")
+        if options.ema is not None and not 0 < options.ema < 1:
+            raise TaskError(f"ema={options.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
+        if not isinstance(options.deterministic, bool):
+            raise TaskError(f"deterministic={options.deterministic!r}: must be True or False")
+        return options
 
     @property
     def plain(self) -> bool:
@@ -88,7 +88,7 @@ class Steps:
     def step(self, batch: Batch) -> Any:
         """Train on a batch; returns its loss."""
         loss = self._backward(batch)
-        if self._waiting == self._session.habits.accumulate:
+        if self._waiting == self._session.options.accumulate:
             self._update()
         return loss
 
@@ -105,37 +105,37 @@ class Steps:
 
     def _loss(self, batch: Batch) -> Any:
         session = self._session
-        with session.habits.autocast(session.device):
+        with session.options.autocast(session.device):
             loss = session.task.loss(session.callable, batch)
         _check_loss(loss)
         return loss
 
     def _backward(self, batch: Batch, *, clear: bool = True) -> Any:
         """Add to the gradients, after those of an earlier update are gone; returns the loss."""
-        session, habits = self._session, self._session.habits
+        session, options = self._session, self._session.options
         loss = self._loss(batch)
         if clear and not self._waiting:
             session.task.optimizer.zero_grad(set_to_none=True)
-        share = loss if habits.accumulate == 1 else loss / habits.accumulate
+        share = loss if options.accumulate == 1 else loss / options.accumulate
         (share if session.scaler is None else session.scaler.scale(share)).backward()
         self._waiting += 1
         return loss.detach()
 
     def _update(self) -> None:
-        session, habits, optimizer = self._session, self._session.habits, self._session.task.optimizer
+        session, options, optimizer = self._session, self._session.options, self._session.task.optimizer
         self._waiting = 0
-        if habits.clip_norm is not None:
+        if options.clip_norm is not None:
             if session.scaler is not None:
                 session.scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(session.model.parameters(), habits.clip_norm, foreach=True)
+            torch.nn.utils.clip_grad_norm_(session.model.parameters(), options.clip_norm, foreach=True)
         if session.scaler is None:
             optimizer.step()
         else:
             session.scaler.step(optimizer)
             session.scaler.update()
-        if habits.ema is not None:
+        if options.ema is not None:
             with torch.no_grad():
-                torch._foreach_lerp_(session.average, list(session.model.parameters()), 1 - habits.ema)
+                torch._foreach_lerp_(session.average, list(session.model.parameters()), 1 - options.ema)
 
     def step_schedule(self) -> None:
         task = self._session.task

@@ -15,7 +15,7 @@ import numpy as np
 
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import CheckpointError, MissingExtra, TaskError
-from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, IsolationError, Session, Task, TrackedConfig
 from hopfleet.frameworks.state.tree import Arrays, flatten, unflatten
 
 try:
@@ -23,7 +23,7 @@ try:
 
     from hopfleet.frameworks.state import safetensors
     from hopfleet.frameworks.torch import randomness
-    from hopfleet.frameworks.torch.steps import Habits, Steps, rows_of
+    from hopfleet.frameworks.torch.steps import Steps, TrainingOptions, rows_of
 except ImportError as error:
     raise MissingExtra("PyTorch", "torch") from error
 
@@ -117,8 +117,8 @@ class TorchTask(Task):
         return "" if type(self).train is TorchTask.train else "it owns its training loop (it overrides train)"
 
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
-        if len({session.habits.deterministic for session in sessions}) > 1:
-            raise Entangled("some are deterministic and others are not; that is a matter of the whole process")
+        if len({session.options.deterministic for session in sessions}) > 1:
+            raise IsolationError("some are deterministic and others are not; that is a matter of the whole process")
         on_cuda = sessions[0].device.type == "cuda"
         if fast and not (on_cuda and _convolves(sessions[0].model)):
             from hopfleet.frameworks.torch.engines.stacked.stacked import Stacked
@@ -210,7 +210,7 @@ class TorchSession(Session):
         self._single = not isinstance(parts, Sequence) or len(parts) < 2 or not isinstance(parts[1], Sequence)
         self.model.to(self.device)
         self._move_optimizers()
-        self._adopt_habits()
+        self._adopt_options()
         #: What a flotilla keeps with it from unit to unit.
         self.aboard: dict[Any, Any] = {}
         self._check_parameters()
@@ -253,7 +253,7 @@ class TorchSession(Session):
 
     def measure(self, batch: Batch) -> tuple[Mapping[str, Any], int]:
         """The metrics of one batch, and its rows. Called while the trial is at work."""
-        with self.habits.autocast(self.device):
+        with self.options.autocast(self.device):
             metrics = self.task.metrics(self.callable, batch)
         if not isinstance(metrics, Mapping):
             raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
@@ -411,7 +411,7 @@ class TorchSession(Session):
         tensor = torch.from_numpy(np.ascontiguousarray(value))
         if dtype == "bfloat16" and tensor.dtype == torch.uint16:
             tensor = tensor.view(torch.bfloat16)
-        if self.habits.channels_last and tensor.ndim == 4:
+        if self.options.channels_last and tensor.ndim == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
@@ -425,13 +425,13 @@ class TorchSession(Session):
         """
         with process_settings(self):
             randomness.put(self.random if random is None else random, self.device)
-            self.take_over()
+            self.activate()
             yield
             if random is None:
                 # A device that is not here has a stream too, which goes on where the trial comes to such a device.
                 self.random = {**self.random, **randomness.current(self.device)}
 
-    def take_over(self) -> None:
+    def activate(self) -> None:
         """Let the task's attributes be those of this trial."""
         task = self.task
         if hasattr(self, "optimizers"):
@@ -440,19 +440,19 @@ class TorchSession(Session):
             task.scaler = self.scaler
         task.config, task._session = self.config, self
 
-    def _adopt_habits(self) -> None:
+    def _adopt_options(self) -> None:
         self.task.config = self.config
-        self.habits = habits = Habits.of(self.task)
-        if habits.deterministic and self.device.type == "cuda":
+        self.options = options = TrainingOptions.of(self.task)
+        if options.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is refused
-        if habits.channels_last:
+        if options.channels_last:
             self.model.to(memory_format=torch.channels_last)
-        if habits.precision == "fp16" and self.scaler is None:
+        if options.precision == "fp16" and self.scaler is None:
             self.scaler = torch.amp.GradScaler(self.device.type)
         #: The model as it is called: compiled or as it is.
-        self.callable = torch.compile(self.model) if habits.compile else self.model
+        self.callable = torch.compile(self.model) if options.compile else self.model
         #: The moving average of each parameter, if there is to be one.
-        self.average = [p.detach().clone() for p in self.model.parameters()] if habits.ema is not None else []
+        self.average = [p.detach().clone() for p in self.model.parameters()] if options.ema is not None else []
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
@@ -492,8 +492,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     before = randomness.current(session.device) if session.guest else None
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    habits: Habits | None = getattr(session, "habits", None)  # a model that is being built has none yet
-    strict = habits is not None and habits.deterministic and not torch.are_deterministic_algorithms_enabled()
+    options: TrainingOptions | None = getattr(session, "options", None)  # a model that is being built has none yet
+    strict = options is not None and options.deterministic and not torch.are_deterministic_algorithms_enabled()
     lenient = torch.is_deterministic_algorithms_warn_only_enabled()
     if strict:
         torch.use_deterministic_algorithms(True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hopfleet.domain.messages import (
     Finish,
     Message,
-    OperatorAsked,
+    RequestAnswered,
+    RequestMade,
     SaveDelayed,
     UnitFinished,
     VersionSaved,
-    WishAnswered,
 )
 from hopfleet.monitor.terminal.live import LiveView
 
@@ -20,7 +20,7 @@ class Watcher:
     def __init__(self, view: LiveView) -> None:
         self._view = view
         self._unused: set[str] | None = None
-        self._asked: dict[int, OperatorAsked] = {}
+        self._asked: dict[int, RequestMade] = {}
         self._delayed: set[int] = set()
 
     def update(self, time: float, message: Message) -> None:
@@ -38,13 +38,13 @@ class Watcher:
             case VersionSaved() if message.attempt in self._delayed:
                 self._delayed.discard(message.attempt)
                 self.waiting("")
-            case OperatorAsked(wish="drain"):
+            case RequestMade(request="drain"):
                 self._view.note("finishing running units; press Ctrl-C again to stop at once")
-            case OperatorAsked():
+            case RequestMade():
                 self._asked[message.number] = message
-            case WishAnswered():
-                asked = self._asked.pop(message.number, OperatorAsked("an earlier wish", who="somebody"))
-                refused = "" if message.granted else f"{asked.wish} is refused: "
+            case RequestAnswered():
+                asked = self._asked.pop(message.number, RequestMade("an earlier wish", who="somebody"))
+                refused = "" if message.granted else f"{asked.request} is refused: "
                 self._view.note(f"{asked.who}: {refused}{message.text}")
             case _:
                 pass

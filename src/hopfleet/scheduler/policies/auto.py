@@ -85,7 +85,7 @@ class Auto(Dispatcher):
         if len(floor.idle_trials) > SEVERAL * len(floor.worker_free) or not floor.plannable or floor.stays:
             self._news = -1
             return match_and_reserve(floor)
-        if self._mirror.news != self._news:
+        if self._shop_view.news != self._news:
             self._renew(floor, rng, None)
         elif self._noise_changed(floor) or self._strays(floor):
             # Better to keep a plan that is under way than to make another like it from the middle.
@@ -112,7 +112,7 @@ class Auto(Dispatcher):
 
     def _renew(self, floor: Floor, rng: random.Random, kept: Candidate | None) -> None:
         """Choose again; in doubt, what is ``kept``."""
-        self._news, self._noise, self._units = self._mirror.news, floor.noise, floor.units
+        self._news, self._noise, self._units = self._shop_view.news, floor.noise, floor.units
         self._known = _known(floor)
         self.chosen = self._choice(floor, rng, kept)
         self._rule = self.chosen.rule()

@@ -15,14 +15,14 @@ from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.schedule import Assignment, Schedule
 from hopfleet.scheduler.shop_state import Floor, Start
-from hopfleet.scheduler.shop_view import Layout, Mirror, layout
+from hopfleet.scheduler.shop_view import Layout, ShopView, layout
 
 
 class Dispatcher(ABC):
     """A policy for one controller; it remembers what it saw and planned."""
 
     def __init__(self) -> None:
-        self._mirror = Mirror()
+        self._shop_view = ShopView()
         self._balanced = Balanced()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
@@ -51,17 +51,17 @@ class Dispatcher(ABC):
     def _on_floor(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         if _gathers(schedule):
             return None
-        floor = self._mirror.look(schedule)
+        floor = self._shop_view.look(schedule)
         if floor.expects_more:
             return None
-        news, trials, workers = self._mirror.news, floor.idle_trials, floor.idle_workers
+        news, trials, workers = self._shop_view.news, floor.idle_trials, floor.idle_workers
         if (floor.now, news, trials, workers) != self._moment:
             self._starts = list(self._choose(floor, rng))
             self._moment = floor.now, news, trials, workers
         for start in self._starts:
             trial, worker = start
             if trial in floor.able(worker):
-                assignment = self._mirror.assignment(schedule, start)
+                assignment = self._shop_view.assignment(schedule, start)
                 if assignment is not None:
                     self._starts.remove(start)
                     self._moment = floor.now, news, trials - {trial}, workers - {worker}

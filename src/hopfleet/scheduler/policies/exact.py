@@ -64,7 +64,7 @@ class Exact(Planned):
         return timetable
 
     def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
-        if self._mirror.news != self._news:
+        if self._shop_view.news != self._news:
             self._hint = self._ask = None  # an answer would be about another floor
         starts = super()._choose(floor, rng)
         if self._hint is not None and self._ask is None and self._plan is not None:

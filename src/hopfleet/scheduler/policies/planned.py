@@ -42,8 +42,8 @@ class Planned(Dispatcher):
         if self._mode is Mode.NONE or not floor.plannable:
             self._plan = None
             return match_and_reserve(floor)
-        if self._plan is None or self._mirror.news != self._news:
-            self._news = self._mirror.news
+        if self._plan is None or self._shop_view.news != self._news:
+            self._news = self._shop_view.news
             self._follow(Plan(floor, lambda shop: self._planner(shop, rng)))
         elif not self._plan.covers(floor):
             self._plan.extend(floor)

@@ -1,12 +1,13 @@
-"""Transformed batches, for a stream: made here, taken from the larder, or made by other processes.
+"""Transformed batches, for a stream: made here, taken from the shared batch cache, or made by other processes.
 
-At first a worker transforms in the thread that reads ahead, and takes the time. If a batch takes much longer to make
-than to pass on, the batches go into the larder, where every other unit over the same rows finds them, whichever worker
-runs it. If training then still waits for batches and there are processors to spare, feeders make them: as many as
-bring a batch in the time that training takes for one.
+At first a worker transforms in the thread that reads ahead, and measures the time. If a batch takes much longer to make
+than to pass on, batches go into the shared batch cache, where every other unit over the same rows finds them, on any
+worker. If training still waits for batches and there are cores to spare, transform workers make them: as many as it
+takes to deliver one batch in the time of one training step.
 
-Where a batch comes from changes nothing about it: a transform draws from a stream that belongs to the batch, and what
-it reads of a configuration is watched. One that reads it belongs to its trial: it is shared with nobody.
+The origin of a batch does not change its content: a transform draws from a random stream that belongs to the batch, and
+reads of the configuration are tracked. A batch whose transform read the configuration belongs to one trial and is not
+shared.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import numpy as np
 
 from hopfleet.data import Dataset
 from hopfleet.data.dataset import transform_random
-from hopfleet.frameworks.base import Batch, Entangled, Task
-from hopfleet.worker.feeding.shared_batch_cache import Larder
-from hopfleet.worker.feeding.transform_workers import Feeders, Make, Nursery
-from hopfleet.worker.spec import Job
+from hopfleet.frameworks.base import Batch, IsolationError, Task
+from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
+from hopfleet.worker.feeding.transform_workers import Make, TransformServer, TransformWorkers
+from hopfleet.worker.spec import WorkerSpec
 
 CONFIG = "transform() reads self.config, so each trial needs batches of its own"
 
@@ -42,14 +43,14 @@ IDLE = 0.1
 """The part of a unit that training may wait for batches before others help."""
 
 REFUSALS = 3
-"""Batches that feeders may fail to make, although it can be done, before a worker does without them."""
+"""Failed batches, although the transform works, after which a worker stops using transform workers."""
 
 AGAIN = 16
 """Batches after which it is considered again who makes them, and of which the means are made."""
 
 
 @dataclass(frozen=True)
-class Portion:
+class UnitBatches:
     """The batches of a unit; without an ``epoch``, of an evaluation."""
 
     dataset: Dataset
@@ -133,12 +134,17 @@ class Feed:
     """The transformed batches of one worker."""
 
     def __init__(
-        self, task: Task, *, larder: Larder | None = None, feeders: Feeders | None = None, most: int = 0
+        self,
+        task: Task,
+        *,
+        batch_cache: SharedBatchCache | None = None,
+        transform_workers: TransformWorkers | None = None,
+        most: int = 0,
     ) -> None:
         self._glimpse = Glimpse()
         self._transform = _watched(task, self._glimpse)
-        self._larder = larder
-        self._feeders = feeders
+        self._batch_cache = batch_cache
+        self._transform_workers = transform_workers
         self._most = most
         #: Of evaluation and of training.
         self._paces = (Pace(), Pace())
@@ -148,118 +154,127 @@ class Feed:
         """Whether batches take so long to make that others should have them too."""
         return any(pace.heavy for pace in self._paces)
 
-    def pace(self, portion: Portion) -> Pace:
-        return self._paces[portion.epoch is not None]
+    def pace(self, source: UnitBatches) -> Pace:
+        return self._paces[source.epoch is not None]
 
-    def batches(self, portion: Portion, config: Mapping[str, Any] | None) -> Iterator[Batch]:
+    def batches(self, source: UnitBatches, config: Mapping[str, Any] | None) -> Iterator[Batch]:
         """The batches of a portion, for a trial with ``config``, or for several (None)."""
         self._glimpse.config = config
-        pace = self.pace(portion)
+        pace = self.pace(source)
         begun = 0
-        if self._larder is None or not pace.heavy:
-            for number, batch in enumerate(portion.batches()):
-                yield self._timed(portion, number, batch)
+        if self._batch_cache is None or not pace.heavy:
+            for number, batch in enumerate(source.batches()):
+                yield self._timed(source, number, batch)
                 begun = number + 1
-                if self._larder is not None and pace.heavy:
+                if self._batch_cache is not None and pace.heavy:
                     break
-        if self._larder is not None and begun < len(portion):
-            yield from self._shared(portion, range(begun, len(portion)), self._larder)
+        if self._batch_cache is not None and begun < len(source):
+            yield from self._shared(source, range(begun, len(source)), self._batch_cache)
 
-    def make(self, portion: Portion, number: int, batch: Batch) -> Batch:
-        return self._transform(batch, portion.random(number))
+    def make(self, source: UnitBatches, number: int, batch: Batch) -> Batch:
+        return self._transform(batch, source.random(number))
 
-    def unsteady(self, portion: Portion, config: Mapping[str, Any]) -> str:
+    def unsteady(self, source: UnitBatches, config: Mapping[str, Any]) -> str:
         """The first column that differs if the first batch is transformed twice; nothing if none does."""
         self._glimpse.config = config
-        pick = portion.picker()
-        one, other = (self.make(portion, 0, pick(0)) for _ in range(2))
+        pick = source.picker()
+        one, other = (self.make(source, 0, pick(0)) for _ in range(2))
         missing = object()
         names = dict.fromkeys([*one, *other])
         return next((name for name in names if not _same(one.get(name, missing), other.get(name, missing))), "")
 
-    def _timed(self, portion: Portion, number: int, batch: Batch) -> Batch:
+    def _timed(self, source: UnitBatches, number: int, batch: Batch) -> Batch:
         began = time.perf_counter()
-        batch = self.make(portion, number, batch)
-        self.pace(portion).made(time.perf_counter() - began, batch)
+        batch = self.make(source, number, batch)
+        self.pace(source).made(time.perf_counter() - began, batch)
         return batch
 
-    def _shared(self, portion: Portion, numbers: range, larder: Larder) -> Iterator[Batch]:
-        pace, unit = self.pace(portion), portion.name
-        stays = larder.reserve(unit, round(pace.size.value * len(numbers)))
-        pick = portion.picker()
+    def _shared(self, source: UnitBatches, numbers: range, batch_cache: SharedBatchCache) -> Iterator[Batch]:
+        pace, unit = self.pace(source), source.name
+        stays = batch_cache.reserve(unit, round(pace.size.value * len(numbers)))
+        pick = source.picker()
 
         def own(number: int) -> Batch:
-            if (found := larder.get(unit, number)) is not None:
+            if (found := batch_cache.get(unit, number)) is not None:
                 return found
             self._glimpse.seen = False
-            batch = self._timed(portion, number, pick(number))
+            batch = self._timed(source, number, pick(number))
             if stays and not self._glimpse.seen:
-                larder.put(unit, number, batch)
+                batch_cache.put(unit, number, batch)
             return batch
 
         while numbers:
-            if self._feeders is not None and self._feeders.staff(self._helpers(pace)):
-                yield from self._fed(portion, numbers, larder, stays, own)
+            if self._transform_workers is not None and self._transform_workers.staff(self._helpers(pace)):
+                yield from self._fed(source, numbers, batch_cache, stays, own)
                 return
             now, numbers = numbers[:AGAIN], numbers[AGAIN:]
             yield from map(own, now)
 
     def _helpers(self, pace: Pace) -> int:
-        assert self._feeders is not None
-        of_no_use = self._glimpse.known or self._feeders.refused >= REFUSALS
-        return 0 if of_no_use else pace.helpers(len(self._feeders), self._most)
+        assert self._transform_workers is not None
+        of_no_use = self._glimpse.known or self._transform_workers.refused >= REFUSALS
+        return 0 if of_no_use else pace.helpers(len(self._transform_workers), self._most)
 
     def _fed(
-        self, portion: Portion, numbers: range, larder: Larder, stays: bool, own: Callable[[int], Batch]
+        self,
+        source: UnitBatches,
+        numbers: range,
+        batch_cache: SharedBatchCache,
+        stays: bool,
+        own: Callable[[int], Batch],
     ) -> Iterator[Batch]:
-        assert self._feeders is not None
-        pace, unit = self.pace(portion), portion.name
-        for number, seconds in self._feeders.make([portion.epoch, portion.partition, portion.batch_size], numbers):
-            batch = None if seconds is None else larder.get(unit, number)
+        assert self._transform_workers is not None
+        pace, unit = self.pace(source), source.name
+        for number, seconds in self._transform_workers.make(
+            [source.epoch, source.partition, source.batch_size], numbers
+        ):
+            batch = None if seconds is None else batch_cache.get(unit, number)
             if batch is None:
                 batch = own(number)
             elif seconds:
                 pace.made(seconds, batch)
             if not stays:
-                larder.drop(unit, number)
+                batch_cache.drop(unit, number)
             yield batch
 
 
-def open_feed(job: Job, folder: Path | None, private: Sequence[int]) -> Feed | None:
+def open_feed(spec: WorkerSpec, folder: Path | None, private: Sequence[int]) -> Feed | None:
     """The feed of a worker in a process of its own; None if there is nothing to transform.
 
     ``folder`` is where batches are shared. To be called before there are threads; see ``Nursery``.
     """
-    if job.task.transform is None:
+    if spec.task.transform is None:
         return None
     if folder is None:
-        return Feed(job.task)
-    larder, feeders = Larder(folder, job.shared_bytes), None
-    if job.feeders:
-        nursery = Nursery(feeder(job, larder), private, str(job.logs / "feeders.log"))
-        feeders = Feeders(nursery.feeder)
-    return Feed(job.task, larder=larder, feeders=feeders, most=job.feeders)
+        return Feed(spec.task)
+    batch_cache, transform_workers = SharedBatchCache(folder, spec.shared_bytes), None
+    if spec.transform_workers:
+        transform_server = TransformServer(
+            batch_maker(spec, batch_cache), private, str(spec.logs / "transform-workers.log")
+        )
+        transform_workers = TransformWorkers(transform_server.fork)
+    return Feed(spec.task, batch_cache=batch_cache, transform_workers=transform_workers, most=spec.transform_workers)
 
 
-def feeder(job: Job, larder: Larder) -> Make:
+def batch_maker(spec: WorkerSpec, batch_cache: SharedBatchCache) -> Make:
     """What a feeder does."""
-    feed = Feed(job.task)
+    feed = Feed(spec.task)
     latest: tuple[Any, Any] = (None, None)
 
     def make(unit: Any, number: int) -> float:
         nonlocal latest
         epoch, partition, batch_size = unit
-        dataset = job.valid if epoch is None else job.train
+        dataset = spec.valid if epoch is None else spec.train
         assert dataset is not None
-        portion = Portion(dataset, partition, batch_size, job.seed, epoch)
-        if larder.has(portion.name, number):
+        source = UnitBatches(dataset, partition, batch_size, spec.seed, epoch)
+        if batch_cache.has(source.name, number):
             return 0.0
-        if latest[0] != portion:
-            latest = portion, portion.picker()
+        if latest[0] != source:
+            latest = source, source.picker()
         began = time.perf_counter()
-        batch = feed.make(portion, number, latest[1](number))
+        batch = feed.make(source, number, latest[1](number))
         seconds = time.perf_counter() - began
-        if not larder.put(portion.name, number, batch):
+        if not batch_cache.put(source.name, number, batch):
             raise OSError("the batch could not be put into shared memory")
         return seconds
 
@@ -278,7 +293,7 @@ class Glimpse(Mapping[str, Any]):
     def _look(self) -> Mapping[str, Any]:
         self.seen = self.known = True
         if self.config is None:
-            raise Entangled(CONFIG)
+            raise IsolationError(CONFIG)
         return self.config
 
     def __getitem__(self, key: str) -> Any:

@@ -27,7 +27,7 @@ ALIGNMENT = 64
 _LENGTH = struct.Struct("<q")
 
 
-class Larder:
+class SharedBatchCache:
     """A folder of batches, of which all users together keep about ``room`` bytes."""
 
     def __init__(self, folder: Path, room: int) -> None:

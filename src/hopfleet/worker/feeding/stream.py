@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 from hopfleet.data import Dataset, prefetch
 from hopfleet.frameworks.base import Batch, Session
-from hopfleet.worker.feeding.feed import Feed, Pace, Portion
+from hopfleet.worker.feeding.feed import Feed, Pace, UnitBatches
 
 Prepare = Callable[[Batch, Mapping[str, str]], Batch]
 
@@ -29,7 +29,7 @@ ROOM = 0.25
 """The part of the free memory of a device that one partition may take."""
 
 
-class Residence:
+class DeviceCache:
     """Partitions that are kept on the device, whole and in the order of their files."""
 
     def __init__(self, free: Callable[[], int]) -> None:
@@ -69,37 +69,37 @@ class Stream:
         batch_size: int,
         feed: Feed | None = None,
         together: bool = False,
-        residence: Residence | None = None,
+        device_cache: DeviceCache | None = None,
         seed: int = 0,
         epoch: int | None = None,
         drop_last: bool = False,
     ) -> None:
-        self._portion = Portion(dataset, partition, batch_size, seed, epoch, drop_last)
-        self._length = len(self._portion)
+        self._source = UnitBatches(dataset, partition, batch_size, seed, epoch, drop_last)
+        self._length = len(self._source)
         self.rows = min(dataset.partition_rows[partition], self._length * batch_size)
         self._session = session
         self._dtypes = _dtypes(dataset)
         self._feed = feed
         self._together = together
         self._resident = None
-        if residence is not None and feed is None:
-            self._resident = residence.find(dataset, partition, session.prepare)
+        if device_cache is not None and feed is None:
+            self._resident = device_cache.find(dataset, partition, session.prepare)
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Batch]:
-        portion, feed, session = self._portion, self._feed, self._session
+        source, feed, session = self._source, self._feed, self._session
         if self._resident is not None:
             order = None
-            if portion.epoch is not None:
-                order = portion.dataset.order(portion.partition, seed=portion.seed, epoch=portion.epoch)
-            return session.pick(self._resident, order, portion.batch_size, self.rows)
+            if source.epoch is not None:
+                order = source.dataset.order(source.partition, seed=source.seed, epoch=source.epoch)
+            return session.pick(self._resident, order, source.batch_size, self.rows)
         if feed is None:
-            return prefetch(session.prepare(batch, self._dtypes) for batch in portion.batches())
+            return prefetch(session.prepare(batch, self._dtypes) for batch in source.batches())
         config = None if self._together else getattr(session, "config", {})
-        batches = feed.batches(portion, config)
-        return _timed(prefetch(session.prepare(batch, self._dtypes) for batch in batches), feed.pace(portion))
+        batches = feed.batches(source, config)
+        return _timed(prefetch(session.prepare(batch, self._dtypes) for batch in batches), feed.pace(source))
 
 
 def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:

@@ -1,9 +1,9 @@
 """Processes that transform batches for one worker.
 
-They are forked by a nursery, which is forked from the worker before that has any threads or a device; so they have the
-task and the data at hand and nothing else of it. A feeder is told the number of a batch, puts the batch into the
-larder, and says so. If it dies, or the transform raises, the worker makes that batch itself. When the worker is gone,
-their sockets close and the kernel ends them.
+A transform server forks them. It is itself forked from the worker before the worker has threads or a device, so
+transform workers hold the task and the data and nothing else. A transform worker receives the number of a batch, puts
+the batch into the shared batch cache, and reports it. If a transform worker dies, or the transform raises, the worker
+makes that batch itself. When the worker is gone, the sockets close and the kernel ends the transform workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 Make = Callable[[Any, int], float]
-"""Put a batch of a unit, by its number, into the larder; returns the seconds that it took to make it."""
+"""Put a batch of a unit, by its number, into the shared batch cache; returns the seconds that it took to make it."""
 
 AHEAD = 2
 """Batches that each feeder has to do at once: one at work, and one so that it need not wait for the next."""
@@ -34,8 +34,8 @@ READY = 4
 PR_SET_PDEATHSIG = 1
 
 
-class Nursery:
-    """Where feeders come from. To be made while the process has one thread.
+class TransformServer:
+    """A fork server for transform workers. Create it while the process has one thread.
 
     ``private`` descriptors are not for them; what they print goes to ``log``.
     """
@@ -47,7 +47,7 @@ class Nursery:
             _bounded(partial(_nurse, theirs, make, [*private, self._control.fileno()], log))
         theirs.close()
 
-    def feeder(self) -> Connection:
+    def fork(self) -> Connection:
         """The worker's end of a new feeder. Raises OSError if there can be none."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -58,8 +58,8 @@ class Nursery:
         self._control.close()
 
 
-class Feeders:
-    """The feeders of a worker: as many as it wants at the time."""
+class TransformWorkers:
+    """The transform workers of one worker; their number follows demand."""
 
     def __init__(self, hire: Callable[[], Connection]) -> None:
         self._hire = hire
@@ -82,7 +82,7 @@ class Feeders:
     def make(self, unit: Any, numbers: range) -> Iterator[tuple[int, float | None]]:
         """Each number in its turn, when its batch was made, with its seconds; None if nobody could make it.
 
-        Who stops in the middle loses the feeders: they are at work on what nobody wants.
+        A caller that stops early loses the transform workers: they are busy with batches that are no longer needed.
         """
         rota = _Rota(self._hands, unit, numbers)
         try:

@@ -169,7 +169,7 @@ class Graphs(Eager):
         if self.sessions[0].task.lr_step == "batch":
             for member in self._captures:
                 if isinstance(member.work, Steps):
-                    member.session.take_over()
+                    member.session.activate()
                     member.work.step_schedule()
         return [member for member in members if member not in self._captures]
 
@@ -274,7 +274,7 @@ def _captured(member: Member, inputs: Batch) -> Capture:
         raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(member.draws - DEVICE))})")
     if session.scaler is not None:
         raise Refused("a gradient scaler looks at values")
-    if session.habits.accumulate > 1:
+    if session.options.accumulate > 1:
         raise Refused("gradients are gathered over several batches")
     device = session.device
     generator = torch.Generator(device)
@@ -283,7 +283,7 @@ def _captured(member: Member, inputs: Batch) -> Capture:
     values: dict[str, Any] = {}
     # A stream on which a capture has failed is of no further use.
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    session.take_over()
+    session.activate()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with own_generator(device, generator), _fused(session), torch.cuda.stream(stream), capturing(graph):

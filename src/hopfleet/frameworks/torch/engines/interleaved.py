@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.frameworks.base import Batch, Batches, Entangled, Flotilla, Result
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, IsolationError, Result
 from hopfleet.frameworks.torch import randomness
 from hopfleet.frameworks.torch.engines.joint_optimizer import Joint, admits
 from hopfleet.frameworks.torch.steps import Steps
@@ -58,7 +58,7 @@ class Member:
     def do(self, work: Callable[[], object]) -> object:
         """Some of its work, with its own attributes and random streams in place. What it raises is its result."""
         self._turn()
-        self.session.take_over()
+        self.session.activate()
         if self.draws:
             randomness.put(self.random, self.session.device, self.draws)
         began = time.perf_counter()
@@ -162,12 +162,12 @@ class Eager(Flotilla):
                 touched = frozenset().union(*(member.draws for member in rest))
                 self._step(rest, batch)
             if _marks(batch) != marks:
-                raise Entangled(WRITTEN)
+                raise IsolationError(WRITTEN)
             randomness.put(still, device, touched)
             if randomness.changed(still, randomness.current(device, quick - touched)):
-                raise Entangled(LATE)
+                raise IsolationError(LATE)
         if randomness.changed(still, randomness.current(device, everything)):
-            raise Entangled(LATE)
+            raise IsolationError(LATE)
         if self._joint is not None:
             self._joint.settle()
 

@@ -21,7 +21,7 @@ import torch
 from torch.optim import optimizer as optim
 
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import Entangled
+from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch.steps import is_small
 from hopfleet.frameworks.torch.task import TorchSession
 
@@ -64,7 +64,7 @@ def may_join(session: TorchSession) -> bool:
 
 def admits(session: TorchSession) -> bool:
     """Whether the updates of a trial, which has made some already, can be made together with others."""
-    if session.device.type != "cpu" or not session.habits.plain or session.scaler is not None:
+    if session.device.type != "cpu" or not session.options.plain or session.scaler is not None:
         return False
     if not may_join(session):
         return False
@@ -144,7 +144,7 @@ class Joint:
         try:
             torch.autograd.backward(losses)
         except Exception as error:
-            raise Entangled(f"{APART} ({describe(error)})") from error
+            raise IsolationError(f"{APART} ({describe(error)})") from error
 
     def step(self) -> bool:
         """Make an update. If that cannot be done with the bits of each alone, let each do its own; then it is False."""
@@ -182,7 +182,7 @@ class Joint:
             tensors, old = ([some[place] for some in of for place in places] for of in (self._tensors, before))
             found = [tensor.clone() for tensor in tensors]
             torch._foreach_copy_(tensors, old)
-            session.take_over()
+            session.activate()
             session.optimizers[0].step()
             same = same and all(map(_same, tensors, found))
         self._parts = [part._replace(before=part.before + 1) for part in self._parts]
@@ -239,7 +239,7 @@ class Joint:
 
     def _each(self) -> None:
         for session in self.sessions:
-            session.take_over()
+            session.activate()
             session.optimizers[0].step()
 
     @property

@@ -30,7 +30,7 @@ import torch
 from torch.func import functional_call, grad_and_value, vmap
 
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import Batch, Batches, Entangled, Result, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, IsolationError, Result, TrackedConfig
 from hopfleet.frameworks.torch import randomness
 from hopfleet.frameworks.torch.engines.cuda_graphs import (
     SIZES,
@@ -116,10 +116,10 @@ def kind(session: TorchSession) -> Hashable:
         raise Unstackable(f"the optimizer is {', '.join(names)}")
     if session.scaler is not None:
         raise Unstackable("a gradient scaler looks at values")
-    if not session.habits.plain:
+    if not session.options.plain:
         raise Unstackable("the task clips, averages or gathers, or has another precision")
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
-    if session.device.type == "cpu" and weights > LARGE and not session.habits.compile:
+    if session.device.type == "cpu" and weights > LARGE and not session.options.compile:
         raise Unstackable("models are large, and on a CPU large ones gain little by being stacked")
     return form(session), session.counters["units"] == 0
 
@@ -453,7 +453,7 @@ class Stack:
 
     @property
     def compiles(self) -> bool:
-        return self.sessions[0].habits.compile
+        return self.sessions[0].options.compile
 
     def _compared(self, program: Program, batch: Batch, key: Hashable) -> list[Table]:
         """Both ways; if they differ, the program is not used again."""
@@ -467,7 +467,7 @@ class Stack:
         if not all(_alike(a, b, self.compiles) for a, b in zip(found, expected, strict=True)):
             _programs[key] = None
             if self._runs[key] > 1:
-                raise Entangled(CHANGING)
+                raise IsolationError(CHANGING)
         return expected
 
     def _inputs(self, batch: Batch) -> list[Table]:
@@ -529,7 +529,7 @@ class Stack:
         """How far the first member's gradients are off, compared with the largest of them. Changes no weight."""
         session = self.sessions[0]
         kept = [buffer.clone() for buffer in session.model.buffers()]
-        session.take_over()
+        session.activate()
         # Chance would hide what rounding does.
         chance = [m for m in (*session.model.modules(), *self._loss.modules()) if "Dropout" in type(m).__name__]
         for module in chance:
@@ -626,7 +626,7 @@ class Stacked(Eager):
             for member in crew:
                 member.seconds += spent
                 if session.task.lr_step == "batch" and member.session.schedulers:
-                    member.session.take_over()
+                    member.session.activate()
                     member.work.step_schedule()  # type: ignore[attr-defined]
             if session.task.lr_step == "batch":
                 stack.read_settings()
@@ -708,7 +708,7 @@ class StackCapture:
         self._generator.set_state(captain.random["device"])
         self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        captain.session.take_over()
+        captain.session.activate()
         with own_generator(device, self._generator), torch.cuda.stream(stream), capturing(self._graph):
             self._losses = stack.step(dict(self._inputs))
         torch.cuda.current_stream().wait_stream(stream)
