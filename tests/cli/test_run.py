@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 Write = Callable[..., Path]
 

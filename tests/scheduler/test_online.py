@@ -7,10 +7,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from driver import FAULTS, Driver, Fault, Setting, covered
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk, trial
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
@@ -40,6 +38,9 @@ from hopfleet.scheduler.schedule import Assignment
 from hopfleet.scheduler.shop_state import floor_of
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from tests.helpers.schedule_desk import Desk, trial
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import FAULTS, Fault, Setting, covered
 
 LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "nearly-done", "random"})
 
