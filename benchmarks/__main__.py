@@ -56,7 +56,8 @@ def machine() -> str:
     """Return when, at which commit and where the benchmarks run: the first line of every table."""
     cores = len(os.sched_getaffinity(0))
     packages = ", ".join(f"{package} {version(package)}" for package in ("numpy", "torch", "pyarrow", "safetensors"))
-    where = f"{cores} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, {packages}."
+    python = f"Python {platform.python_version()}"
+    where = f"{cores} cores ({platform.machine()}), {platform.system()}, {python}, {packages}."
     return f"Measured on {date.today()} ({commit()}). {where}"
 
 
