@@ -126,6 +126,6 @@ def experiment(*, name: str, folder: str | os.PathLike[str] | None, workers: int
         mode="max",
         partitions=4,
         name=name,
-        folder=folder,
         workers=workers,
+        run_options=hop.RunOptions(folder=folder),
     )
