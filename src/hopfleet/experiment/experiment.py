@@ -31,6 +31,7 @@ from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.terminal.watcher import Watcher
 from hopfleet.monitor.wording import plural
+from hopfleet.planner import balance
 from hopfleet.runs.results import Results
 from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.scheduler.estimates import Estimates
@@ -347,6 +348,8 @@ class Experiment:
         trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
         if self.run_options.policy == "exact" and (warning := too_large(trials, partitions)):
             yield warning
+        if self._on_cluster and not balance.installed():
+            yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
         yield from apart(self.task, self.worker_options.fuse, self.batch_size, forecast.configs.values())
 
     def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:

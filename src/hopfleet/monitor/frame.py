@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hopfleet.errors import MissingExtra
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import flatten
 
@@ -11,13 +12,20 @@ if TYPE_CHECKING:
     import pandas
 
 
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra("pandas", "pandas") from error
+    return pandas
+
+
 def dataframe(history: History) -> pandas.DataFrame:
     """One row per trial in the order of their numbers: state, metrics at the best epoch, configuration, error.
 
     With several objectives ``pareto`` says whether it is on the front; with limits ``feasible``, whether it keeps them.
     """
-    import pandas
-
+    pandas = _pandas()
     metrics = history.metric_names()
     trials = sorted(history.trials.values(), key=lambda trial: trial.number)
     configs = [flatten(trial.config) for trial in trials]
@@ -44,8 +52,7 @@ def dataframe(history: History) -> pandas.DataFrame:
 
 def epochs_frame(history: History) -> pandas.DataFrame:
     """One row per trial and epoch with all metrics; ``time`` is in seconds since the epoch."""
-    import pandas
-
+    pandas = _pandas()
     names = history.metric_names()
     rows = [
         {"trial": trial.id, "epoch": row.epoch, "version": row.version, "time": row.time, **row.metrics}

@@ -14,11 +14,12 @@ then given whole to one worker. ``choose`` dispatches by such a balance and lets
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hopfleet.errors import UsageError
+from hopfleet.errors import MissingExtra, UsageError
 
 Cell = tuple[str, int]
 """A config and a partition that it has yet to visit in this epoch."""
@@ -57,6 +58,11 @@ class Balance:
     worker: Mapping[Cell, str]
     #: When the last worker and config would be done under the rounded shares, if nobody ever had to wait.
     peak: float
+
+
+def installed() -> bool:
+    """Whether SciPy, which solves the linear program, is installed."""
+    return importlib.util.find_spec("scipy") is not None
 
 
 def balance(cells: Cells, *, worker_ready: Times | None = None, config_ready: Times | None = None) -> Balance:
@@ -184,8 +190,12 @@ def relax(
 ) -> tuple[float, Shares]:
     """The linear program: its bound and its shares. ``worker_until`` tells when a worker is known to leave."""
     import numpy as np
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
+
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
+    except ImportError as error:
+        raise MissingExtra("SciPy", "scipy", otherwise="without SciPy, give each partition one replica") from error
 
     worker_ready, config_ready, worker_until = worker_ready or {}, config_ready or {}, worker_until or {}
     _check(cells, worker_ready=worker_ready, config_ready=config_ready, worker_until=worker_until)
