@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hopfleet as hop
+from hopfleet.domain.seeds import derive
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -70,9 +72,18 @@ def check_exists(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+    for target, heading in re.findall(r"\]\(([^)#]*)(#[^)]+)?\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not heading or heading in anchors(linked), target + heading
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_the_reference_names_everything_public() -> None:
@@ -84,6 +95,14 @@ def test_the_reference_names_everything_public() -> None:
     options = [field.name for group in (hop.RunOptions, hop.WorkerOptions) for field in dataclasses.fields(group)]
     for name in (*names, *options):
         assert f"| `{name}` |" in reference, name
+
+
+def test_seeds_can_be_derived_by_hand() -> None:
+    page: dict[str, Any] = {}
+    snippet = next(text for language, text in blocks(ROOT / "docs" / "concepts.md") if language == "python")
+    exec(snippet, page)
+    for names in [(), ("trial", 1), ("order", 3, 0), ("transform", 2, 15, 400), ("µ", 0.5)]:
+        assert page["derive"](7, *names) == derive(7, *names)
 
 
 def test_the_first_experiment_is_short() -> None:

@@ -321,7 +321,7 @@ REFUSED: list[tuple[Callable[[hop.Control], str], str]] = [
     (lambda wheel: wheel.add({"lr": 1}), "hold is missing, optimizer is missing"),
     (lambda wheel: wheel.extend(), "extend by what"),
     (lambda wheel: wheel.extend(space={"rate": 1}), "no 'rate'; it has optimizer, lr"),
-    (lambda wheel: wheel.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written down"),
+    (lambda wheel: wheel.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written as text"),
     (lambda wheel: wheel.extend(space={"lr": "uniform(1)"}), "uniform"),
     (lambda wheel: wheel.pause(), "does not run"),
     (lambda wheel: wheel.proceed(), "does not run"),

@@ -159,7 +159,7 @@ class TestErrors:
             balance({("c", 0): {"w": 1.0}}, **{name: {"x": seconds}})
 
     def test_a_partition_on_no_worker(self):
-        with pytest.raises(UsageError, match=r"partition 3, wanted by config c, is on no worker: .*copy it"):
+        with pytest.raises(UsageError, match=r"partition 3, needed by config c, is on no worker: .*copy it"):
             balance({("c", 3): {}})
 
 

@@ -76,7 +76,9 @@ def test_what_cannot_be_solved_is_refused(monkeypatch):
     with pytest.raises(UsageError, match="a timetable of another shop"):
         exact.solve(HARD, seconds=1, hint=Timetable(Shop(0, 0, ()), ()))
     monkeypatch.setattr(exact, "LIMIT", 8)
-    with pytest.raises(UsageError, match=r"9 units: exact solving takes at most 8; portfolio\.plan has no limit"):
+    with pytest.raises(
+        UsageError, match=r"9 units: the exact solver takes at most 8; use portfolio\.plan, which has no limit"
+    ):
         exact.solve(HARD, seconds=1)
 
 

@@ -606,7 +606,7 @@ def test_lost_workers_and_new_trials_make_it_plan_again():
 
 
 def test_very_many_trials_are_not_even_looked_at(monkeypatch):
-    monkeypatch.setattr("hopfleet.scheduler.shop_view.Mirror.look", lambda *_: pytest.fail("looked"))
+    monkeypatch.setattr("hopfleet.scheduler.shop_view.ShopView.look", lambda *_: pytest.fail("looked"))
     desk = Desk((0,), (1,), trials=130, valid=0)
     assert decide(Auto(), desk) is not None
 
