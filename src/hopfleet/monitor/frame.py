@@ -12,20 +12,16 @@ if TYPE_CHECKING:
     import pandas
 
 
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtra("pandas", "pandas") from error
-    return pandas
-
-
 def dataframe(history: History) -> pandas.DataFrame:
     """One row per trial in the order of their numbers: state, metrics at the best epoch, configuration, error.
 
     With several objectives ``pareto`` says whether it is on the front; with limits ``feasible``, whether it keeps them.
     """
-    pandas = _pandas()
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra("pandas", "pandas") from error
+
     metrics = history.metric_names()
     trials = sorted(history.trials.values(), key=lambda trial: trial.number)
     configs = [flatten(trial.config) for trial in trials]
@@ -52,7 +48,11 @@ def dataframe(history: History) -> pandas.DataFrame:
 
 def epochs_frame(history: History) -> pandas.DataFrame:
     """One row per trial and epoch with all metrics; ``time`` is in seconds since the epoch."""
-    pandas = _pandas()
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra("pandas", "pandas") from error
+
     names = history.metric_names()
     rows = [
         {"trial": trial.id, "epoch": row.epoch, "version": row.version, "time": row.time, **row.metrics}
