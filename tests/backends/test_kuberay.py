@@ -38,8 +38,9 @@ EXPERIMENT = """
 
     experiment = hop.Experiment(
         Chain(), train={"x": np.arange(320, dtype="float32")}, valid={"x": np.arange(32, dtype="float32")},
-        space={"seconds": 0.02}, search=hop.Random(trials=4, max_epochs=3), metric="loss", partitions=4, order="fixed",
-        name="experiment", workers=2, device="cpu",
+        space={"seconds": 0.02}, search=hop.Random(trials=4, max_epochs=3), metric="loss", partitions=4,
+        name="experiment", workers=2,
+        run_options=hop.RunOptions(order="fixed"), worker_options=hop.WorkerOptions(device="cpu"),
     )
 """
 

@@ -106,11 +106,11 @@ def demo(name: str, backend: Any, data: Any = None) -> hop.Experiment:
         metric="accuracy",
         mode="max",
         partitions=4,
-        order="fixed",
         name=name,
         backend=backend,
         workers=2,
-        device="cpu",
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
 
 
@@ -136,11 +136,11 @@ def chained(name: str, backend: Any) -> hop.Experiment:
         search=hop.Random(trials=6, max_epochs=3),
         metric="loss",
         partitions=4,
-        order="fixed",
         name=name,
         backend=backend,
         workers=3,
-        device="cpu",
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
 
 

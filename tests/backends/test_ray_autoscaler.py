@@ -54,8 +54,9 @@ SCRIPT = """
         backend = "local"
     hop.Experiment(
         Chain(), train={"x": np.arange(320, dtype="float32")}, valid={"x": np.arange(32, dtype="float32")},
-        space={"seconds": 0.1}, search=hop.Random(trials=4, max_epochs=24), metric="loss", partitions=4, order="fixed",
-        name=sys.argv[1], backend=backend, workers=3, device="cpu",
+        space={"seconds": 0.1}, search=hop.Random(trials=4, max_epochs=24), metric="loss", partitions=4,
+        name=sys.argv[1], backend=backend, workers=3,
+        run_options=hop.RunOptions(order="fixed"), worker_options=hop.WorkerOptions(device="cpu"),
     ).fit(quiet=True)
 """
 

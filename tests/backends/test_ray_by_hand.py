@@ -36,7 +36,8 @@ FILES = {
 
         experiment = hop.Experiment(
             Mine(), train=train, valid=valid, space=SPACE, search=hop.Random(trials={TRIALS}, max_epochs={EPOCHS}),
-            metric="accuracy", mode="max", partitions={PARTITIONS}, order="fixed", name="job", workers=2, device="cpu",
+            metric="accuracy", mode="max", partitions={PARTITIONS}, name="job", workers=2,
+            run_options=hop.RunOptions(order="fixed"), worker_options=hop.WorkerOptions(device="cpu"),
         )
     """,
     "task.py": """

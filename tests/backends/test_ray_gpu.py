@@ -54,7 +54,7 @@ def cluster() -> Iterator[Any]:
         started.shutdown()
 
 
-def experiment(name: str, backend: Any, **more: Any) -> hop.Experiment:
+def experiment(name: str, backend: Any, device: str, **more: Any) -> hop.Experiment:
     """Convolution, BatchNorm, dropout and three optimizers, in an order that depends on nothing but its seed."""
     optimizers = hop.grid_search(["sgd", "adam", "adamw"])
     return hop.Experiment(
@@ -65,9 +65,10 @@ def experiment(name: str, backend: Any, **more: Any) -> hop.Experiment:
         search=hop.Grid(max_epochs=EPOCHS),
         metric="loss",
         partitions=PARTITIONS,
-        order="fixed",
         name=name,
         backend=backend,
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device=device),
         **more,
     )
 

@@ -17,6 +17,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, MissingExtra, NotFound, SpaceError, TaskError, UsageError
+from hopfleet.experiment.options import MOVED
 from hopfleet.forecast.profiling import Profiles
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
@@ -52,18 +53,18 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
         ({"space": {"act": torch.nn.ReLU}}, SpaceError, r"act=.*use a name"),
         ({"workers": 0}, UsageError, "workers=0: must be an integer of at least 1"),
         ({"workers": "many"}, UsageError, "workers='many'"),
-        ({"threads": 0}, UsageError, "threads=0"),
-        ({"unit_timeout": 0}, UsageError, "unit_timeout=0: must be 'auto'"),
-        ({"unit_timeout": "soon"}, UsageError, "unit_timeout='soon': must be 'auto'"),
-        ({"unit_timeout": True}, UsageError, "unit_timeout=True: must be 'auto'"),
+        ({"worker_options": {"threads": 0}}, UsageError, "threads=0"),
+        ({"run_options": {"unit_timeout": 0}}, UsageError, "unit_timeout=0: must be 'auto'"),
+        ({"run_options": {"unit_timeout": "soon"}}, UsageError, "unit_timeout='soon': must be 'auto'"),
+        ({"run_options": {"unit_timeout": True}}, UsageError, "unit_timeout=True: must be 'auto'"),
         ({"partitions": 0}, UsageError, "partitions=0"),
         ({"batch_size": 0}, UsageError, "batch_size=0: must be an integer of at least 1"),
         ({"seed": "x"}, UsageError, "seed='x': must be an integer"),
         ({"search": "magic"}, UsageError, "search='magic': unknown; there are .*grid, .*random"),
         ({"search": 3}, UsageError, "search=3: must be a search"),
         ({"backend": "cloud"}, UsageError, "backend='cloud': unknown; there are inline, local, ray, simulated"),
-        ({"policy": "best"}, UsageError, "policy='best': unknown; there are auto, "),
-        ({"order": "any"}, UsageError, "order='any': must be 'open'"),
+        ({"run_options": {"policy": "best"}}, UsageError, "policy='best': unknown; there are auto, "),
+        ({"run_options": {"order": "any"}}, UsageError, "order='any': must be 'open'"),
         ({"mode": "up"}, UsageError, "mode='up': must be 'min' or 'max'"),
         ({"mode": None}, UsageError, "metric='accuracy': say mode="),
         ({"name": "../up"}, UsageError, r"name='\.\./up': use letters"),
@@ -72,15 +73,71 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
     ],
 )
 def test_wrong_values_are_refused_at_once(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+    groups = {"run_options": hop.RunOptions, "worker_options": hop.WorkerOptions}
     with pytest.raises(error, match=words):
-        experiment(**changes)
+        experiment(**{key: groups[key](**value) if key in groups else value for key, value in changes.items()})
+
+
+def test_options_have_a_type_of_their_own() -> None:
+    for key in ("run_options", "worker_options"):
+        with pytest.raises(UsageError, match=rf"{key}=\{{\}}: must be hop\.\w+Options\(\.\.\.\)"):
+            experiment(**{key: {}})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'polcy'"):
+        experiment(polcy="random")
+
+
+OLD_KEYWORDS = {
+    "folder": ("run_options", "folder", "/tmp/elsewhere"),
+    "policy": ("run_options", "policy", "random"),
+    "order": ("run_options", "order", "fixed"),
+    "unit_timeout": ("run_options", "unit_timeout", 60.0),
+    "device": ("worker_options", "device", "cpu"),
+    "threads": ("worker_options", "threads", 2),
+    "fuse": ("worker_options", "fuse", "off"),
+    "drop_last": ("worker_options", "drop_last", True),
+    "transform_workers": ("worker_options", "transform_workers", 3),
+    "feeders": ("worker_options", "transform_workers", 3),
+}
+
+
+@pytest.mark.parametrize("keyword", OLD_KEYWORDS)
+def test_an_old_keyword_still_works_and_names_the_new_one(keyword: str) -> None:
+    argument, field, value = OLD_KEYWORDS[keyword]
+    group = {"run_options": hop.RunOptions, "worker_options": hop.WorkerOptions}[argument]
+    new = rf"Experiment\({argument}=hop\.{group.__name__}\({field}=\.\.\.\)\)"
+    with pytest.warns(FutureWarning, match=rf"Experiment\({keyword}=\.\.\.\) is deprecated.*; use {new}") as warned:
+        old = experiment(**{keyword: value})
+    assert [Path(warning.filename) for warning in warned] == [Path(__file__)]
+    assert (
+        getattr(old, argument)
+        == group(**{field: value})
+        == getattr(experiment(**{argument: group(**{field: value})}), argument)
+    )
+    with pytest.raises(UsageError, match=rf"{keyword}=.*: {field} is given twice; keep {argument}=hop\."):
+        experiment(**{keyword: value, argument: group(**{field: value})})
+
+
+def test_every_old_keyword_is_tested() -> None:
+    assert OLD_KEYWORDS.keys() == MOVED.keys()
+    with pytest.raises(UsageError, match="transform_workers is given twice"), pytest.warns(FutureWarning):
+        experiment(feeders=1, transform_workers=1)
+
+
+def test_use_changes_options() -> None:
+    one = experiment()
+    one.use(workers=5, backend="local", policy="random", unit_timeout="none", fuse="off")
+    assert (one.workers, one.backend) == (5, hop.Local)
+    assert one.run_options == hop.RunOptions(policy="random", unit_timeout=None)
+    assert one.worker_options == hop.WorkerOptions(fuse="off")
+    one.use(unit_timeout=7)
+    assert one.run_options.unit_timeout == 7.0
 
 
 def test_a_missing_solver_is_told_before_work_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment(policy="exact")
+    experiment(run_options=hop.RunOptions(policy="exact"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"hopfleet\[solver\]"):
-        experiment(policy="exact")
+        experiment(run_options=hop.RunOptions(policy="exact"))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +220,7 @@ def test_a_task_that_cannot_be_sent() -> None:
 def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ExperimentExists, match="holds something that is not ours"):
-        experiment(folder=tmp_path).fit(overwrite=True, quiet=True)
+        experiment(run_options=hop.RunOptions(folder=tmp_path)).fit(overwrite=True, quiet=True)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
@@ -215,7 +272,8 @@ def test_a_killed_worker_costs_one_unit(tmp_path: Path, own_home: Path) -> None:
 def test_a_hung_unit_runs_again(tmp_path: Path, own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = {"lr": 0.1, "mark": str(tmp_path / "mark")}
     search = hop.Random(trials=1, max_epochs=1)
-    results = experiment(HangOnce(), space=space, search=search, backend="local", unit_timeout=2.5).fit()
+    timeout = hop.RunOptions(unit_timeout=2.5)
+    results = experiment(HangOnce(), space=space, search=search, backend="local", run_options=timeout).fit()
     assert [trial.state for trial in results.trials] == [hop.TrialState.COMPLETED]
     with contextlib.closing(Journal(own_home / "e" / "journal.sqlite")) as journal:
         messages = [message for _, _, message in journal.read()]
@@ -322,8 +380,9 @@ def test_same_seed_same_experiment_inline() -> None:
 
 
 def test_fixed_orders_give_the_same_bits_on_any_number_of_workers() -> None:
+    fixed = hop.RunOptions(order="fixed")
     runs = [
-        experiment(name=f"w{workers}", order="fixed", backend=backend, workers=workers).fit(quiet=True)
+        experiment(name=f"w{workers}", run_options=fixed, backend=backend, workers=workers).fit(quiet=True)
         for backend, workers in (("inline", 1), ("inline", 3), ("local", 2))
     ]
     for one, *others in zip(*(run.trials for run in runs), strict=True):
@@ -334,7 +393,7 @@ def test_fixed_orders_give_the_same_bits_on_any_number_of_workers() -> None:
 
 
 def test_drop_last_and_default_batch_size() -> None:
-    results = experiment(batch_size=64, drop_last=True).fit(quiet=True)
+    results = experiment(batch_size=64, worker_options=hop.WorkerOptions(drop_last=True)).fit(quiet=True)
     assert results.finished
 
 
@@ -363,8 +422,9 @@ def test_import_is_light() -> None:
 
 def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_training_together():
     gain, none = Profiles({0: Profile()}), Profiles({0: Profile(gains=False)})
-    exact, off = experiment(backend=hop.Ray()), experiment(backend=hop.Ray(), fuse="off")
+    off = experiment(backend=hop.Ray(), worker_options=hop.WorkerOptions(fuse="off"))
+    exact = experiment(backend=hop.Ray())
     assert not exact.task.alone
-    assert [exact._told_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
-    assert off._told_ahead(gain)
-    assert not experiment()._told_ahead(none), "hops cost nothing here"
+    assert [exact._looks_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
+    assert off._looks_ahead(gain)
+    assert not experiment()._looks_ahead(none), "hops cost nothing here"

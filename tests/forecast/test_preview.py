@@ -340,7 +340,7 @@ def experiment(**more: Any) -> hop.Experiment:
         "partitions": 4,
         "name": "mine",
         "workers": 2,
-        "device": "cpu",
+        "worker_options": hop.WorkerOptions(device="cpu"),
     }
     task = more.pop("task", None) or Plain()
     return hop.Experiment(task, **{**plain, **more})
@@ -405,9 +405,9 @@ def test_data_sets_that_exist_take_no_further_room(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_users_own_stays(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    experiment(backend="inline", folder=tmp_path / "runs" / "mine").preview()
+    experiment(backend="inline", run_options=hop.RunOptions(folder=tmp_path / "runs" / "mine")).preview()
     assert list((tmp_path / "runs").iterdir()) == []
-    experiment(backend="inline", folder=tmp_path / "others" / "deep" / "mine").preview()
+    experiment(backend="inline", run_options=hop.RunOptions(folder=tmp_path / "others" / "deep" / "mine")).preview()
     assert not (tmp_path / "others").exists()
 
 

@@ -71,7 +71,7 @@ def experiment(folder: Path, **more: Any) -> hop.Experiment:
         seed=SEED,
         name="steered",
         batch_size=16,
-        device="cpu",
+        worker_options=hop.WorkerOptions(device="cpu"),
         **options,
     )
 

@@ -30,6 +30,7 @@ from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.exact import Exact
+from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_and_reserve
 from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
@@ -395,6 +396,13 @@ def test_replicas_are_shared_out_by_speed():
     desk.start("w1", first.unit.trial, first.unit.partition)
     # It would end after all the others: better to leave everything to w1.
     assert decide(policy, desk) is None
+
+
+def test_replicas_without_scipy_are_left_to_the_longest_remaining(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(Balanced, "__call__", lambda *_: pytest.fail("balanced"))
+    desk = Desk((0, 1), (0, 1), (), trials=4, epochs=1, valid=0)
+    assert decide(Auto(), desk) == decide(longest_remaining, desk) is not None
 
 
 def test_while_workers_are_still_coming_short_units_come_first():

@@ -52,7 +52,7 @@ def test_every_trial_equals_training_alone(
         backend=backend,
         workers=workers,
         batch_size=16,
-        device=device,
+        worker_options=hop.WorkerOptions(device=device),
     )
     results = experiment.fit(quiet=True)
     assert (results.folder.prediction() is not None) is profile_trials
@@ -88,7 +88,7 @@ def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
         mode="max",
         name="rows",
         workers=2,
-        device="cpu",
+        worker_options=hop.WorkerOptions(device="cpu"),
     ).fit(quiet=True)
     for trial in results.trials:
         model = trial.model()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -89,8 +90,11 @@ def test_the_reference_names_everything_public() -> None:
     reference = (ROOT / "docs" / "api.md").read_text()
     for name in hop.__all__:
         assert f"hop.{name}" in reference, name
-    for parameter in list(inspect.signature(hop.Experiment.__init__).parameters)[1:]:
-        assert f"| `{parameter}` |" in reference, parameter
+    parameters = list(inspect.signature(hop.Experiment.__init__).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    options = [field.name for group in (hop.RunOptions, hop.WorkerOptions) for field in dataclasses.fields(group)]
+    for name in (*names, *options):
+        assert f"| `{name}` |" in reference, name
 
 
 def test_seeds_can_be_derived_by_hand() -> None:

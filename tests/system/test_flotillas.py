@@ -37,15 +37,16 @@ def fitted(task: hop.TorchTask, fuse: str, name: str = "e", **more: Any) -> Any:
     settings: dict[str, Any] = {
         "space": {"lr": hop.loguniform(1e-3, 1e-1)},
         "search": hop.Random(trials=5, max_epochs=2),
-        "order": "fixed",
         "partitions": 2,
+        "run_options": hop.RunOptions(order="fixed"),
+        "worker_options": hop.WorkerOptions(fuse=fuse),
         "batch_size": 8,
         "workers": 1,
         "backend": "inline",
         **more,
     }
     train, valid = data(60, 0), data(20, 1)
-    experiment = hop.Experiment(task, train=train, valid=valid, name=f"{name}-{fuse}", fuse=fuse, **settings)
+    experiment = hop.Experiment(task, train=train, valid=valid, name=f"{name}-{fuse}", **settings)
     return experiment.fit(quiet=True)
 
 
@@ -63,7 +64,7 @@ def outcome(results: Any) -> list[Any]:
 
 
 def test_the_same_bits_and_a_folder_that_is_whole():
-    together = fitted(Line(), "exact", order="open")
+    together = fitted(Line(), "exact", run_options=hop.RunOptions())
     assert max(sizes(together)) == 5
     assert together.verify().ok
     again = replay("e-exact", task=Line(), backend="inline", workers=1)
@@ -90,7 +91,7 @@ class Talking(Line):
 
 
 def test_everybody_has_a_log_of_its_own(capsys):
-    results = fitted(Talking(), "exact", order="open")
+    results = fitted(Talking(), "exact", run_options=hop.RunOptions())
     assert max(sizes(results)) == 5
     for trial in results.trials:
         assert set(trial.log().split("\n")) - {""} == {f"lr {trial.config['lr']:.6f}"}
@@ -161,9 +162,9 @@ class Looping(Line):
 def test_a_task_with_a_loop_of_its_own():
     assert sizes(fitted(Looping(), "exact")) == []
     with pytest.raises(UsageError, match="fuse='fast': trials of Looping cannot train together: it owns its"):
-        hop.Experiment(Looping(), train=data(60, 0), space={"lr": 0.1}, fuse="fast")
+        hop.Experiment(Looping(), train=data(60, 0), space={"lr": 0.1}, worker_options=hop.WorkerOptions(fuse="fast"))
     with pytest.raises(UsageError, match="fuse='all': must be one of 'exact', 'fast', 'off'"):
-        hop.Experiment(Line(), train=data(60, 0), space={"lr": 0.1}, fuse="all")
+        hop.WorkerOptions(fuse="all")
 
 
 def test_fast_is_nearly_as_alone_and_says_that_it_cannot_be_replayed(capsys):

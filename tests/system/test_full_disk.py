@@ -203,9 +203,9 @@ def experiment(folder: Path, backend: str = "inline", task: Any = None) -> hop.E
         partitions=2,
         name="full",
         batch_size=8,
-        folder=folder / "full",
         backend=backend,
         workers=1,
+        run_options=hop.RunOptions(folder=folder / "full"),
     )
 
 

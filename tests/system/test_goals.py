@@ -123,7 +123,8 @@ class OneByOne(hop.TPE):
 
 def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, capsys: Any, own_home: Any) -> None:
     search = OneByOne(trials=4, max_epochs=2, n_startup_trials=2)
-    one: dict[str, Any] = {"metric": "accuracy", "mode": "max", "order": "fixed", "workers": 1, "search": search}
+    one: dict[str, Any] = {"metric": "accuracy", "mode": "max", "workers": 1, "search": search}
+    one["run_options"] = hop.RunOptions(order="fixed")
     earlier = experiment(name="earlier", **one).fit(quiet=True)
     whole = experiment(name="whole", warm_start=earlier, **one).fit(quiet=True)
     told = whole.definition["warm_start"]

@@ -46,7 +46,7 @@ def run(
         backend=backend,
         workers=1,
         batch_size=8,
-        fuse="off",
+        worker_options=hop.WorkerOptions(fuse="off"),
     ).fit(quiet=True)
 
 
