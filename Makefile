@@ -39,7 +39,7 @@ pure-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(SUITES)
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 --include='$(PURE_FILES)'
 
-LONG_TESTS := $(addprefix tests/test_,benchmarks.py docs.py notebook.py preview.py replay.py resume.py verify.py wheel.py)
+LONG_TESTS := $(addprefix tests/test_,benchmarks.py docs.py notebook.py preview.py replay.py resume.py) tests/runs
 
 long-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(LONG_TESTS)

@@ -346,7 +346,7 @@ def test_a_paused_trial_is_not_made_again() -> None:
 
 
 def test_while_it_runs(own_home: Path) -> None:
-    process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("killable.py")), "local", "2"])
+    process = subprocess.Popen([sys.executable, str(Path(__file__).parents[1] / "killable.py"), "local", "2"])
     looked = 0
     try:
         while process.poll() is None:
