@@ -78,7 +78,7 @@ def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     shown = cli("show", "mine").out
     assert "from" in shown and "t0001" in shown
     show = cli("show", "mine", "--trial", "3").out
-    assert "t0001, afresh" in show
+    assert "t0001, from scratch" in show
     assert cli("show", "mine", "--trial", "3", "--json").json["parent"] == "t0001"
 
 
@@ -97,7 +97,7 @@ def test_a_finished_experiment_goes_on(cli: Cli, script: Callable[..., Path]) ->
     results = hop.load("mine")
     assert [trial.config["number"] for trial in results.trials] == [1, 2, 3, 4]
     assert [len(trial.history) for trial in results.trials] == [3] * 4
-    assert "is finished already" in cli("resume", "mine").out
+    assert "is already finished" in cli("resume", "mine").out
     cli("add", "mine", "--set", "number=9")
     assert cli("run", str(script("backend='inline', name='mine'"))).code == 0
     assert hop.load("mine")["t0005"].config == {"number": 9}
@@ -114,7 +114,7 @@ def test_a_script_that_was_run_by_python_goes_on(cli: Cli, script: Callable[...,
     # A file that does not define it any more is noticed.
     path.write_text("")
     cli("resume", "mine", "t0001", "--epochs", "5")
-    assert "did not go on with it" in cli("resume", "mine").err
+    assert "did not continue it" in cli("resume", "mine").err
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_script_that_was_run_by_python_goes_on(cli: Cli, script: Callable[...,
         (["extend", "mine", "--set", "number=choice(1, 2)"], "choice"),
         (["workers", "mine", "many"], "must be a number"),
         (["pause", "mine"], "is not running"),
-        (["resume", "mine", "--epochs", "3"], "say which trial"),
+        (["resume", "mine", "--epochs", "3"], "needs a trial"),
         (["resume", "mine", "t0002", "--epochs", "2"], "has already trained for 2 epochs"),
     ],
 )
