@@ -28,7 +28,7 @@ _HEIGHT = 5.6
 _UNSET = -0.1  #: height on an axis at which the line of a trial without the parameter passes
 _WIDEST, _NARROW = 0.12, 0.02  #: how far lines through one category, or one number, spread to either side
 _SCALES = {"log": "log", "linear": "", "category": ""}
-_LABEL_HEIGHT = 0.055  #: of the axes' height
+_LABEL_HEIGHT = 0.055  #: fraction of the axes' height
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _unevenness(values: Sequence[float], turn: Callable[[float], float]) -> floa
 
 
 def fences(values: Sequence[float]) -> tuple[float, float]:
-    """Return the lowest and the highest value that is not far out, so that a diverged trial does not flatten the rest."""
+    """Return the lowest and the highest value that is not far out: a diverged trial must not flatten the rest."""
     if len(values) < 4:
         return min(values), max(values)
     first, _, third = quantiles(values, n=4, method="inclusive")
