@@ -12,8 +12,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import HopfleetError
-
-from .conftest import Cli, counting, fitted
+from tests.helpers.cli import Cli, counting, fitted
 
 PATIENCE = 60.0
 LOCAL = {"backend": "local", "workers": 2}

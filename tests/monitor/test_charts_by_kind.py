@@ -18,8 +18,7 @@ from hopfleet.monitor.charts.lineage import Member, Stretch, lineage_data
 from hopfleet.monitor.charts.pareto import front, pareto_data
 from hopfleet.monitor.charts.rungs import Rung, rungs_data
 from hopfleet.monitor.history import History
-
-from .made import RATE, Halving, Population, history_of, made, named, texts
+from tests.helpers.searched_runs import RATE, Halving, Population, history_of, made, named, texts
 
 
 def rungs_history() -> History:

@@ -12,8 +12,7 @@ from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.charts import draw_chart
 from hopfleet.monitor.charts.importance import Importances, importance_data
 from hopfleet.monitor.history import History
-
-from .made import RATE, Halving, history_of, made, texts
+from tests.helpers.searched_runs import RATE, Halving, history_of, made, texts
 
 
 def known_history(function: Callable[..., float], count: int, seed: int) -> History:

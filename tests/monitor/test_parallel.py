@@ -13,8 +13,7 @@ from hopfleet.monitor.charts.charts import draw_chart
 from hopfleet.monitor.charts.colors import HIGHLIGHTS, shade
 from hopfleet.monitor.charts.parallel import Axis, Line, parallel_data
 from hopfleet.monitor.charts.parameters import Scale, fences, parameters, scale_of
-
-from .made import history_of, named, texts
+from tests.helpers.searched_runs import history_of, named, texts
 
 # ------------------------------------------------------------------------------------------------------- scales
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import steered
-from plain_loop import train_in_sequence
-from steered import SEED, Steered
-from test_bits import assert_same_state
 
 import hopfleet as hop
 from hopfleet.domain.messages import CopyVersion, Message
 from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
+from tests.helpers import steered
+from tests.helpers.plain_loop import train_in_sequence
+from tests.helpers.processes import ROOT
+from tests.helpers.states import assert_same_state
+from tests.helpers.steered import SEED, Steered
 
-FOLDER = Path(steered.__file__).parent
-SCRIPT = "import sys, steered; steered.run(sys.argv[1], int(sys.argv[2]))"
+SCRIPT = "import sys; from tests.helpers import steered; steered.run(sys.argv[1], int(sys.argv[2]))"
 PATIENCE = 60.0
 
 
@@ -93,7 +93,7 @@ def messages() -> list[Message]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), *filter(None, sys.path)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
     run = Run(tmp_path)
     yield run
     run.go()
@@ -321,7 +321,7 @@ REFUSED: list[tuple[Callable[[hop.Control], str], str]] = [
     (lambda control: control.add({"lr": 1}), "hold is missing, optimizer is missing"),
     (lambda control: control.extend(), "extend: nothing to add"),
     (lambda control: control.extend(space={"rate": 1}), "no 'rate'; it has optimizer, lr"),
-    (lambda control: control.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written down"),
+    (lambda control: control.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written as text"),
     (lambda control: control.extend(space={"lr": "uniform(1)"}), "uniform"),
     (lambda control: control.pause(), "is not running"),
     (lambda control: control.proceed(), "is not running"),

@@ -7,7 +7,6 @@ import json
 import shutil
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from hopfleet.runtime.loop import Loop
 from hopfleet.store.journal import Journal
 from hopfleet.support.files import digest
 from hopfleet.testing.tasks import CountingTask
+from tests.helpers.killing import SCRIPT
+from tests.helpers.processes import environment
 
 
 def experiment(**more: Any) -> hop.Experiment:
@@ -346,7 +347,7 @@ def test_a_paused_trial_is_not_made_again() -> None:
 
 
 def test_while_it_runs(own_home: Path) -> None:
-    process = subprocess.Popen([sys.executable, str(Path(__file__).parents[1] / "killable.py"), "local", "2"])
+    process = subprocess.Popen([*SCRIPT, "local", "2"], env=environment())
     looked = 0
     try:
         while process.poll() is None:
