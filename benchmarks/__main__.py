@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run them, print one table, and with ``--write`` put it into docs/benchmarks.md."""
+"""``python -m benchmarks``: run benchmarks, print one table, and with ``--write`` put it into docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import importlib
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,9 +53,21 @@ def conclude(rows: Sequence[Row], load: float, document: Path | None, begin: str
 
 
 def machine() -> str:
+    """Return when, at which commit and where the benchmarks run: the first line of every table."""
     cores = len(os.sched_getaffinity(0))
     packages = ", ".join(f"{package} {version(package)}" for package in ("numpy", "torch", "pyarrow", "safetensors"))
-    return f"{cores} cores ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, {packages}."
+    python = f"Python {platform.python_version()}"
+    where = f"{cores} cores ({platform.machine()}), {platform.system()}, {python}, {packages}."
+    return f"Measured on {date.today()} ({commit()}). {where}"
+
+
+def commit() -> str:
+    """Return the commit of the checkout, or the release if there is none."""
+    command = ["git", "-C", str(DOCUMENT.parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return "commit " + subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return f"release {version('hopfleet')}"
 
 
 def write(results: str, document: Path, begin: str = BEGIN, end: str = END) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hopfleet as hop
+from hopfleet.errors import MissingExtra
 
 VALID_ROWS = 360
 EPOCHS = 5
@@ -101,7 +102,10 @@ NETWORKS = {"mlp": mlp, "cnn": cnn, "resnet": resnet, "gru": Reader}
 
 def data() -> tuple[dict[str, Any], dict[str, Any]]:
     """The digits, shuffled with a seed: rows to train on, and rows to validate with."""
-    from sklearn.datasets import load_digits  # workers need it not, and it takes a while
+    try:
+        from sklearn.datasets import load_digits  # slow to import, and workers do without
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "demo") from error
 
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[:, None]
@@ -126,6 +130,6 @@ def experiment(*, name: str, folder: str | os.PathLike[str] | None, workers: int
         mode="max",
         partitions=4,
         name=name,
-        folder=folder,
         workers=workers,
+        run_options=hop.RunOptions(folder=folder),
     )

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopfleet.forecast import preview
-
-from .conftest import FAULTY, Cli, fitted
+from tests.helpers.cli import FAULTY, Cli, fitted
 
 Script = Callable[..., Path]
 

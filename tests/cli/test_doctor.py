@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopfleet.version import __version__
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 
 def test_doctor(cli: Cli, own_home: Path) -> None:

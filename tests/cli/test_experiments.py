@@ -14,8 +14,7 @@ import hopfleet as hop
 from hopfleet.errors import Interrupted
 from hopfleet.runtime.loop import Loop
 from hopfleet.testing.tasks import CountingTask
-
-from .conftest import FAULTY, Cli, counting, fitted
+from tests.helpers.cli import FAULTY, Cli, counting, fitted
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, **more: Any) -> hop.Experiment:

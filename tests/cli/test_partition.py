@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hopfleet as hop
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import HopfleetError
-
-from .conftest import Cli, counting
+from tests.helpers.cli import Cli, counting
 
 #: The third trial waits in its first unit, and one worker with it, for as long as the file "hold" is there.
 GATED = """

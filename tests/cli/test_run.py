@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 Write = Callable[..., Path]
 
@@ -154,7 +153,7 @@ def test_an_error_in_the_file_is_told_with_its_line(cli: Cli, tmp_path: Path, te
 
 
 def test_wrong_values_in_the_file_are_usage_errors(cli: Cli, script: Write) -> None:
-    outcome = cli("run", str(script("backend='inline', threads=0")))
+    outcome = cli("run", str(script("backend='inline', worker_options=hop.WorkerOptions(threads=0)")))
     assert outcome.code == 2
     assert "threads=0" in outcome.err
 

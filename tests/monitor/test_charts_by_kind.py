@@ -25,8 +25,7 @@ from hopfleet.monitor.charts.parameters import Scale, fences, parameters, scale_
 from hopfleet.monitor.charts.pareto import front, pareto_data
 from hopfleet.monitor.charts.rungs import Rung, rungs_data
 from hopfleet.monitor.history import History, Mode
-
-from .made import Halving, Population, made
+from tests.helpers.searched_runs import Halving, Population, made
 
 RATE = {"lr": hop.loguniform(1e-4, 1e-1)}
 

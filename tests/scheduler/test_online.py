@@ -7,10 +7,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from driver import FAULTS, Driver, Fault, Setting, covered
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk, trial
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
@@ -32,6 +30,7 @@ from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.exact import Exact
+from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_and_reserve
 from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
@@ -40,6 +39,9 @@ from hopfleet.scheduler.schedule import Assignment
 from hopfleet.scheduler.shop_state import initial_state
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from tests.helpers.schedule_desk import Desk, trial
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import FAULTS, Fault, Setting, covered
 
 LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "nearly-done", "random"})
 
@@ -394,6 +396,13 @@ def test_replicas_are_shared_out_by_speed():
     desk.start("w1", first.unit.trial, first.unit.partition)
     # It would end after all the others: better to leave everything to w1.
     assert decide(policy, desk) is None
+
+
+def test_replicas_without_scipy_are_left_to_the_longest_remaining(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(Balanced, "__call__", lambda *_: pytest.fail("balanced"))
+    desk = Desk((0, 1), (0, 1), (), trials=4, epochs=1, valid=0)
+    assert decide(Auto(), desk) == decide(longest_remaining, desk) is not None
 
 
 def test_while_workers_are_still_coming_short_units_come_first():

@@ -6,7 +6,6 @@ import random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk, trial
 
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
@@ -15,6 +14,7 @@ from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.ready import DRAWS
 from hopfleet.scheduler.schedule import Assignment, Schedule
+from tests.helpers.schedule_desk import Desk, trial
 
 PARTITIONS = 3
 READABLE = (None, (0,), (1,), (2,), (0, 1), (1, 2), ())

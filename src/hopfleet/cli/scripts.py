@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
-from hopfleet.experiment.experiment import PREVIEW, RESUME, UNDER_RUN, Experiment, FitAvoided
+from hopfleet.experiment.definition import UNDER_RUN
+from hopfleet.experiment.experiment import PREVIEW, RESUME, Experiment, FitAvoided
 from hopfleet.store.folder import home
 
 

@@ -41,7 +41,7 @@ def demo(
     """Select a model that reads handwritten digits.
 
     Four networks, 16 trials, 2 workers, about half a minute; then a leaderboard, the best model and two pictures.
-    Needs PyTorch and scikit-learn: pip install 'hopfleet[demo]'
+    Needs PyTorch, scikit-learn and matplotlib: pip install 'hopfleet[demo]'
 
     Example: hopfleet demo --workers 2
     """
@@ -237,8 +237,8 @@ def _origin(file: Path, variable: str, overrides: Mapping[str, Any]) -> dict[str
 
 
 def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) -> Experiment:
-    if any(importlib.util.find_spec(package) is None for package in ("torch", "sklearn")):
-        raise MissingExtra("PyTorch and scikit-learn", "demo")
+    if any(importlib.util.find_spec(package) is None for package in ("torch", "sklearn", "matplotlib")):
+        raise MissingExtra("PyTorch, scikit-learn and matplotlib", "demo")
     from hopfleet import demo
 
     workers = "auto" if workers is None else workers

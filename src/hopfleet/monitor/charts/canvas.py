@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hopfleet.errors import UsageError
+from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ SUFFIXES = (".pdf", ".png", ".svg")
 
 def paper(width: float, height: float, title: str, facts: str, left: float) -> Figure:
     """A white figure of so many inches with a title and a line of facts, which start ``left`` inches from the edge."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot") from error
 
     figure = Figure(figsize=(width, height), facecolor="white")
     title_place, facts_place = (left / width, 1 - 0.38 / height), (left / width, 1 - 0.66 / height)

@@ -12,6 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from hopfleet.planner.balance import installed
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.schedule import Assignment, Schedule
@@ -25,6 +26,7 @@ class Dispatcher(ABC):
     def __init__(self) -> None:
         self._shop_view = ShopView()
         self._balanced = Balanced()
+        self._can_balance = installed()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
         #: The starts of the last choice still to be made, and when they are valid: time, news, idle trials and workers.
@@ -36,7 +38,8 @@ class Dispatcher(ABC):
         if found is Layout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
         if found is Layout.REPLICATED:
-            return self._balanced(schedule, rng)
+            # Balancing needs SciPy, which the base install leaves out.
+            return self._balanced(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
         return self._in_shop(schedule, rng)
 
     def _find_layout(self, schedule: Schedule) -> Layout:
