@@ -225,8 +225,8 @@ def _fit(backend: Simulated, trials: int) -> None:
             valid=data,
             space={"lr": hop.uniform(0, 1)},
             search=hop.Random(trials=trials, max_epochs=1),
-            folder=folder / "run",
             workers=16,
             backend=backend,
-            device="cpu",
+            run_options=hop.RunOptions(folder=folder / "run"),
+            worker_options=hop.WorkerOptions(device="cpu"),
         ).fit(quiet=True)

@@ -60,10 +60,10 @@ def units_of(
         space=space,
         search=hop.Random(trials=len(configs), max_epochs=epochs),
         metric="train_loss",
-        folder=folder,
         workers=workers,
         backend=backend,
-        device="cpu",
+        run_options=hop.RunOptions(folder=folder),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
     experiment.fit(quiet=True)
     with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:
@@ -78,9 +78,9 @@ def endless(task: Task, folder: Path, space: Mapping[str, Any]) -> tuple[hop.Exp
         space=space,
         search=hop.Grid(max_epochs=10_000),
         metric="train_loss",
-        folder=folder / "run",
         workers=2,
-        device="cpu",
+        run_options=hop.RunOptions(folder=folder / "run"),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
     run = threading.Thread(target=lambda: experiment.fit(quiet=True), daemon=True)
     run.start()

@@ -74,11 +74,10 @@ def curves(network: str, trials: int, epochs: int, *, fuse: str, seed: int) -> A
             partitions=2,
             batch_size=32,
             name="curves",
-            folder=folder,
             backend="inline",
-            order="fixed",
-            fuse=fuse,
             seed=seed,
+            run_options=hop.RunOptions(folder=folder, order="fixed"),
+            worker_options=hop.WorkerOptions(fuse=fuse),
         ).fit(quiet=True)
         return np.array([[row["loss"] for row in trial.history] for trial in results.trials])
 

@@ -190,9 +190,9 @@ def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
         mode="min",
         batch_size=batch_size,
         name=f"{name}-{mode}",
-        fuse="fast" if mode == "compiled" else mode,
         workers=1,
-        policy="longest-remaining",
+        run_options=hop.RunOptions(policy="longest-remaining"),
+        worker_options=hop.WorkerOptions(fuse="fast" if mode == "compiled" else mode),
     )
     with Busy() as busy:
         results = experiment.fit(quiet=True)

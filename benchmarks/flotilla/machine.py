@@ -198,8 +198,8 @@ def with_hopfleet(workload: Any, folder: Path, fuse: str) -> list[float]:
         batch_size=workload.batch_size,
         partitions=workload.partitions,
         workers=WORKERS,
-        fuse=fuse,
-        folder=folder / f"hopfleet-{fuse}",
+        run_options=hop.RunOptions(folder=folder / f"hopfleet-{fuse}"),
+        worker_options=hop.WorkerOptions(fuse=fuse),
     )
     results = experiment.fit(quiet=True)
     return [trial.history[-1]["accuracy"] for trial in results.trials]

@@ -130,10 +130,10 @@ def _sailed(members: int, batches: int, stays: bool, epochs: int) -> list[Sailin
             search=hop.Random(trials=WORKERS * members, max_epochs=epochs),
             metric="train_loss",
             batch_size=BATCH,
-            folder=folder / "run",
             workers=WORKERS,
             backend="local" if stays else Pinned(),
-            device="cpu",
+            run_options=hop.RunOptions(folder=folder / "run"),
+            worker_options=hop.WorkerOptions(device="cpu"),
         )
         experiment.fit(quiet=True)
         with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:

@@ -296,12 +296,11 @@ def main() -> None:
         metric="accuracy",
         mode="max",
         seed=workload.seed,
-        folder=Path(told["folder"]) / RUN,
         workers=told["hosts"],
         backend=_Announced(told["address"], storage="s3://hopfleet"),
-        order=told["order"],
         batch_size=workload.batch_size,
-        device="cpu",
+        run_options=hopfleet.RunOptions(folder=Path(told["folder"]) / RUN, order=told["order"]),
+        worker_options=hopfleet.WorkerOptions(device="cpu"),
     )
     say("ready")
     results = experiment.fit(quiet=True)

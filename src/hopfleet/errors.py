@@ -45,8 +45,9 @@ class NotFound(HopfleetError, LookupError):
 class MissingExtra(HopfleetError, ImportError):
     """An optional dependency is needed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'")
+    def __init__(self, package: str, extra: str, *, otherwise: str = "") -> None:
+        hint = f"; {otherwise}" if otherwise else ""
+        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'{hint}")
 
 
 class TaskError(HopfleetError):

@@ -165,6 +165,12 @@ class TestExact:
 
 
 class TestErrors:
+    def test_scipy_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "scipy", None)
+        monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        with pytest.raises(MissingExtra, match=r"hopfleet\[scipy\]"):
+            lower_bound(sharded([1.0], [1]))
+
     @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
     def test_seconds(self, seconds):
         with pytest.raises(UsageError, match=f"task 0 at node 0: {seconds} seconds: must be finite and above 0"):

@@ -14,11 +14,12 @@ these is then given to a single worker. ``choose`` dispatches by such a balance 
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hopfleet.errors import UsageError
+from hopfleet.errors import MissingExtra, UsageError
 
 Cell = tuple[str, int]
 """A config and a partition that the config has yet to visit in this epoch."""
@@ -57,6 +58,11 @@ class Balance:
     worker: Mapping[Cell, str]
     #: The end of the last worker or config under the rounded shares, if none ever had to wait.
     peak: float
+
+
+def installed() -> bool:
+    """Whether SciPy, which solves the linear program, is installed."""
+    return importlib.util.find_spec("scipy") is not None
 
 
 def balance(cells: Cells, *, worker_ready: Times | None = None, config_ready: Times | None = None) -> Balance:
@@ -217,8 +223,12 @@ class _Program:
 
     def solve(self) -> tuple[float, Shares]:
         import numpy as np
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array
+
+        try:
+            from scipy.optimize import linprog
+            from scipy.sparse import csr_array
+        except ImportError as error:
+            raise MissingExtra("SciPy", "scipy", otherwise="without SciPy, give each partition one replica") from error
 
         bound = len(self.columns)
         rows, places, values = (np.array(part) for part in zip(*self._entries(), strict=True))

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hopfleet.errors import InvariantBroken, UsageError
+from hopfleet.errors import InvariantBroken, MissingExtra, UsageError
 
 CLOSE = 1e-9
 """Times that differ by no more than this part of the makespan are equal."""
@@ -155,8 +155,12 @@ def lower_bound(shop: NodeShop) -> float:
 def relaxed(shop: NodeShop) -> tuple[float, dict[tuple[int, int], list[float]]]:
     """Solve the linear program of ``lower_bound``; return its optimum and the share of each strategy of each visit."""
     import numpy as np
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
+
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
+    except ImportError as error:
+        raise MissingExtra("SciPy", "scipy") from error
 
     columns = [(task, node, s) for task, node in shop.visits() for s in shop.strategies[task][node]]
     if not columns:
