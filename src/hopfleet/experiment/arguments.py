@@ -27,7 +27,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver
 from hopfleet.scheduler.timeouts import Timeout
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import Goal, Rule, Search, allowed, at_least_one
+from hopfleet.search.base import Constraint, Goal, Search, allowed, at_least_one
 from hopfleet.search.stopping import Stopping
 from hopfleet.store.folder import check_name, home
 from hopfleet.support.background import in_background
@@ -117,7 +117,7 @@ def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
     return modes
 
 
-def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Rule, ...]]:
+def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Constraint, ...]]:
     """Limits of metrics, which are written as text, and rules of configurations, which are functions."""
     if isinstance(constraints, str) or callable(constraints):
         constraints = [constraints]
