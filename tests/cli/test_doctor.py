@@ -32,7 +32,7 @@ def test_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", version)
     outcome = cli("doctor")
     assert outcome.code == 1
-    assert "Needed: pyarrow is missing" in outcome.out
+    assert "Problems: pyarrow is missing" in outcome.out
     assert "scikit-learn is not installed: pip install 'hopfleet[demo]'" in outcome.out
 
 

@@ -73,7 +73,7 @@ STORY: list[Message] = [
 
 def history(*more: Message) -> History:
     records = [(100.0 + number, message) for number, message in enumerate([*STORY, *more])]
-    return History.of(records, metric="accuracy", mode="max", partitions=2, name="wheel")
+    return History.of(records, metric="accuracy", mode="max", partitions=2, name="steered")
 
 
 def printed(renderable: Any) -> str:
@@ -153,7 +153,7 @@ def test_a_held_run_says_so_until_it_proceeds_or_another_begins() -> None:
         assert "paused by a person" not in printed(header(history(RunHeld(True), after)))
 
 
-def test_wishes_are_notes_in_the_live_view() -> None:
+def test_requests_are_notes_in_the_live_view() -> None:
     stream = io.StringIO()
     watcher = Watcher(PlainView(History(metric="a", mode="max", partitions=2, name="x"), stream))
     told: list[Message] = [
