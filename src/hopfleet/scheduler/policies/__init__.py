@@ -1,6 +1,7 @@
 """Policies by name. One file each; ``Policy`` in ``scheduler.dispatch`` says what they promise.
 
-Each name stands for a way to make a policy, since some remember what they saw: every controller has its own.
+Each name stands for a function that makes a policy, since some policies remember what they saw: every controller has
+its own. Other packages register further names as entry points (``support.registry``).
 """
 
 from __future__ import annotations

@@ -31,9 +31,13 @@ class MonteCarlo(Dispatcher):
                 best = ended, first
         assert best is not None
         # A rollout takes orders that are given, and evaluations, less seriously.
-        return [
-            (trial, worker) for trial, worker in best[1] if worker in floor.idle_workers and trial in floor.able(worker)
-        ]
+        starts: dict[int, int] = {}
+        for trial, worker in best[1]:
+            # A unit that takes no time ends at once in a rollout, and its worker and trial start another.
+            again = trial in starts or worker in starts.values()
+            if worker in floor.idle_workers and trial in floor.able(worker) and not again:
+                starts[trial] = worker
+        return list(starts.items())
 
 
 def _randomly(rng: random.Random, first: list[Start]) -> Rule:
