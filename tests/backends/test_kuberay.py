@@ -17,22 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marks import long
-from started import HERE, PATIENCE, RAY, Nodes, fingerprints, free_ports, messages, wait_until
 
 from hopfleet.domain.messages import Finish, UnitFinished
 from hopfleet.store.folder import RunFolder
+from tests.helpers.cluster.started import PATIENCE, RAY, Nodes, fingerprints, free_ports, messages, wait_until
+from tests.helpers.marks import long
+from tests.helpers.processes import ROOT
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
 pytestmark = [long, pytest.mark.filterwarnings("default")]
 
-DEPLOY = HERE.parent.parent / "deploy"
+DEPLOY = ROOT / "deploy"
 
 EXPERIMENT = """
     import numpy as np
-    from chained import Chain
+    from tests.helpers.cluster.chained import Chain
     import hopfleet as hop
 
     experiment = hop.Experiment(
@@ -56,10 +57,10 @@ class Operator:
     def start(self) -> None:
         assert self.spec["authOptions"] == {"mode": "token"}  # which these nodes have
         self._pod(self.spec["headGroupSpec"], head=True)
-        wait_until(lambda: self.nodes.doctor().count("; as here") == 1)
+        wait_until(lambda: self.nodes.doctor().count("; same versions as here") == 1)
         for count, group in enumerate(self.spec["workerGroupSpecs"]):
             self._pod(group, head=False)
-            wait_until(lambda expected=count + 2: self.nodes.doctor().count("; as here") == expected)
+            wait_until(lambda expected=count + 2: self.nodes.doctor().count("; same versions as here") == expected)
 
     def _pod(self, group: dict[str, Any], *, head: bool) -> None:
         (container,) = group["template"]["spec"]["containers"]

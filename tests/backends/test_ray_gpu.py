@@ -3,7 +3,7 @@
 Two nodes on this machine, one with a GPU and one without. It needs PyTorch, pytest and no more of Ray than its
 core. Without a GPU one is declared to Ray, and what is tested is who goes where: HOPFLEET_LONG=1 runs that.
 
-    PYTHONPATH=src:tests:tests/backends python -m pytest tests/backends/test_ray_gpu.py
+    PYTHONPATH=src:. python -m pytest tests/backends/test_ray_gpu.py
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import pytest
 ray = pytest.importorskip("ray")
 torch = pytest.importorskip("torch")
 
-from sample_tasks import Everything, arrays  # noqa: E402
-
 import hopfleet as hop  # noqa: E402
 from hopfleet.domain.messages import UnitFinished, WorkerJoined  # noqa: E402
 from hopfleet.store.journal import Journal  # noqa: E402
 from hopfleet.support.files import digest  # noqa: E402
+from tests.helpers.sample_tasks import Everything, arrays  # noqa: E402
 
 GPU = torch.cuda.is_available()
 pytestmark = [

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 from hypothesis import given, settings
-from shops import shops, squares, whole
 
 from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.planner import exact
 from hopfleet.planner.portfolio import plan
 from hopfleet.planner.shop import Shop, ShopUnit
 from hopfleet.planner.timetable import Timetable
+from tests.helpers.shops import shops, squares, whole
 
 # Every worker and every configuration has 10 seconds of work, and 11 are needed.
 HARD = Shop.of_times([[1, 6, 3], [1, 3, 6], [8, 1, 1]])

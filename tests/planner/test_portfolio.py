@@ -8,7 +8,6 @@ from statistics import mean
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shops import shops, whole
 
 from hopfleet.errors import UsageError
 from hopfleet.planner import costs, portfolio
@@ -18,6 +17,7 @@ from hopfleet.planner.portfolio import plan
 from hopfleet.planner.rules import PRIORITY_RULES, longest_remaining, random_unit
 from hopfleet.planner.shop import Shop, ShopUnit, lower_bound
 from hopfleet.planner.timetable import Timetable
+from tests.helpers.shops import shops, whole
 
 
 @settings(deadline=None)

@@ -6,13 +6,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shops import shops, squares
 
 from hopfleet.planner import costs
 from hopfleet.planner.grid import Grid
 from hopfleet.planner.rules import PRIORITY_RULES, heaviest_match, longest_remaining, longest_unit, schedule
 from hopfleet.planner.shop import Shop, ShopUnit, lower_bound
 from hopfleet.planner.timetable import Timetable
+from tests.helpers.shops import shops, squares
 
 rules = st.sampled_from(sorted(PRIORITY_RULES))
 busy_rules = st.sampled_from(sorted(set(PRIORITY_RULES) - {"colored"}))
