@@ -33,8 +33,8 @@ class MonteCarlo(Dispatcher):
             if best is None or ended < best[0]:
                 best = ended, first
         assert best is not None
-        # Rollouts ignore fixed visit orders and evaluations, so some starts may be impossible. A unit that takes no time
-        # ends at once in a rollout, and its worker and its trial start again; only the first start counts.
+        # Rollouts ignore fixed visit orders and evaluations, so some starts may be impossible. A unit that takes no
+        # time ends at once in a rollout, and its worker and its trial start again; only the first start counts.
         starts: dict[int, int] = {}
         for trial, worker in best[1]:
             again = trial in starts or worker in starts.values()
