@@ -563,7 +563,7 @@ def test_the_search_below_has_its_say():
 
 
 def test_a_rule_of_ones_own():
-    class Never(hop.Rule):
+    class Never(hop.StoppingRule):
         def describe(self):
             return {"rule": "Never"}
 
@@ -572,7 +572,8 @@ def test_a_rule_of_ones_own():
     assert talk.search.over(1e9) == ""
     assert talk.search.describe()["stop"] == [{"rule": "Never"}]
     with pytest.raises(NotImplementedError):
-        hop.Rule().describe()
+        hop.StoppingRule().describe()
+    assert hop.Rule is hop.StoppingRule
 
 
 # ---------------------------------------------------------------------------------------- descriptions, bad input

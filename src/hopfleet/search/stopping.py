@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hopfleet.domain import space as spaces
@@ -249,6 +249,10 @@ class Stopping(Search):
 
     def describe(self) -> dict[str, Any]:
         return {**self.search.describe(), "stop": [rule.describe() for rule in self.rules]}
+
+
+STOPPING_RULES: Mapping[str, Callable[[], StoppingRule]] = {"median": Median, "patience": Patience}
+"""Stopping rules by name, for ``Experiment(stop="median")``. Each name maps to a rule with its defaults."""
 
 
 def _is_number(value: object) -> bool:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Chores:
-    """A thread that runs jobs one after another. A job that fails is skipped."""
+    """Jobs that run one after another in a thread. A job that fails is dropped."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
@@ -38,7 +38,7 @@ class Chores:
 
 
 def in_background(job: Callable[[], T]) -> Callable[[], T | None]:
-    """Start a job in its own thread, and return a function that returns the result, or None while the job runs.
+    """Start a job in its own thread; return a function that returns the result, or None while there is none.
 
     The process may end before the thread does.
     """

@@ -1,8 +1,8 @@
 """The time of day, from a clock that cannot be set.
 
-The clock starts at the system's time of day when this module was first imported, in this process or in the process that
-it was forked from, and advances steadily from there, even while the machine sleeps. Durations and the order of events
-are therefore correct, whatever happens to the system's clock meanwhile.
+The clock starts with the system's time of day when this process, or the one it was forked from, first read it, and runs
+evenly from there, also while the machine sleeps. So the length and the order of units are right even if the system's
+clock is set meanwhile.
 """
 
 from __future__ import annotations

@@ -13,19 +13,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ATTEMPTS = 4
-"""Attempts at a transfer."""
+"""Number of attempts at a transfer."""
 
 PAUSE_SECONDS = 0.25
-"""Seconds before the second attempt; doubled before each further one."""
+"""Seconds to wait after the first failed attempt; doubles with each further one."""
 
 PIECE = 1 << 22
-"""Bytes read and hashed at a time; other threads may run between two pieces."""
+"""Bytes read and hashed at once. Between two pieces, other threads wait."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that free disk space cures."""
+"""Errors that end when there is room on the disk again."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between attempts to write to a disk that rejects writes: the first pause and the longest."""
+"""Seconds between attempts to write to a full or failing disk: the first, and the longest."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
@@ -44,7 +44,7 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
 
 
 def back_off() -> Iterator[float]:
-    """Yield the pause before each further attempt, in seconds, without end."""
+    """Yield the seconds to wait before each further attempt, without end."""
     seconds = FIRST_PAUSE
     while True:
         yield seconds
@@ -52,13 +52,13 @@ def back_off() -> Iterator[float]:
 
 
 def trouble(path: Path, error: OSError) -> str:
-    """Return a message about a file that cannot be written: its name, the error and the remedy."""
+    """Describe a file that cannot be written: its name, the error and the remedy."""
     remedy = "make room on that disk" if error.errno in FULL else "check that disk and the permissions"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -78,7 +78,7 @@ def digest(path: Path) -> str:
 
 
 def retried(transfer: Callable[[], T]) -> T:
-    """Return the result of ``transfer``, repeated if the network fails; missing files and denied access are final.
+    """Return what ``transfer`` returns, trying again if the network fails, but not if a file is missing.
 
     File systems raise the exceptions of their libraries, so any other exception counts as a network failure.
     """

@@ -1,4 +1,4 @@
-"""The resources of this machine, and the number of workers for them, a pure function of the resources."""
+"""The resources of this machine, and the number of workers they allow, which is a pure function of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return the cores and the memory that this process may use, within the limits of its container."""
+    """Return the cores and bytes that this process may use, container limits included."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _words("/sys/fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0] != "max":
@@ -35,7 +35,7 @@ def this_machine() -> Machine:
 
 
 def choose_workers(machine: Machine, *, device: str, devices: int, threads: int, trials: int) -> tuple[int, str]:
-    """Return the number of workers to use, and the reason."""
+    """Return how many workers to use, and why."""
     if device != "cpu":
         offer, why = devices, f"one per {device} device"
     else:
@@ -51,12 +51,12 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
 
 
 def spare_cores(machine: Machine, *, device: str, workers: int, threads: int) -> int:
-    """Return the number of cores that each worker may use in addition to its own."""
+    """Return how many cores each worker may use besides its own."""
     return max(0, machine.cores // workers - (threads if device == "cpu" else 1))
 
 
 def starvations() -> int:
-    """Return the number of processes killed so far because this container was out of memory; 0 if unknown."""
+    """Count the processes that the kernel has killed because this container was out of memory; 0 if unknown."""
     groups = [line.split(":", 2) for line in _lines("/proc/self/cgroup")]
     second = ["", *(path.rstrip("/") for _, kinds, path in groups if not kinds)]
     first = ["", *(path.rstrip("/") for _, kinds, path in groups if kinds == "memory")]
