@@ -137,7 +137,7 @@ def test_partitions_that_are_nowhere_are_named() -> None:
     for message in (PartitionsMissing((2,)), PartitionsMissing(())):
         view.update(1.0, message)
     assert "partition 2 is on no worker and cannot be fetched; waiting for a worker that has it" in stream.getvalue()
-    assert "all partitions are there again" in stream.getvalue()
+    assert "all partitions are available again" in stream.getvalue()
 
 
 def test_what_hangs_is_told_everywhere() -> None:
@@ -169,7 +169,7 @@ def test_requests_are_notes_in_the_live_view() -> None:
         watcher.update(100.0, message)
     assert stream.getvalue().splitlines() == [
         "ada@box: t0003 stops after what it is doing",
-        "bob@box: pause is refused: the experiment is paused already",
-        "somebody: from 2 to 1 workers",
-        "[     0s] worker w2 is let go",
+        "bob@box: pause refused: the experiment is paused already",
+        "an earlier request: from 2 to 1 workers",
+        "[     0s] worker w2 released",
     ]
