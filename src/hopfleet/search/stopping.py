@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hopfleet.domain import space as spaces
@@ -241,6 +241,10 @@ class Stopping(Search):
 
     def describe(self) -> dict[str, Any]:
         return {**self.search.describe(), "stop": [rule.describe() for rule in self.rules]}
+
+
+RULES: Mapping[str, Callable[[], Rule]] = {"median": Median, "patience": Patience}
+"""Rules by name, for ``Experiment(stop="median")``. Each name stands for a rule with its defaults."""
 
 
 def _is_number(value: object) -> bool:
