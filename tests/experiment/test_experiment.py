@@ -280,7 +280,7 @@ def test_a_hung_unit_runs_again(tmp_path: Path, own_home: Path, capsys: pytest.C
     (overdue,) = [message for message in messages if type(message).__name__ == "UnitOverdue"]
     assert 2.5 < overdue.seconds < 10 and overdue.expected == 0
     assert sum(type(message).__name__ == "WorkerLost" for message in messages) == 1
-    assert f"worker {overdue.worker} hangs: at it for" in capsys.readouterr().out
+    assert f"worker {overdue.worker} hangs: running for" in capsys.readouterr().out
 
 
 def test_unused_keys_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
