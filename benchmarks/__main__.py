@@ -28,12 +28,12 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, not how fast")
-    parser.add_argument("--only", choices=NAMES, action="append", help="this benchmark alone; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: a functional check only")
+    parser.add_argument("--only", choices=NAMES, action="append", help="run this benchmark only; may be repeated")
     parser.add_argument("--write", action="store_true", help=f"replace the table in {DOCUMENT.name}")
     options = parser.parse_args()
     if options.write and (options.quick or options.only):
-        parser.error("--write: the document holds whole runs only; leave out --quick and --only")
+        parser.error("--write: the document holds complete runs only; leave out --quick and --only")
     rows: list[Row] = []
     load = os.getloadavg()[0]
     for name in options.only or SPINE:
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def conclude(rows: Sequence[Row], load: float, document: Path | None, begin: str = BEGIN, end: str = END) -> int:
-    """Print what was measured, with the load before it, and write it into a document; 1 if a bar is missed, else 0."""
+    """Print the results with the load, and write them to a document; return 1 if a bar is missed, else 0."""
     results = f"{machine()} Load {load:.1f} before, {os.getloadavg()[0]:.1f} after.\n\n{table(rows)}"
     print(results)
     if document is not None:
@@ -71,7 +71,7 @@ def commit() -> str:
 
 
 def write(results: str, document: Path, begin: str = BEGIN, end: str = END) -> None:
-    """Put results into a document, between two lines of it."""
+    """Replace the text between two marker lines of a document."""
     before, rest = document.read_text().split(begin)
     after = rest.split(end)[1]
     document.write_text(f"{before}{begin}\n\n{results}\n\n{end}{after}")

@@ -57,10 +57,10 @@ class Operator:
     def start(self) -> None:
         assert self.spec["authOptions"] == {"mode": "token"}  # which these nodes have
         self._pod(self.spec["headGroupSpec"], head=True)
-        wait_until(lambda: self.nodes.doctor().count("; as here") == 1)
+        wait_until(lambda: self.nodes.doctor().count("; same versions as here") == 1)
         for count, group in enumerate(self.spec["workerGroupSpecs"]):
             self._pod(group, head=False)
-            wait_until(lambda expected=count + 2: self.nodes.doctor().count("; as here") == expected)
+            wait_until(lambda expected=count + 2: self.nodes.doctor().count("; same versions as here") == expected)
 
     def _pod(self, group: dict[str, Any], *, head: bool) -> None:
         (container,) = group["template"]["spec"]["containers"]

@@ -307,7 +307,7 @@ def test_a_node_with_other_packages_is_refused_before_anything_runs(
 def test_doctor_sees_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(ray=True) == 0
     shown = capsys.readouterr().out
-    assert len(re.findall(r"[12] CPUs, [0-9.]+ free; Python \S+, ray \S+; as here", shown)) == 3
+    assert len(re.findall(r"[12] CPUs, [0-9.]+ free; Python \S+, ray \S+; same versions as here", shown)) == 3
     assert "authentication" in shown
 
 

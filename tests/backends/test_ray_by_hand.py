@@ -65,7 +65,7 @@ def started(home: Path, token: str) -> Nodes:
     nodes = Nodes(home, token)
     nodes.head("--num-cpus=1")
     nodes.start(f"--address={nodes.address}", "--node-ip-address=127.0.0.1", "--num-cpus=1")
-    wait_until(lambda: nodes.doctor().count("; as here") == 2)
+    wait_until(lambda: nodes.doctor().count("; same versions as here") == 2)
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""The commands of a person at the wheel, on experiments that are finished and on one that runs in another thread."""
+"""The commands that steer experiments: finished ones, and one that runs in another thread."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def running() -> Iterator[threading.Thread]:
     wait_until(lambda results: results.trials and all(trial.history for trial in results.trials))
     yield run
     with contextlib.suppress(HopfleetError):
-        wheel = hop.control("mine")
+        control = hop.control("mine")
         for trial in hop.load("mine").trials:
             with contextlib.suppress(HopfleetError):
-                wheel.stop(trial.id)
+                control.stop(trial.id)
         with contextlib.suppress(HopfleetError):
-            wheel.proceed()
+            control.proceed()
     run.join(PATIENCE)
 
 
-def test_a_run_obeys(cli: Cli, running: threading.Thread) -> None:
+def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert cli("pause", "mine").out == "running units end, no other starts\n"
     assert cli("show", "mine", "--json").json["paused"] is True
-    assert "paused by a person" in cli("show", "mine").out
+    assert "paused on request" in cli("show", "mine").out
     refused = cli("pause", "mine")
     assert (refused.code, refused.err) == (2, "hopfleet: the experiment is paused already\n")
     assert cli("clone", "mine", "1", "--set", "number=7", "--epochs", "2").out.startswith("t0003 starts afresh")
@@ -70,28 +70,33 @@ def test_a_run_obeys(cli: Cli, running: threading.Thread) -> None:
     assert cli("resume", "mine", "t0001", "--epochs", "31").out.startswith("t0001 goes on from epoch")
     trail = cli("requests", "mine", "--json").json
     assert [request["granted"] for request in trail].count(False) == 1
-    assert trail[0] == {**trail[0], "number": 1, "wish": "pause", "arguments": {}, "granted": True}
+    assert trail[0] == {**trail[0], "number": 1, "request": "pause", "wish": "pause", "arguments": {}, "granted": True}
     table = cli("requests", "mine").out
     assert "clone trial=t0001 number=7 epochs=2" in table
     assert "refused" in table and "granted" in table
     shown = cli("show", "mine").out
     assert "from" in shown and "t0001" in shown
     show = cli("show", "mine", "--trial", "3").out
-    assert "t0001, afresh" in show
+    assert "t0001, from scratch" in show
     assert cli("show", "mine", "--trial", "3", "--json").json["parent"] == "t0001"
 
 
 def test_a_finished_experiment_goes_on(cli: Cli, script: Callable[..., Path]) -> None:
     assert cli("run", str(script("backend='inline', name='mine'"))).code == 0
     waits = cli("extend", "mine", "--set", "number=grid_search([1, 2, 3, 4])", "--epochs", "1")
-    assert (waits.code, waits.out) == (0, "wish 1 waits for: hopfleet resume mine\n")
-    assert "waits" in cli("requests", "mine").out
+    assert (waits.code, waits.out) == (0, "request 1 is queued for the next run: hopfleet resume mine\n")
+    assert "queued" in cli("requests", "mine").out
+    with pytest.warns(FutureWarning, match=r"Request\.wish is deprecated .* use Request\.request"):
+        assert hop.control("mine").requests()[0].wish == "extend"
+    old = cli("wishes", "mine")
+    assert (old.code, old.out) == (0, cli("requests", "mine").out)
+    assert "deprecated" in old.err
     done = cli("resume", "mine")
     assert done.code == 0, done.err
     results = hop.load("mine")
     assert [trial.config["number"] for trial in results.trials] == [1, 2, 3, 4]
     assert [len(trial.history) for trial in results.trials] == [3] * 4
-    assert "is finished already" in cli("resume", "mine").out
+    assert "is already finished" in cli("resume", "mine").out
     cli("add", "mine", "--set", "number=9")
     assert cli("run", str(script("backend='inline', name='mine'"))).code == 0
     assert hop.load("mine")["t0005"].config == {"number": 9}
@@ -108,23 +113,23 @@ def test_a_script_that_was_run_by_python_goes_on(cli: Cli, script: Callable[...,
     # A file that does not define it any more is noticed.
     path.write_text("")
     cli("resume", "mine", "t0001", "--epochs", "5")
-    assert "did not go on with it" in cli("resume", "mine").err
+    assert "did not continue it" in cli("resume", "mine").err
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["stop", "mine", "t0009"], "'t0009': there is none of that name"),
+        (["stop", "mine", "t0009"], "'t0009': no such trial"),
         (["stop", "yours", "t0001"], "no such experiment"),
         (["clone", "mine", "1", "--set", "nonsense=1"], "no 'nonsense'; it has number"),
         (["clone", "mine", "1", "--set", "number"], "--set number: must be KEY=VALUE"),
-        (["add", "mine", "--set", "net.width=1"], "net.width is unknown, number is missing; there are number"),
-        (["extend", "mine"], "extend by what"),
+        (["add", "mine", "--set", "net.width=1"], "net.width is unknown, number is missing; the keys are number"),
+        (["extend", "mine"], "extend: nothing to add"),
         (["extend", "mine", "--set", "number=choice(1, 2)"], "choice"),
         (["workers", "mine", "many"], "must be a number"),
-        (["pause", "mine"], "does not run"),
-        (["resume", "mine", "--epochs", "3"], "say which trial"),
-        (["resume", "mine", "t0002", "--epochs", "2"], "has trained for 2 epochs already"),
+        (["pause", "mine"], "is not running"),
+        (["resume", "mine", "--epochs", "3"], "needs a trial"),
+        (["resume", "mine", "t0002", "--epochs", "2"], "has already trained for 2 epochs"),
     ],
 )
 def test_what_cannot_be(cli: Cli, words: list[str], text: str) -> None:
@@ -133,7 +138,7 @@ def test_what_cannot_be(cli: Cli, words: list[str], text: str) -> None:
     assert outcome.code == 2
     assert text in outcome.err
     if words[1] == "mine":
-        assert cli("requests", "mine").out == "Nobody has asked for anything.\n"
+        assert cli("requests", "mine").out == "No requests have been made.\n"
 
 
 def test_values_are_json_or_text(cli: Cli) -> None:

@@ -84,7 +84,7 @@ def test_a_damaged_one_does_not_hide_the_others(cli: Cli) -> None:
     damaged.journal_file.write_bytes(b"nothing of the kind" * 100)
     outcome = cli("ls", "--json")
     assert [row["name"] for row in outcome.json] == ["good"]
-    assert "hopfleet: bad is left out" in outcome.err
+    assert "hopfleet: skipped bad" in outcome.err
     assert cli("show", "bad").code == 1
 
 
@@ -118,7 +118,7 @@ def test_show_limits_the_trials_unless_told(cli: Cli) -> None:
     fitted("many", {"number": hop.grid_search(list(range(22)))}, partitions=1)
     short = cli("show", "many").out
     assert "t0022" not in short
-    assert "2 more trials: --all shows all" in short
+    assert "2 more trials; --all shows all" in short
     assert "t0022" in cli("show", "many", "--all").out
 
 

@@ -352,7 +352,9 @@ def test_preview(own_home: Path, tmp_path: Path) -> None:
     assert (found.trials, found.epochs, found.units, found.evaluations) == (3, 2, 24, 6)
     assert (found.workers, found.why, found.device) == (2, "as asked", "cpu")
     assert found.policy == "auto"
-    assert found.profiled == 3
+    assert found.profiled == found.as_json()["profiled"] == found.as_json()["piloted"] == 3
+    with pytest.warns(FutureWarning, match=r"use Preview\.profiled"):
+        assert found.piloted == 3
     assert found.makespan >= found.lower_bound > 0
     assert found.ratio == found.makespan / found.lower_bound
     assert found.start_up > 0

@@ -6,15 +6,30 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure
+
+import hopfleet as hop
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import CopyVersion, Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
+from hopfleet.domain.messages import (
+    CopyVersion,
+    EpochEnded,
+    Evaluate,
+    Event,
+    Message,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+)
 from hopfleet.domain.trial import Trial
 from hopfleet.monitor.history import History, Mode
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, Train
+
+RATE = {"lr": hop.loguniform(1e-4, 1e-1)}
 
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 
@@ -109,3 +124,24 @@ class Population(Drawn):
             Clone(order[0], {**config, "lr": config["lr"] * self.random.choice([0.5, 2.0])}, replaces=worst)
             for worst in order[-count:]
         ]
+
+
+def history_of(*trials: tuple[Mapping[str, Any], Mapping[str, float] | None], mode: Mode = "max") -> History:
+    """Trials t0, t1, ... with a configuration each and the metrics of their only epoch, if it has ended."""
+    messages: list[Message] = []
+    for index, (config, metrics) in enumerate(trials):
+        messages.append(TrialAdded(f"t{index}", index, config, 0, 1))
+        if metrics is not None:
+            messages.append(EpochEnded(f"t{index}", 1, 2, metrics, True))
+    return History.of([(0.0, each) for each in messages], metric="accuracy", mode=mode, partitions=2, name="digits")
+
+
+def texts(figure: Figure) -> str:
+    found = [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]
+    ticks = [label for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    labels = [label for axes in figure.axes for label in (axes.get_xlabel(), axes.get_ylabel(), axes.get_title("left"))]
+    return "\n".join([*(text.get_text() for text in (*found, *ticks)), *labels])
+
+
+def named(figure: Figure, name: str) -> list[Any]:
+    return [artist for axes in figure.axes for artist in axes.get_children() if artist.get_gid() == name]

@@ -1,4 +1,4 @@
-"""Run in a process of its own by test_wheel.py, which steers it: its units wait while a file is there."""
+"""Run in a process of its own by runs/test_control.py, which steers it: its units wait while a file is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person at the wheel, with real processes: a run goes on in one, and is steered from here."""
+"""Control of an experiment that runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 
 
 class Run:
-    """An experiment in a process of its own, and its wheel. Units wait while it is held."""
+    """An experiment in a process of its own, and its control. Units wait while the hold file exists."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Run:
         self.hold_file.unlink(missing_ok=True)
 
     @property
-    def wheel(self) -> hop.Control:
+    def control(self) -> hop.Control:
         return hop.control("steered", who="ada@box", wait=PATIENCE)
 
     def until(self, holds: Callable[[hop.Results], Any]) -> hop.Results:
@@ -132,24 +132,24 @@ def change_rate(epoch: int, factor: float) -> Callable[[int, Any, Any], None]:
 
 def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     run.start()
-    wheel = run.wheel
-    assert wheel.pause() == "running units end, no other starts"
+    control = run.control
+    assert control.pause() == "running units end, no other starts"
     run.go()
     run.until(lambda results: not run.busy())
     assert hop.load("steered").history.held
     with pytest.raises(UsageError, match="paused already"):
-        wheel.pause()
-    assert wheel.proceed() == "the experiment goes on"
+        control.pause()
+    assert control.proceed() == "the experiment goes on"
     results = run.until(lambda results: results.trials[0].history and results.trials[0].last_checkpoint)
-    assert wheel.clone("t0001", {"lr": 0.025}, warm=True, epochs=6).startswith("t0003 goes on from epoch")
-    assert wheel.clone(1, {"width": 16}, warm=True).startswith("t0004 goes on from epoch")
+    assert control.clone("t0001", {"lr": 0.025}, warm=True, epochs=6).startswith("t0003 goes on from epoch")
+    assert control.clone(1, {"width": 16}, warm=True).startswith("t0004 goes on from epoch")
     config = {**results["t0001"].config, "optimizer": "adam", "lr": 0.01}
-    assert wheel.add(config) == "t0005 is added"
-    assert wheel.prioritise("t0005", 2) == "t0005 has level 2"
+    assert control.add(config) == "t0005 is added"
+    assert control.prioritise("t0005", 2) == "t0005 has level 2"
     with pytest.raises(UsageError, match=r"lr_rate is unknown, lr is missing"):
-        wheel.add({**{k: v for k, v in config.items() if k != "lr"}, "lr_rate": 1})
+        control.add({**{k: v for k, v in config.items() if k != "lr"}, "lr_rate": 1})
     with pytest.raises(UsageError, match=r"no 'nonsense'; it has optimizer, lr"):
-        wheel.clone(1, {"nonsense": 1})
+        control.clone(1, {"nonsense": 1})
     results = run.end()
     states = {trial.id: trial.state.value for trial in results.trials}
     assert states == {**dict.fromkeys(["t0001", "t0002", "t0003", "t0005"], "completed"), "t0004": "failed"}
@@ -160,25 +160,25 @@ def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     assert results["t0003"].history[0]["epoch"] == results["t0003"].begins + 1
     for name in ("t0001", "t0002", "t0005"):
         assert_trained_alone(results[name], run.folder)
-    trail = wheel.requests()
+    trail = control.requests()
     assert [request.number for request in trail] == list(range(1, 10))
     assert {request.who for request in trail} == {"ada@box"}
     assert [request.granted for request in trail].count(False) == 3
     assert "ada@box: running units end, no other starts" in run.said
-    assert "ada@box: pause is refused: the experiment is paused already" in run.said
+    assert "ada@box: pause refused: the experiment is paused already" in run.said
 
 
 def test_workers_come_and_go(run: Run) -> None:
     run.start(epochs=4)
-    wheel = run.wheel
-    assert wheel.workers("+1") == "from 2 to 3 workers"
+    control = run.control
+    assert control.workers("+1") == "from 2 to 3 workers"
     run.until(lambda results: len(results.history.live_workers()) == 3)
-    assert wheel.workers(1) == "from 3 to 1 workers"
+    assert control.workers(1) == "from 3 to 1 workers"
     with pytest.raises(UsageError, match="there are 1 workers already"):
-        wheel.workers(1)
+        control.workers(1)
     run.go()
     run.until(lambda results: len(results.history.live_workers()) == 1)
-    assert wheel.workers(2) == "from 1 to 2 workers"
+    assert control.workers(2) == "from 1 to 2 workers"
     results = run.end()
     assert len(results.history.live_workers()) == 2
     for trial in results.trials:
@@ -189,12 +189,12 @@ def test_workers_come_and_go(run: Run) -> None:
 def test_stopping_now_replaces_the_worker(run: Run) -> None:
     run.start()
     lost = {name: worker.doing.trial for name, worker in hop.load("steered").history.workers.items() if worker.doing}
-    assert run.wheel.stop("t0001", now=True) == "t0001 stops now"
+    assert run.control.stop("t0001", now=True) == "t0001 stops now"
     # All units still wait, and yet it has stopped.
     run.until(lambda results: results["t0001"].state is hop.TrialState.STOPPED)
     with pytest.raises(UsageError, match="there are 2 workers already"):
-        run.wheel.workers(2)
-    assert run.wheel.delete("t0002", now=True).startswith("t0002 will be deleted")
+        run.control.workers(2)
+    assert run.control.delete("t0002", now=True).startswith("t0002 will be deleted")
     results = run.until(lambda results: "t0002" not in results.history.trials)
     assert all(results.history.workers[name].lost for name in lost)
     results = run.end()
@@ -206,10 +206,10 @@ def test_stopping_now_replaces_the_worker(run: Run) -> None:
 
 def test_a_stop_that_takes_too_long_is_asked_for_again(run: Run) -> None:
     run.start()
-    assert run.wheel.stop("t0001") == "t0001 stops after what it is doing"
+    assert run.control.stop("t0001") == "t0001 stops after what it is doing"
     with pytest.raises(UsageError, match="about to end already"):
-        run.wheel.stop("t0001")
-    assert run.wheel.stop("t0001", now=True) == "t0001 stops now"
+        run.control.stop("t0001")
+    assert run.control.stop("t0001", now=True) == "t0001 stops now"
     run.until(lambda results: results["t0001"].state is hop.TrialState.STOPPED)
     run.end()
 
@@ -220,17 +220,17 @@ def test_a_stopped_trial_goes_on_with_the_same_bits_in_the_same_run_and_in_the_n
     run.until(lambda results: all(trial.history for trial in results.trials))
     run.hold_file.touch()
     for name in ("t0001", "t0002"):
-        run.wheel.stop(name, now=name == "t0002")
+        run.control.stop(name, now=name == "t0002")
     run.hold_file.unlink()
     run.until(lambda results: results["t0001"].state is hop.TrialState.STOPPED)
     with contextlib.suppress(UsageError):  # by then it may all be over: then it is for the next run
-        run.wheel.resume("t0001")
+        run.control.resume("t0001")
     results = run.end()
     assert results["t0002"].state is hop.TrialState.STOPPED
     done = len(results["t0002"].visits)
     assert done < 4
-    text = run.wheel.resume("t0002")
-    assert text.endswith("waits for: hopfleet resume steered")
+    text = run.control.resume("t0002")
+    assert text.endswith("is queued for the next run: hopfleet resume steered")
     results = here(run, 4).fit(quiet=True)
     for trial in results.trials:
         assert trial.state is hop.TrialState.COMPLETED
@@ -245,7 +245,7 @@ def test_a_warm_clone_has_the_bits_of_a_plain_loop_that_changes_the_rate_there(
     run: Run, lr: float, factor: float
 ) -> None:
     here(run, 2).fit(quiet=True)
-    run.wheel.clone("t0001", {"lr": lr}, warm=True)
+    run.control.clone("t0001", {"lr": lr}, warm=True)
     results = here(run, 2).fit(quiet=True)
     parent, clone = results["t0001"], results["t0003"]
     assert (clone.state, clone.begins, len(clone.visits)) == (hop.TrialState.COMPLETED, 2, 2)
@@ -256,8 +256,8 @@ def test_a_warm_clone_has_the_bits_of_a_plain_loop_that_changes_the_rate_there(
 
 def test_killed_with_a_clone_under_way(run: Run) -> None:
     here(run, 2).fit(quiet=True)
-    run.wheel.clone("t0001", {"lr": 0.1}, warm=True, epochs=4)
-    run.wheel.clone("t0002", warm=True, epochs=4)
+    run.control.clone("t0001", {"lr": 0.1}, warm=True, epochs=4)
+    run.control.clone("t0002", warm=True, epochs=4)
     run.start(epochs=2)
     assert run.process is not None
     run.process.send_signal(signal.SIGKILL)
@@ -277,55 +277,55 @@ def test_killed_with_a_clone_under_way(run: Run) -> None:
 
 def test_a_finished_experiment_is_extended(run: Run) -> None:
     here(run, 1).fit(quiet=True)
-    assert run.wheel.extend(epochs=1, space={"lr": hop.grid_search([0.05, 0.1, 0.2])}).endswith("resume steered")
-    assert [request.granted for request in run.wheel.requests()] == [None]
+    assert run.control.extend(epochs=1, space={"lr": hop.grid_search([0.05, 0.1, 0.2])}).endswith("resume steered")
+    assert [request.granted for request in run.control.requests()] == [None]
     again = here(run, 1)
     results = again.fit(quiet=True)
     assert [trial.config["lr"] for trial in results.trials] == [0.05, 0.1, 0.2]
     for trial in results.trials:
         assert len(trial.visits) == 2
         assert_trained_alone(trial, run.folder)
-    assert run.wheel.requests()[0].text == "all train until epoch 2; lr changed"
+    assert run.control.requests()[0].text == "all train until epoch 2; lr changed"
     # What was added lives in the journal: the definition is as it was, and the same object can go on as well.
-    run.wheel.extend(epochs=1)
+    run.control.extend(epochs=1)
     assert [len(trial.visits) for trial in again.fit(quiet=True).trials] == [3, 3, 3]
 
 
 def test_the_number_of_workers_may_wait_for_the_next_run(run: Run) -> None:
     here(run, 1).fit(quiet=True)
-    run.wheel.workers(1)
-    run.wheel.extend(epochs=1)
+    run.control.workers(1)
+    run.control.extend(epochs=1)
     results = here(run, 1).fit(quiet=True)
-    assert [request.text for request in run.wheel.requests()] == ["from 2 to 1 workers", "all train until epoch 2"]
+    assert [request.text for request in run.control.requests()] == ["from 2 to 1 workers", "all train until epoch 2"]
     assert all(trial.state is hop.TrialState.COMPLETED for trial in results.trials)
 
 
 def test_what_can_be_known_at_once_is_refused_at_once(run: Run) -> None:
     here(run, 1).fit(quiet=True)
-    wheel = run.wheel
+    control = run.control
     for ask, text in REFUSED:
         with pytest.raises(UsageError, match=text):
-            ask(wheel)
-    assert wheel.requests() == []
-    assert repr(wheel) == "<Control of steered by ada@box>"
-    assert "@" in hop.control(wheel.folder.path).who
+            ask(control)
+    assert control.requests() == []
+    assert repr(control) == "<Control of steered by ada@box>"
+    assert "@" in hop.control(control.folder.path).who
 
 
 REFUSED: list[tuple[Callable[[hop.Control], str], str]] = [
-    (lambda wheel: wheel.stop("t0009"), "'t0009': there is none of that name"),
-    (lambda wheel: wheel.stop(1), "t0001 does not train: it is completed"),
-    (lambda wheel: wheel.resume(1, epochs=1), "epochs=1: t0001 has trained for 1 epochs already"),
-    (lambda wheel: wheel.delete("nobody"), "'nobody': there is none"),
-    (lambda wheel: wheel.clone(1, {"rate": 1}), "no 'rate'; it has optimizer, lr, schedule, width, hold"),
-    (lambda wheel: wheel.clone(1, {"lr": object()}), "a configuration holds numbers"),
-    (lambda wheel: wheel.add({"lr": 1}), "hold is missing, optimizer is missing"),
-    (lambda wheel: wheel.extend(), "extend by what"),
-    (lambda wheel: wheel.extend(space={"rate": 1}), "no 'rate'; it has optimizer, lr"),
-    (lambda wheel: wheel.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written as text"),
-    (lambda wheel: wheel.extend(space={"lr": "uniform(1)"}), "uniform"),
-    (lambda wheel: wheel.pause(), "does not run"),
-    (lambda wheel: wheel.proceed(), "does not run"),
-    (lambda wheel: wheel.workers(0), "at least 1"),
-    (lambda wheel: wheel.workers(-2), "at least 1"),
-    (lambda wheel: wheel.workers("many"), "must be a number"),
+    (lambda control: control.stop("t0009"), "'t0009': no such trial"),
+    (lambda control: control.stop(1), "t0001 is completed: a trial that has ended cannot be stopped"),
+    (lambda control: control.resume(1, epochs=1), "epochs=1: t0001 has already trained for 1 epochs"),
+    (lambda control: control.delete("nobody"), "'nobody': no such trial"),
+    (lambda control: control.clone(1, {"rate": 1}), "no 'rate'; it has optimizer, lr, schedule, width, hold"),
+    (lambda control: control.clone(1, {"lr": object()}), "a configuration holds numbers"),
+    (lambda control: control.add({"lr": 1}), "hold is missing, optimizer is missing"),
+    (lambda control: control.extend(), "extend: nothing to add"),
+    (lambda control: control.extend(space={"rate": 1}), "no 'rate'; it has optimizer, lr"),
+    (lambda control: control.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written as text"),
+    (lambda control: control.extend(space={"lr": "uniform(1)"}), "uniform"),
+    (lambda control: control.pause(), "is not running"),
+    (lambda control: control.proceed(), "is not running"),
+    (lambda control: control.workers(0), "at least 1"),
+    (lambda control: control.workers(-2), "at least 1"),
+    (lambda control: control.workers("many"), "must be a number"),
 ]

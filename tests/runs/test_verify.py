@@ -70,7 +70,7 @@ def test_a_flipped_byte(results: hop.Results) -> None:
     body[1] ^= 1
     path.write_bytes(body)
     assert only(results) == Fault(
-        "models", str(path), "is damaged: another SHA-256 than in the journal", "restore it from a backup"
+        "models", str(path), "is damaged: its SHA-256 differs from the journal", "restore it from a backup"
     )
 
 
@@ -106,7 +106,7 @@ def test_a_foreign_file(results: hop.Results, name: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
     fault = only(results)
-    assert (fault.where, fault.problem) == (str(path), "is a stray: the journal does not know it")
+    assert (fault.where, fault.problem) == (str(path), "is a stray file: it is not in the journal")
 
 
 def test_all_faults_are_named_at_once(results: hop.Results) -> None:
@@ -146,7 +146,7 @@ def test_a_trial_that_nobody_added_and_a_damaged_model(results: hop.Results) -> 
     change(results, "DELETE FROM messages WHERE kind = 'TrialAdded' AND json_extract(body, '$.trial') = 't0001'")
     results["t0003"].last_checkpoint.unlink()
     journal, model = results.verify().faults
-    assert journal.problem == "tells of a trial that was never added ('t0001')"
+    assert journal.problem == "refers to a trial that was never added ('t0001')"
     assert model.problem == "is missing", "models are judged by all of the journal nevertheless"
 
 
@@ -155,7 +155,7 @@ def test_a_journal_that_cannot_be_read(results: hop.Results) -> None:
     verdict = results.verify()
     assert [fault.part for fault in verdict.faults] == ["journal"]
     assert verdict.faults[0].problem.startswith("is damaged (")
-    assert verdict.checked["models"] == "not checked, for want of a journal"
+    assert verdict.checked["models"] == "not checked without a journal"
 
 
 def test_a_journal_that_is_just_being_made(results: hop.Results, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_other_data_in_its_place(results: hop.Results) -> None:
     place = results.folder.data / "train"
     shutil.rmtree(place)
     hop.partition({"x": np.arange(40.0) + 1}, place, partitions=4)
-    assert only(results).problem == "is not the train data of the experiment: another fingerprint"
+    assert only(results).problem == "is not the train data of the experiment: its fingerprint differs"
 
 
 def test_data_of_its_own_that_is_gone(results: hop.Results) -> None:
@@ -247,9 +247,9 @@ def test_what_a_run_will_make_again(cut: hop.Results) -> None:
     path = cut["t0001"].last_checkpoint
     body = path.read_bytes()
     path.write_bytes(body[:-1])
-    assert only(cut).remedy == "delete it, and hopfleet resume whole makes it again"
+    assert only(cut).remedy == "delete it; hopfleet resume whole recreates it"
     path.unlink()
-    assert only(cut).remedy == "hopfleet resume whole makes it again"
+    assert only(cut).remedy == "hopfleet resume whole recreates it"
     experiment(search=hop.Grid(max_epochs=4)).fit(quiet=True)
     assert hop.load("whole").verify().ok, "so it does"
 
@@ -271,7 +271,7 @@ def test_what_comes_after_the_end_is_a_stray() -> None:
     path = results.folder.checkpoints / "t0002" / "v00004-77.safetensors"
     path.parent.mkdir(exist_ok=True)
     path.write_text("by a worker that nobody waited for")
-    assert only(results).problem == "is a stray: the journal does not know it"
+    assert only(results).problem == "is a stray file: it is not in the journal"
 
 
 def test_a_run_that_goes_on_tidies_up(cut: hop.Results) -> None:
@@ -315,7 +315,7 @@ def test_it_tells_how_far_it_is(results: hop.Results) -> None:
     verify(results.folder, told.append)
     jobs = 2 + sum(len(trial.saved) for trial in results.history.trials.values())
     assert told[0] == "reading the journal"
-    assert told[-1] == f"{jobs} of {jobs} models and data sets are read"
+    assert told[-1] == f"{jobs} of {jobs} models and data sets checked"
 
 
 def test_the_journal_keeps_digests_of_files(results: hop.Results) -> None:
@@ -343,7 +343,7 @@ def test_a_paused_trial_is_not_made_again() -> None:
     remedies = {Path(fault.where).parent.name: fault.remedy for fault in results.verify().faults}
     (paused,) = [trial for trial, state in states.items() if state is hop.TrialState.PAUSED]
     assert remedies[paused] == "restore it from a backup"
-    assert all("makes it again" in remedy for trial, remedy in remedies.items() if trial != paused)
+    assert all("recreates it" in remedy for trial, remedy in remedies.items() if trial != paused)
 
 
 def test_while_it_runs(own_home: Path) -> None:

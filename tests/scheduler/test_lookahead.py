@@ -19,7 +19,7 @@ from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.progress import Outcome, Save
-from hopfleet.scheduler.shop_state import floor_of
+from hopfleet.scheduler.shop_state import initial_state
 from hopfleet.scheduler.shop_view import ShopView
 from tests.helpers.schedule_desk import Desk
 from tests.helpers.virtual.driver import Driver
@@ -162,21 +162,21 @@ def test_what_is_urgent_or_here_comes_before_what_a_policy_would_choose():
 # ----------------------------------------------------------------------------------------- what policies see
 
 
-def test_the_floor_of_those_who_are_told_ahead():
+def test_the_shop_state_of_workers_that_are_told_ahead():
     desk = Desk((0,), (1,), trials=3, valid=1, epochs=1)
     desk.start("w1", "t1", 0)
     desk.schedule.start("w1", Unit("t2", 1, 0), 2, ahead=True)
     shop_view = ShopView()
-    floor = shop_view.look(desk.schedule)
-    assert (floor.runs, floor.idle_workers, floor.idle_trials) == ({0: 0}, {1}, {2})
-    assert (floor.worker_free, floor.trial_free) == ([2.0, 0.0], [1.0, 2.0, 0.0])
-    assert floor.todo[1] == {1: [1]}
+    state = shop_view.look(desk.schedule)
+    assert (state.runs, state.idle_workers, state.idle_trials) == ({0: 0}, {1}, {2})
+    assert (state.worker_free, state.trial_free) == ([2.0, 0.0], [1.0, 2.0, 0.0])
+    assert state.todo[1] == {1: [1]}
     with desk.schedule.supposing({"w1": desk.schedule.slots["w1"]}):
-        floor = shop_view.look(desk.schedule)
-        assert (floor.runs, floor.idle_workers, floor.worker_free) == ({}, {0}, [0.0, 0.0])
+        state = shop_view.look(desk.schedule)
+        assert (state.runs, state.idle_workers, state.worker_free) == ({}, {0}, [0.0, 0.0])
 
 
-def test_an_evaluation_takes_no_time_on_the_floor_and_what_follows_does():
+def test_an_evaluation_takes_no_time_in_the_shop_state_and_what_follows_does():
     desk = Desk((0,), (1,), trials=2, epochs=1)
     desk.train("w1", "t1", 0)
     desk.schedule.saved("t1", 1, durable=False)
@@ -184,9 +184,9 @@ def test_an_evaluation_takes_no_time_on_the_floor_and_what_follows_does():
     desk.start("w2", "t1", 0, evaluate=True)
     desk.schedule.start("w2", Unit("t2", 1, 1), 2, ahead=True)
     desk.schedule.now = 3.0
-    floor = ShopView().look(desk.schedule)
-    assert floor.runs == {1: -1}
-    assert floor.worker_free[1] == floor.trial_free[1] > 3.0
+    state = ShopView().look(desk.schedule)
+    assert state.runs == {1: -1}
+    assert state.worker_free[1] == state.trial_free[1] > 3.0
 
 
 def test_replicas_are_shared_out_ahead_too():
@@ -209,15 +209,15 @@ def test_replicas_are_shared_out_ahead_too():
 
 
 def test_no_plan_is_made_where_trials_stay():
-    floor = floor_of([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0], [2.0, 3.0, 1.0]])
+    state = initial_state([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0], [2.0, 3.0, 1.0]])
     policy = Auto()
-    for stays in (True, False):
-        floor.stays = stays
-        policy._choose(floor, random.Random(0))
-        assert (policy._news == -1) is stays
+    for sticky in (True, False):
+        state.sticky = sticky
+        policy._choose(state, random.Random(0))
+        assert (policy._news == -1) is sticky
     desk = Desk((0,), (1,), trials=2)
     desk.schedule.stay = True
-    assert ShopView().look(desk.schedule).stays
+    assert ShopView().look(desk.schedule).sticky
 
 
 def test_enough_groups_are_left_for_everybody():

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
-from hopfleet.scheduler.shop_state import Floor, Start
+from hopfleet.scheduler.shop_state import ShopState, Start
 
 CRITICAL = 0.5
 """A trial or worker is critical if its expected end is within this many mean units of the bound."""
@@ -32,15 +32,15 @@ Edge = tuple[float, int, int]
 """A negated weight, so that heavy edges sort first; a trial; a worker."""
 
 
-def match_and_reserve(floor: Floor) -> Sequence[Start]:
+def match_and_reserve(state: ShopState) -> Sequence[Start]:
     """Return the starts of the heaviest matching; see the top of the file."""
-    workers = floor.idle_workers
-    if not floor.idle_trials or not workers:
+    workers = state.idle_workers
+    if not state.idle_trials or not workers:
         return ()
-    trial_left, worker_left = floor.trial_left, floor.worker_left
+    trial_left, worker_left = state.trial_left, state.worker_left
     most = max(max(trial_left), max(worker_left), 1e-300)
-    able = {worker: floor.able(worker) for worker in workers}
-    waits = _reservations(floor)
+    able = {worker: state.able(worker) for worker in workers}
+    waits = _reservations(state)
     edges: list[Edge] = []
     # No worker needs more candidates than there are other workers that could take them.
     enough = len(workers) + len(waits)
@@ -56,17 +56,17 @@ def match_and_reserve(floor: Floor) -> Sequence[Start]:
         load, left = worker_left[worker] / most, trial_left[trial] / most
         edges.append((-2 - load**4 - left**4 - 0.3 * load * left, trial, worker))
     chosen = _matching(edges)
-    return [(trial, worker) for trial, worker in chosen.items() if trial in floor.idle_trials and worker in workers]
+    return [(trial, worker) for trial, worker in chosen.items() if trial in state.idle_trials and worker in workers]
 
 
-def _reservations(floor: Floor) -> list[Start]:
+def _reservations(state: ShopState) -> list[Start]:
     """Return the pairs of a critical side that is still busy and an idle side that can afford to wait."""
-    ends = _Ends.of(floor)
+    ends = _Ends.of(state)
     pairs: list[Start] = []
-    for worker, trial in floor.runs.items():
-        if floor.worker_free[worker] <= ends.latest:
-            pairs += _for_trial(floor, ends, trial, worker)
-            pairs += _for_worker(floor, ends, worker)
+    for worker, trial in state.runs.items():
+        if state.worker_free[worker] <= ends.latest:
+            pairs += _for_trial(state, ends, trial, worker)
+            pairs += _for_worker(state, ends, worker)
     return pairs
 
 
@@ -85,40 +85,40 @@ class _Ends:
     latest: float
 
     @classmethod
-    def of(cls, floor: Floor) -> _Ends:
-        now = floor.now
-        trials = [left and max(free, now) + left for free, left in zip(floor.trial_free, floor.trial_left, strict=True)]
+    def of(cls, state: ShopState) -> _Ends:
+        now = state.now
+        trials = [left and max(free, now) + left for free, left in zip(state.trial_free, state.trial_left, strict=True)]
         workers = [
-            left and max(free, now) + left for free, left in zip(floor.worker_free, floor.worker_left, strict=True)
+            left and max(free, now) + left for free, left in zip(state.worker_free, state.worker_left, strict=True)
         ]
         bound = max(max(trials), max(workers), now)
-        unit = sum(floor.worker_left) / max(floor.units, 1)
+        unit = sum(state.worker_left) / max(state.units, 1)
         # The less certain the ends of units are, the less it pays to wait for one.
-        critical = bound - CRITICAL * max(1e-9, 1 - floor.noise / BLIND) * unit
+        critical = bound - CRITICAL * max(1e-9, 1 - state.noise / BLIND) * unit
         rivals = sum(end >= critical for end in trials) + sum(end >= critical for end in workers) - 1
         latest = now + PATIENCE * unit / (rivals * rivals) if rivals else math.inf
         return cls(trials, workers, bound * (1 + 1e-12), critical, latest)
 
 
-def _for_trial(floor: Floor, ends: _Ends, trial: int, busy: int) -> list[Start]:
+def _for_trial(state: ShopState, ends: _Ends, trial: int, busy: int) -> list[Start]:
     """Return the idle workers that can wait for a critical trial, which worker ``busy`` trains; none if uncritical."""
-    if trial < 0 or not floor.trial_left[trial] or ends.trials[trial] < ends.critical:
+    if trial < 0 or not state.trial_left[trial] or ends.trials[trial] < ends.critical:
         return []
-    wait = abs(floor.worker_free[busy] - floor.now)
-    todo = floor.todo[trial]
+    wait = abs(state.worker_free[busy] - state.now)
+    todo = state.todo[trial]
     return [
         (trial, worker)
-        for worker in floor.idle_workers
-        if worker in todo and (ends.workers[worker] or floor.now) + wait <= ends.bound
+        for worker in state.idle_workers
+        if worker in todo and (ends.workers[worker] or state.now) + wait <= ends.bound
     ]
 
 
-def _for_worker(floor: Floor, ends: _Ends, busy: int) -> list[Start]:
+def _for_worker(state: ShopState, ends: _Ends, busy: int) -> list[Start]:
     """Return the idle trials that can wait for a critical worker that is busy; none if it is uncritical."""
-    if not floor.worker_left[busy] or ends.workers[busy] < ends.critical:
+    if not state.worker_left[busy] or ends.workers[busy] < ends.critical:
         return []
-    wait = abs(floor.worker_free[busy] - floor.now)
-    return [(trial, busy) for trial in floor.able(busy) if ends.trials[trial] + wait <= ends.bound]
+    wait = abs(state.worker_free[busy] - state.now)
+    return [(trial, busy) for trial in state.able(busy) if ends.trials[trial] + wait <= ends.bound]
 
 
 def _matching(edges: list[Edge]) -> dict[int, int]:
@@ -153,5 +153,5 @@ def _matching(edges: list[Edge]) -> dict[int, int]:
 class MatchReserve(Dispatcher):
     """The policy that matches anew at every event."""
 
-    def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
-        return match_and_reserve(floor)
+    def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
+        return match_and_reserve(state)
