@@ -364,7 +364,7 @@ def test_import_is_light() -> None:
 def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_training_together():
     gain, none = Profiles({0: Profile()}), Profiles({0: Profile(gains=False)})
     exact, off = experiment(backend=hop.Ray()), experiment(backend=hop.Ray(), fuse="off")
-    assert not exact.task.alone
+    assert not exact.task.framework.fusion_blocker
     assert [exact._told_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
     assert off._told_ahead(gain)
     assert not experiment()._told_ahead(none), "hops cost nothing here"

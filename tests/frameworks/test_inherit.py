@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_torch import Batches
+from test_session import Batches
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.session import TorchSession
 
 LR = torch.optim.lr_scheduler
 BASE = {"optimizer": "sgd", "schedule": "none", "lr": 0.25, "width": 4, "groups": 1}
@@ -48,7 +48,7 @@ SCHEDULES: dict[str, Any] = {
 
 
 def opened(config: Mapping[str, Any], seed: int = 1) -> TorchSession:
-    return Task().open(config, seed=seed, device="cpu", threads=1)
+    return Task().framework.open(config, seed=seed, device="cpu", threads=1)
 
 
 def trained(session: TorchSession, epochs: int) -> TorchSession:

@@ -390,7 +390,7 @@ class Experiment:
         """The device of each worker, and how many such there are."""
         if self._on_cluster:
             return self.device, 1
-        found, count = self.task.devices()
+        found, count = self.task.framework.devices()
         if self.device == "auto":
             return found, count
         return self.device, count if self.device == found else 1
@@ -433,7 +433,7 @@ class Experiment:
             goal=self.goal,
             known=not self.search.adaptive,
             configs={} if self.search.adaptive else configs,
-            fuse="off" if self.task.alone else self.fuse,
+            fuse="off" if self.task.framework.fusion_blocker else self.fuse,
             crowded=not spare,
         )
         return Forecast(backend, spec, outline, crew.why, configs)
@@ -517,7 +517,7 @@ class Experiment:
     def _told_ahead(self, found: Profiles) -> bool:
         """Whether models are to travel while others train: where hops cost network, unless it is better that trials
         train together, since then nobody is left to wait."""
-        alone = self.fuse == "off" or bool(self.task.alone)
+        alone = self.fuse == "off" or bool(self.task.framework.fusion_blocker)
         profiles = found.found.values()
         return self._on_cluster and (alone or (bool(profiles) and not any(profile.gains for profile in profiles)))
 
