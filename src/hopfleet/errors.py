@@ -5,11 +5,11 @@ HopfleetError
 │   ├── SpaceError                  ... in the search space
 │   ├── DataError                   ... in the data, or a damaged data set
 │   └── ExperimentExists            the name is taken by another or a finished experiment
-├── NotFound (LookupError)          no experiment, trial or checkpoint of that name
-├── MissingExtra (ImportError)      an optional dependency is needed: says which extra to install
+├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
+├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
 ├── CheckpointError                 a model version that cannot be written or read
-├── JournalError                    a journal that cannot be opened or belongs to somebody else
+├── JournalError                    a journal that cannot be opened or read
 ├── WorkersLost                     no worker is left and none could be started
 ├── Interrupted (KeyboardInterrupt) the user interrupted a run, which can be resumed
 └── InvariantBroken (AssertionError) a bug of Hopfleet: one of the four invariants was about to break
@@ -39,14 +39,15 @@ class ExperimentExists(UsageError):
 
 
 class NotFound(HopfleetError, LookupError):
-    """No experiment, trial or checkpoint of that name."""
+    """No experiment, trial or checkpoint with that name."""
 
 
 class MissingExtra(HopfleetError, ImportError):
-    """An optional dependency is needed."""
+    """An optional dependency is missing."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'")
+    def __init__(self, package: str, extra: str, *, otherwise: str = "") -> None:
+        hint = f"; {otherwise}" if otherwise else ""
+        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'{hint}")
 
 
 class TaskError(HopfleetError):
@@ -74,6 +75,6 @@ class InvariantBroken(HopfleetError, AssertionError):
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception as one line of text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

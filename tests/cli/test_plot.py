@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import hopfleet as hop
-
-from .conftest import Cli, fitted
+from tests.helpers.cli import Cli, fitted
 
 TWO = {"number": hop.grid_search([1, 2, 3]), "kind": hop.grid_search(["a", "b"])}
 
@@ -42,7 +41,7 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(cli: Cli) -> None:
     results = fitted("mine", TWO)
     for kind, words in {
         "pie": "must be one of curves, gantt, importance, lineage, parallel, pareto, rungs",
-        "lineage": "was cloned from another",
+        "lineage": "has no clones",
         "rungs": "kind='curves' shows its learning curves",
         "pareto": "needs two or three metrics",
     }.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_session import Batches
 
 import hopfleet as hop
 from hopfleet.frameworks.base import EngineCache, IsolationError
@@ -16,6 +15,7 @@ from hopfleet.frameworks.torch import steps
 from hopfleet.frameworks.torch.engines import interleaved
 from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, Proofs, admits
 from hopfleet.frameworks.torch.session import TorchSession
+from tests.helpers.torch_sessions import Batches
 
 
 class Task(hop.TorchTask):

@@ -26,8 +26,7 @@ from hopfleet.monitor.charts.curves import draw_curves
 from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import makespan
-
-from .conftest import START
+from tests.helpers.simulated_journal import START
 
 Records = list[tuple[float, Message]]
 Simulate = Callable[..., Records]
@@ -136,7 +135,7 @@ def test_a_diverged_trial_does_not_squeeze_the_others() -> None:
 
 
 def test_an_unknown_metric_is_refused(quiet_history: History) -> None:
-    with pytest.raises(UsageError, match=r"metric='f1': no trial reports it; reported are accuracy, loss"):
+    with pytest.raises(UsageError, match=r"metric='f1': no trial reports it; choose one of accuracy, loss"):
         draw_curves(quiet_history, metric="f1")
 
 

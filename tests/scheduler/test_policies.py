@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk
 
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.dispatch import next_assignment
@@ -16,6 +15,7 @@ from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.schedule import Assignment
+from tests.helpers.schedule_desk import Desk
 
 quick = settings(deadline=None, max_examples=60)
 

@@ -27,9 +27,10 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver
 from hopfleet.scheduler.timeouts import Timeout
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import Goal, Rule, Search, allowed, at_least_one
-from hopfleet.search.stopping import Stopping
+from hopfleet.search.base import Constraint, Goal, Search, allowed, at_least_one
+from hopfleet.search.stopping import STOPPING_RULES, Stopping
 from hopfleet.store.folder import check_name, home
+from hopfleet.support import registry
 from hopfleet.support.background import in_background
 
 _NAMED: set[str] = set()
@@ -78,13 +79,16 @@ def seed(given: Any) -> int:
 
 
 def search(given: Search | str, stop: Any) -> Search:
-    """A search, with rules that end trials, or everything, early, if there are any."""
-    found = _named("search", given, SEARCHES)() if isinstance(given, str) else given
+    """Return the search, wrapped with its stopping rules if there are any."""
+    found = registry.find("search", given, SEARCHES)() if isinstance(given, str) else given
     if not isinstance(found, Search):
         raise UsageError(f"search={given!r}: must be a search, e.g. hop.Random(trials=16), or its name")
     if not stop:
         return found
-    return Stopping(found, list(stop) if isinstance(stop, Iterable) else [stop])
+    rules = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
+    return Stopping(
+        found, [registry.find("stop", rule, STOPPING_RULES)() if isinstance(rule, str) else rule for rule in rules]
+    )
 
 
 def goal(metric: Any, mode: Any, constraints: Any, *, has_valid: bool) -> Goal:
@@ -117,7 +121,7 @@ def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
     return modes
 
 
-def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Rule, ...]]:
+def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Constraint, ...]]:
     """Limits of metrics, which are written as text, and rules of configurations, which are functions."""
     if isinstance(constraints, str) or callable(constraints):
         constraints = [constraints]
@@ -162,13 +166,13 @@ def workers(given: Any) -> int | str:
 
 
 def backend(given: Backend | type[Backend] | str) -> Backend | type[Backend]:
-    """A backend, or the class of one."""
-    return _named("backend", given, BACKENDS) if isinstance(given, str) else given
+    """Return a backend, or the class of a backend."""
+    return registry.find("backend", given, BACKENDS) if isinstance(given, str) else given
 
 
 def policy(given: str) -> Callable[[], Policy]:
-    """What makes a policy."""
-    found: Callable[[], Policy] = _named("policy", given, POLICIES)
+    """Return a function that makes the policy."""
+    found = registry.find("policy", given, POLICIES)
     if found is not Exact:
         return found
     require_solver()
@@ -182,7 +186,7 @@ def order(given: str) -> str:
 
 
 def unit_timeout(given: Any) -> Timeout:
-    if given in ("auto", "none"):
+    if given is None or given in ("auto", "none"):
         return "auto" if given == "auto" else None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise UsageError(
@@ -192,10 +196,10 @@ def unit_timeout(given: Any) -> Timeout:
     return float(given)
 
 
-def fuse(given: str, task: Task) -> str:
+def fuse(given: str, task: Task | None = None) -> str:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")
-    if given == "fast" and (blocker := task.framework.fusion_blocker):
+    if task is not None and given == "fast" and (blocker := task.framework.fusion_blocker):
         raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {blocker}")
     return given
 
@@ -211,12 +215,6 @@ def transform_workers(given: Any) -> int | str:
 
 
 # ---------------------------------------------------------------------------------------------------------- in common
-
-
-def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name not in known:
-        raise UsageError(f"{kind}={name!r}: unknown; there are {', '.join(sorted(known))}")
-    return known[name]
 
 
 def _listed(name: str, values: Any, kind: type) -> list[Any]:

@@ -39,6 +39,7 @@ from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.portfolio import for_solver
 from hopfleet.search.base import Goal, Search, Suggestion, at_least_one
+from hopfleet.support import registry
 from hopfleet.version import __version__
 
 Replicas = Mapping[int, Sequence[int]]
@@ -177,8 +178,7 @@ def simulate(
     "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The partitions of a
     worker that fails and does not come back are placed on others, each in ``fetch`` seconds.
     """
-    if policy not in POLICIES:
-        raise UsageError(f"policy={policy!r}: unknown; there are {', '.join(sorted(POLICIES))}")
+    registry.find("policy", policy, POLICIES)
     if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
         raise UsageError(f"noise={noise!r}: must be a number of at least 0")
     if not (isinstance(fetch, (int, float)) and 0 <= fetch < math.inf):
@@ -278,7 +278,7 @@ def _run(
     backend = Simulated(seconds, partitions=held, failures=failures, fetch=lambda worker, partition: fetch)
     controller = Controller(
         _Listed(len(work.times), work.epochs),
-        POLICIES[policy](),
+        registry.find("policy", policy, POLICIES)(),
         partitions=partitions,
         valid_partitions=0,
         seed=seed,

@@ -1,4 +1,4 @@
-"""Work that a run does not wait for."""
+"""Background work that a run does not wait for."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ T = TypeVar("T")
 
 
 class Chores:
-    """Jobs that are done one after another, in a thread. One that fails is left undone."""
+    """Jobs that run one after another in a thread. A job that fails is dropped."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
         self._thread: threading.Thread | None = None
 
     def add(self, job: Callable[[], object]) -> None:
+        """Queue a job."""
         self._queue.put(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="hopfleet-chores")
             self._thread.start()
 
     def finish(self) -> None:
-        """Wait until all are done."""
+        """Wait until all jobs are done."""
         self._queue.join()
 
     def _work(self) -> None:
@@ -37,7 +38,7 @@ class Chores:
 
 
 def in_background(job: Callable[[], T]) -> Callable[[], T | None]:
-    """Start a job in a thread of its own; the function returned tells its result, or None as long as there is none.
+    """Start a job in its own thread; return a function that returns the result, or None while there is none.
 
     The process may end before the thread does.
     """
