@@ -9,7 +9,7 @@ from typing import Any
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import CopyVersion, Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
+from hopfleet.domain.messages import CopyVersion, Event, RunStarted, RunUnit, SaveVersion, TrialAdded
 from hopfleet.domain.trial import Trial
 from hopfleet.monitor.history import History, Mode
 from hopfleet.scheduler.estimates import Estimates
@@ -45,7 +45,7 @@ def made(
                 match message:
                     case TrialAdded(trial=name):
                         trials[name] = controller.schedule.trials[name].trial
-                    case RunUnit() | Evaluate() | SaveVersion() | CopyVersion():
+                    case RunUnit() | SaveVersion() | CopyVersion():
                         backend.send(message, trials[message.trial])
         events = backend.receive(0.0)
         assert events or controller.finished

@@ -23,7 +23,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.trial import TrialState
-from hopfleet.domain.unit import Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
@@ -77,8 +77,8 @@ class Setting:
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
     together: int = 0  #: the most trials that train together; 0: none do
-    stay: bool = False  #: trials stay where their models are
-    ahead: bool = False  #: workers are told ahead what comes next
+    sticky: bool = False  #: trials stay where their models are
+    lookahead: bool = False  #: workers are told ahead what comes next
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
     moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
@@ -144,8 +144,8 @@ def controller_of(setting: Setting) -> Controller:
         max_live=setting.max_live,
         fixed_order=setting.fixed,
         fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
-        stay=setting.stay,
-        ahead=setting.ahead,
+        sticky=setting.sticky,
+        lookahead=setting.lookahead,
     )
 
 
@@ -169,8 +169,8 @@ class FakeWorker:
     name: str
     partitions: tuple[int, ...] | None
     commands: deque[m.Command] = field(default_factory=deque)
-    running: list[m.RunUnit | m.Evaluate] = field(default_factory=list)
-    crew: list[m.RunUnit | m.Evaluate] = field(default_factory=list)  #: what is to run with what comes next
+    running: list[m.RunUnit] = field(default_factory=list)
+    crew: list[m.RunUnit] = field(default_factory=list)  #: what is to run with what comes next
     memory: dict[str, Model] = field(default_factory=dict)
     saves_end: float = 0.0  #: when its last save will be done; saves are done in order
     alive: bool = True
@@ -189,7 +189,7 @@ class Fleet:
         self.clock = 0.0
         self.workers: dict[str, FakeWorker] = {}
         #: Files, by trial, version and the number of the save; whether each is durable.
-        self.storage: dict[tuple[str, int, int], tuple[Model, bool]] = {}
+        self.storage: dict[VersionRef, tuple[Model, bool]] = {}
         self.failing: set[int] = set()  #: attempts that will raise
         self.unsavable: set[str] = set()
         self.refusals = 0  #: so many partitions cannot be placed where they should
@@ -264,15 +264,16 @@ class Fleet:
             self._go_on(worker)
 
     def copied(self, command: m.CopyVersion) -> m.Event:
-        model, durable = self.storage.get((command.parent, command.version, command.saved), ((), False))
+        model, durable = self.storage.get(command.source, ((), False))
         if not durable:
-            return m.VersionLost(command.trial, command.version, "not found", None, command.attempt, None)
-        return self.stored(command.trial, command.version, command.attempt, model, durable=True)
+            ref = command.ref
+            return m.VersionLost(ref._replace(attempt=None), "not found", None, ref.attempt or 0)
+        return self.stored(command.ref, model, durable=True)
 
-    def stored(self, trial: str, version: int, attempt: int, model: Model, *, durable: bool) -> m.Event:
-        assert (trial, version, attempt) not in self.storage, "two saves write one file"
-        self.storage[trial, version, attempt] = model, durable
-        return m.VersionSaved(trial, version, durable, "", 0, attempt)
+    def stored(self, ref: VersionRef, model: Model, *, durable: bool) -> m.Event:
+        assert ref not in self.storage, "two saves write one file"
+        self.storage[ref] = model, durable
+        return m.VersionSaved(ref, durable, "", 0)
 
     def placed(self, command: m.PlacePartition) -> m.Event | None:
         worker = self.workers.get(command.worker)
@@ -335,26 +336,25 @@ class Fleet:
                         self._set_out(worker, crew)
 
     def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
-        trial, version, durable = command.trial, command.version, command.durable
-        model = worker.memory.get(trial)
-        if (model is None or len(model) != version) and (trial, version, command.saved) in self.storage:
-            model = self.storage[trial, version, command.saved][0]
-        if model is None or len(model) != version:
-            event = m.VersionLost(trial, version, "not held", worker.name, command.attempt, command.saved)
-            self.say(worker, event)
+        ref, earlier = command.ref, command.ref._replace(attempt=command.saved)
+        model = worker.memory.get(ref.trial)
+        if (model is None or len(model) != ref.version) and earlier in self.storage:
+            model = self.storage[earlier][0]
+        if model is None or len(model) != ref.version:
+            self.say(worker, m.VersionLost(earlier, "not held", worker.name, ref.attempt or 0))
             return
         worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
 
         def saved() -> m.Event | None:
             if not worker.alive:
                 return None
-            if trial in self.unsavable:
-                return self.emit(worker, m.SaveFailed(trial, version, "unsavable", "traceback", command.attempt))
-            return self.emit(worker, self.stored(trial, version, command.attempt, model, durable=durable))
+            if ref.trial in self.unsavable:
+                return self.emit(worker, m.SaveFailed(ref, "unsavable", "traceback"))
+            return self.emit(worker, self.stored(ref, model, durable=command.durable))
 
         self.later(worker.saves_end, saved, worker)
 
-    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit | m.Evaluate]) -> None:
+    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit]) -> None:
         """Units over the same rows, one or several. Their reports come one by one."""
         models = [(command, *found) for command in crew if (found := self._load(worker, command)) is not None]
         # A model that is being saved must not be trained meanwhile.
@@ -365,24 +365,23 @@ class Fleet:
             done = partial(self._done, worker, command, model, hopped, started, ended, len(models))
             self.later(ended, done, worker)
 
-    def _load(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> tuple[Model, bool] | None:
+    def _load(self, worker: FakeWorker, command: m.RunUnit) -> tuple[Model, bool] | None:
         """The model of a unit, and whether it hopped; None if it is nowhere."""
-        trial, version = command.trial, command.version
+        trial, version = command.trial, command.model.version
         held = worker.memory.pop(trial, None)
         if held is not None and len(held) == version:
             return held, False
         if version == 0:
             return (), False
-        if (trial, version, command.saved) in self.storage:
-            return self.storage[trial, version, command.saved][0], True
-        event = m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved)
-        self.say(worker, event)
+        if command.model in self.storage:
+            return self.storage[command.model][0], True
+        self.say(worker, m.VersionLost(command.model, "not found", worker.name, command.attempt))
         return None
 
     def _done(
         self,
         worker: FakeWorker,
-        command: m.RunUnit | m.Evaluate,
+        command: m.RunUnit,
         model: Model,
         hopped: bool,
         started: float,
@@ -392,20 +391,19 @@ class Fleet:
         if not worker.alive:
             return None
         worker.running.remove(command)
-        trial, share = command.trial, 1 / members
-        where = (worker.name, trial, command.epoch, command.partition, command.attempt)
+        unit, trial, share = command.unit, command.trial, 1 / members
+        where, version = (worker.name, unit, command.attempt), command.model.version
         if command.attempt in self.failing:
-            work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
-            event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
-        elif isinstance(command, m.RunUnit):
-            worker.memory[trial] = (*model, (command.epoch, command.partition))
+            event: m.Event = m.UnitFailed(*where, started, ended, "ValueError: injected", "traceback")
+        elif unit.trains:
+            worker.memory[trial] = (*model, (unit.epoch, unit.partition))
             self.authors[command.attempt] = worker, worker.memory[trial]
-            sums = train_sums(trial, command.epoch, command.partition)
-            event = m.UnitFinished(*where, command.version + 1, started, ended, hopped, sums, share=share)
+            sums = train_sums(trial, unit.epoch, unit.partition)
+            event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums, share=share)
         else:
             worker.memory[trial] = model
-            sums = valid_sums(trial, command.epoch, command.partition)
-            event = m.Evaluated(*where, started, ended, sums, share)
+            sums = valid_sums(trial, unit.epoch, unit.partition)
+            event = m.UnitFinished(*where, version, started, ended, sums=sums, share=share)
         self._go_on(worker)
         return self.emit(worker, event)
 
@@ -427,7 +425,7 @@ class Driver:
         self.struck: list[str] = []
         self.deleted: dict[str, Progress] = {}
         #: Files that were damaged, or went with the machine's memory.
-        self.lost: set[tuple[str, int, int]] = set()
+        self.lost: set[VersionRef] = set()
         #: Versions of trials before what has just been taken in; saves that were told of before their units.
         self.versions: dict[str, int] = {}
         self.premature: set[int] = set()
@@ -504,11 +502,11 @@ class Driver:
             match message:
                 case m.UnitFinished():
                     self.versions[message.trial] = message.version
-                case m.VersionSaved() if message.version > self.versions[message.trial]:
-                    self.premature.add(message.attempt)
-                case m.VersionSaved():
-                    saved = before[message.trial]
-                    saved[message.version] = message.durable or saved.get(message.version, False)
+                case m.VersionSaved(ref=ref) if ref.version > self.versions[ref.trial]:
+                    self.premature.add(ref.attempt)
+                case m.VersionSaved(ref=ref):
+                    saved = before[ref.trial]
+                    saved[ref.version] = message.durable or saved.get(ref.version, False)
         doom, self.doom = self.doom, None
         if doom is not None and doom.kind == "unwritten":
             self.fall(doom)
@@ -521,7 +519,7 @@ class Driver:
             effects = effects[: doom.pick % (len(effects) + 1)]
         for command in effects:
             if isinstance(command, m.DropVersion):
-                self.fleet.storage.pop((command.trial, command.version, command.attempt), None)
+                self.fleet.storage.pop(command.ref, None)
             elif not isinstance(command, m.Finish):
                 self.fleet.send(command)
         validate(self.controller.schedule)
@@ -535,15 +533,14 @@ class Driver:
 
     def tidy(self, event: m.Event) -> None:
         """What the loop does with the file of a save that comes too late."""
-        if isinstance(event, m.VersionSaved):
-            key = event.trial, event.version, event.attempt
-            if not self.controller.schedule.refers(*key):
-                self.fleet.storage.pop(key, None)
+        if isinstance(event, m.VersionSaved) and not self.controller.schedule.refers(event.ref):
+            self.fleet.storage.pop(event.ref, None)
 
     def replaced(self, drop: m.DropVersion) -> bool:
         """Whether another file is that version now."""
         progress = self.controller.schedule.find(drop.trial)
-        return drop.version in progress.saved and progress.saved[drop.version].attempt != drop.attempt
+        saved = progress.saved.get(drop.ref.version)
+        return saved is not None and saved.attempt != drop.ref.attempt
 
     def fall(self, doom: Fault) -> None:
         """The controller dies in the middle of a step."""
@@ -558,12 +555,12 @@ class Driver:
         needed = set(self.controller.schedule.files())
         self.fleet.storage = {key: stored for key, stored in self.fleet.storage.items() if key in needed}
         missing = [
-            m.VersionLost(name, version, "missing", saved=saved.attempt)
+            m.VersionLost(VersionRef(name, version, saved.attempt), "missing")
             for name, progress in self.controller.schedule.trials.items()
             for version, saved in progress.saved.items()
             if (name, version, saved.attempt) not in self.fleet.storage
         ]
-        self.lost |= {(event.trial, event.version, event.saved) for event in missing}
+        self.lost |= {event.ref for event in missing}
         self.take(m.RunStarted("test", len(self.setting.workers)), *missing)
         if not self.complete:
             self.fleet.start()
@@ -579,8 +576,8 @@ class Driver:
             case "leave" if workers:
                 worker = workers[fault.pick % len(workers)]
                 slots = self.controller.schedule.slots
-                stay = [other for other in workers if other.name in slots and not slots[other.name].retired]
-                fleet.die(worker, replaced=not [other for other in stay if other is not worker])
+                sticky = [other for other in workers if other.name in slots and not slots[other.name].retired]
+                fleet.die(worker, replaced=not [other for other in sticky if other is not worker])
             case "refuse":
                 fleet.refusals += 1 + fault.pick % 3
             case "join":
@@ -595,10 +592,10 @@ class Driver:
                 fleet.unsavable.add(trial)
                 self.blamed.add(trial)
             case "vanish" if fleet.storage:
-                trial, version, saved = key = pick(sorted(fleet.storage), fault)
+                key = pick(sorted(fleet.storage), fault)
                 del fleet.storage[key]
                 self.lost.add(key)
-                fleet.report(m.VersionLost(trial, version, "vanished", saved=saved))
+                fleet.report(m.VersionLost(key, "vanished"))
             case "rot" if fleet.storage:
                 key = pick(sorted(fleet.storage), fault)
                 del fleet.storage[key]
@@ -643,7 +640,7 @@ class Driver:
 
     def repeatable(self, message: m.Message) -> bool:
         """Whether it is a report, which may come twice. That a worker joined is told by the controller's own side."""
-        reports = m.UnitFinished | m.UnitFailed | m.Evaluated | m.VersionSaved | m.VersionLost | m.SaveFailed
+        reports = m.UnitFinished | m.UnitFailed | m.VersionSaved | m.VersionLost | m.SaveFailed
         gone = isinstance(message, m.WorkerLost) and message.worker not in self.controller.schedule.slots
         return gone or isinstance(message, reports)
 
@@ -679,10 +676,10 @@ class Driver:
         self.deleted |= {trial: known[trial] for trial in gone}
         for index, message in enumerate(messages):
             match message:
-                case m.VersionSaved() if message.attempt not in self.premature:
-                    saved = before[message.trial]
-                    saved[message.version] = message.durable or saved.get(message.version, False)
-                case m.UnitFinished():
+                case m.VersionSaved(ref=ref) if ref.attempt not in self.premature:
+                    saved = before[ref.trial]
+                    saved[ref.version] = message.durable or saved.get(ref.version, False)
+                case m.UnitFinished() if message.unit.trains:
                     author, model = self.fleet.authors[message.attempt]
                     lost = author.lost is not None and not any(other is author.lost for other in messages[index:])
                     assert author.name == message.worker and not lost, "a zombie's report counts"
@@ -691,7 +688,7 @@ class Driver:
                     self.check_epoch(message)
                 case m.TrialEnded():
                     self.ended[message.trial] = message
-                case m.DropVersion(attempt=attempt) if attempt in self.premature:
+                case m.DropVersion(ref=ref) if ref.attempt in self.premature:
                     pass
                 case m.DropVersion() if message.trial not in gone and not self.replaced(message):
                     self.check_drop(message, before[message.trial], ending=message.trial in ending)
@@ -742,10 +739,10 @@ class Driver:
         durable = [version for version, is_durable in saved.items() if is_durable]
         best = self.best.get(drop.trial, (None, None))[0]
         if ending:
-            assert not saved[drop.version] or drop.version not in (max(durable), best)
+            assert not saved[drop.ref.version] or drop.ref.version not in (max(durable), best)
             return
-        assert drop.version not in (max(saved), max(durable, default=None), best)
-        assert drop.version != self.controller.schedule.trials[drop.trial].version
+        assert drop.ref.version not in (max(saved), max(durable, default=None), best)
+        assert drop.ref.version != self.controller.schedule.trials[drop.trial].version
 
     def check_references(self) -> None:
         """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
@@ -761,7 +758,7 @@ class Driver:
                 assert {version for version in (best, progress.version) if version} <= set(progress.saved) | lost
         # What nobody hears of stays until a run begins or ends.
         for key in set(self.fleet.storage) - set(schedule.files()) if not self.happened & UNHEARD else ():
-            assert schedule.refers(*key), f"{key} is never deleted"
+            assert schedule.refers(key), f"{key} is never deleted"
 
     def check_kept(self) -> None:
         for progress in self.controller.schedule.trials.values():
@@ -826,7 +823,7 @@ class Driver:
     def stored(self, trial: str, version: int) -> tuple[Model, bool]:
         """The file that is a version."""
         saved = self.controller.schedule.find(trial).saved[version]
-        return self.fleet.storage[trial, version, saved.attempt]
+        return self.fleet.storage[VersionRef(trial, version, saved.attempt)]
 
 
 def durables(progress: Progress) -> dict[int, bool]:

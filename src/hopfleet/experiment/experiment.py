@@ -21,6 +21,7 @@ from hopfleet.data import Dataset, open_dataset, partition
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import Finish, Message, RunStarted, VersionLost
 from hopfleet.domain.secrets import references
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.resources import Data, fitting_partitions, made_of
@@ -499,8 +500,8 @@ class Experiment:
             points=self.points,
             unit_timeout=self.unit_timeout,
             fusion=forecast.fusions(found.found).get(self.fuse),
-            stay=self._on_cluster,
-            ahead=self._told_ahead(found),
+            sticky=self._on_cluster,
+            lookahead=self._told_ahead(found),
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:
@@ -575,9 +576,9 @@ def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost
     for name, progress in controller.schedule.trials.items():
         for version, saved in progress.saved.items():
             try:
-                versions.find(name, version, saved.attempt)
+                versions.find(ref := VersionRef(name, version, saved.attempt))
             except CheckpointError as error:
-                yield VersionLost(name, version, str(error), saved=saved.attempt)
+                yield VersionLost(ref, str(error))
 
 
 def _summary(dataset: Dataset) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class ShopView:
 
     def _busy(self, schedule: Schedule) -> None:
         floor, now = self.floor, schedule.now
-        floor.now, floor.stays = now, schedule.stay
+        floor.now, floor.stays = now, schedule.sticky
         floor.noise, floor.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
         floor.idle_trials = {index[name] for name in schedule.ready}
@@ -223,7 +223,7 @@ class ShopView:
                 trains = unit.work is Work.TRAIN
                 floor.runs[worker] = index[unit.trial] if trains else -1
                 free = slot.started if trains else now
-                for crew in (slot.units, slot.ahead):
+                for crew in (slot.units, slot.lookahead):
                     members = [(index[each.trial], each.partition) for each in crew if each.work is Work.TRAIN]
                     free += sum(floor.seconds[trial][partition] for trial, partition in members)
                     for trial, _ in members:
