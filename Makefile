@@ -28,7 +28,7 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
 	$(MAKE) --jobs=3 --output-sync=target long-tests pure-tests other-tests ray-tests
 
-PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/test_controller.py tests/test_wishes.py
+PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/controller
 PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller/*
 
 # Whole simulated experiments cover nothing that others do not, and watching them takes longer than running them.
@@ -39,7 +39,7 @@ pure-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(SUITES)
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 --include='$(PURE_FILES)'
 
-LONG_TESTS := $(addprefix tests/test_,benchmarks.py docs.py notebook.py preview.py replay.py resume.py verify.py wheel.py)
+LONG_TESTS := $(addprefix tests/system/test_,benchmarks.py docs.py notebook.py resume.py) tests/forecast tests/runs
 
 long-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(LONG_TESTS)
@@ -48,17 +48,17 @@ other-tests: $(VENV)/.dev
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS) $(CLUSTER_TESTS))
 
 RAY_TESTS := $(addprefix tests/backends/test_,ray.py ray_by_hand.py ray_autoscaler.py ray_gpu.py kuberay.py)
-CLUSTER_TESTS := $(RAY_TESTS) tests/data/test_s3.py tests/test_paradigms.py
+CLUSTER_TESTS := $(RAY_TESTS) tests/data/test_s3.py tests/system/test_paradigms.py
 
 ray-tests: $(VENV)/.dev  # a real Ray cluster, a real S3 server and other paradigms, on this machine
 	$(BIN)/python -m pytest $(CLUSTER_TESTS)
 
 gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits, and how fast
-	PYTHONPATH=src:tests:tests/frameworks $(PYTHON) -m pytest $(GPU_TESTS)
+	PYTHONPATH=src:. $(PYTHON) -m pytest $(GPU_TESTS)
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.flotilla.device
 
 GPU_TESTS := $(addprefix tests/frameworks/test_,graphs.py together.py stacked.py attention.py torch.py) \
-	tests/test_bits.py tests/backends/test_ray_gpu.py
+	tests/system/test_bits.py tests/backends/test_ray_gpu.py
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -77,7 +77,7 @@ SEEDS ?= 1000000
 FAULTS ?= 1000
 
 chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated experiments, FAULTS=1000 in real processes
-	PYTHONPATH=tests $(BIN)/python -m chaos --seeds $(SEEDS) --faults $(FAULTS)
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --faults $(FAULTS)
 
 cluster-tests: $(VENV)/.dev  # the same as ray-tests, and what takes minutes
 	HOPFLEET_LONG=1 $(BIN)/python -m pytest $(CLUSTER_TESTS)
@@ -88,7 +88,7 @@ cluster: $(VENV)/.dev  ## hopping beside other paradigms, on 4 hosts with links 
 	$(BIN)/python -m benchmarks.paradigms --rate $(RATE)
 
 docs: $(VENV)/.dev  ## run every snippet and command in README.md and docs/
-	$(BIN)/pytest tests/test_docs.py
+	$(BIN)/pytest tests/system/test_docs.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build src/*.egg-info

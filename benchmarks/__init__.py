@@ -1,1 +1,1 @@
-"""What Hopfleet costs: one file per benchmark, each with ``measure(quick) -> rows``; see docs/benchmarks.md."""
+"""Benchmarks: one file each, each with ``measure(quick) -> rows``; see docs/benchmarks.md."""

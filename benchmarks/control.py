@@ -1,7 +1,7 @@
-"""How long a person waits for an answer: from asking to having it, while real worker processes train.
+"""The time until a control request is answered, while real worker processes train.
 
-The run looks for wishes whenever something happens, and four times a second otherwise; the answer is on the disk before
-it is given.
+The run checks for requests after each event, and four times a second otherwise; the answer is on disk before it is
+returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.tasks import NoWork
 
 BAR = 0.5
 SECONDS = 0.5
-"""The length of a unit: long enough that answers do not come with its end."""
+"""Seconds of a unit: long enough that answers do not coincide with its end."""
 
 
 def measure(quick: bool) -> list[Row]:
@@ -33,7 +33,7 @@ def measure(quick: bool) -> list[Row]:
     return [
         Row(
             "control",
-            f"{asked} wishes of a running experiment (units of {SECONDS} s): from asking to the answer, median",
+            f"{asked} requests to a running experiment (units of {SECONDS} s): from the call to the answer, median",
             milliseconds(median(times)),
             f"worst {milliseconds(worst)}",
             None,
@@ -44,16 +44,16 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _answers(experiment: hop.Experiment, count: int) -> list[float]:
-    """Seconds until each answer, from when all workers are at work."""
+    """Return the seconds until each answer, once all workers are busy."""
     busy = 0
     while busy < 2:
         time.sleep(0.05)
-        with contextlib.suppress(hop.HopfleetError):  # it is not there yet
+        with contextlib.suppress(hop.HopfleetError):  # not created yet
             busy = sum(bool(worker.doing) for worker in hop.load(experiment.folder.path).history.live_workers())
     wheel = hop.control(experiment.folder.path)
     times = []
     for number in range(count):
-        time.sleep(0.037)  # not in step with anything
+        time.sleep(0.037)  # out of step with the units
         began = time.perf_counter()
         wheel.prioritise(number % 4 + 1, number % 3)
         times.append(time.perf_counter() - began)

@@ -1,7 +1,7 @@
-"""A decision of the controller: ``handle(UnitFinished)``, from a few live trials to 10,000.
+"""Decisions of the controller: ``handle(UnitFinished)``, from a few live trials to 10,000.
 
-The simulated backend feeds it; only ``handle`` is timed. Unit times differ between trials, so that the policy has
-something to weigh.
+The simulated backend supplies the events; only ``handle`` is timed. Unit times differ between trials, so that the
+policy has a choice to make.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 
 WORKERS = 16
-#: Those that anybody would use with very many trials, and how their time may grow with the number of these.
+#: Policies that suit very many trials, and how their time may grow with the number of trials.
 GROWTH = {"auto": ("linear", 1.0), "longest-remaining": ("square root", 0.5), "random": ("square root", 0.5)}
 BAR = 1e-3
-#: What a decision may take in the mean where it takes a plan, by live trials. Choosing again is part of it.
+#: Limit of the mean time of a decision with a plan, by live trials; includes choosing again.
 PLANNED = {16: 1e-3, 256: 2e-3}
-#: Live trials, and how many units to look at.
+#: Live trials, and the number of units to time.
 SIZES = ((16, 500), (256, 8000), (1000, 1500), (10_000, 300))
 QUICK = ((8, 50), (32, 50))
 
@@ -48,7 +48,7 @@ def measure(quick: bool) -> list[Row]:
                 if smaller is not None and trials > 256:
                     more, slower = trials / smaller[0], middle / smaller[1]
                     growth = f"{milliseconds(smaller[1])} at {smaller[0]:,}: ×{slower:.1f} for ×{more:.1f}"
-                    # A tenth is left to noise.
+                    # Allow a tenth for noise.
                     bar, ok = law, slower <= 1.1 * more**power
                 smaller = (trials, middle)
                 ours = f"mean {milliseconds(mean(times))}, median {milliseconds(middle)}, p99 {milliseconds(last)}"
@@ -57,7 +57,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[float]:
-    """Seconds that each ``handle`` of a finished unit took."""
+    """Return the seconds of each ``handle`` of a finished unit."""
     search = Random(trials=trials, max_epochs=2)
     search.setup({"cost": uniform(0.5, 1.5)}, seed=0, goal=Goal("loss", "min"))
     controller = Controller(search, POLICIES[policy](), partitions=WORKERS, valid_partitions=1, max_live=trials)

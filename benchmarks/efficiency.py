@@ -1,8 +1,8 @@
-"""Units of one second: a whole experiment against a hand-written loop over the same units in as many processes.
+"""Units of one second: a whole experiment against a hand-written loop over the same units.
 
 A unit is a fixed number of matrix products on one core, measured beforehand to take about a second. The hand-written
 loop deals the same units evenly to two processes that do nothing else. Both are timed from the start of the first
-unit to the end of the last; what starting up costs is told apart. They take turns, so that noise hits both alike.
+unit to the end of the last; start-up is reported separately. They take turns, so that noise affects both alike.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _calibrated(seconds: float) -> int:
-    """How many products take so long on one core."""
+    """Return how many products take the given time on one core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -72,7 +72,7 @@ def _calibrated(seconds: float) -> int:
 
 
 def _by_hopfleet(products: int, trials: int, partitions: int) -> tuple[float, float, float]:
-    """Seconds from the first unit's start to the last one's end, the share of it spent in units, seconds of fit()."""
+    """Return the seconds from first start to last end, the share of it spent in units, and the seconds of fit()."""
     with scratch() as folder:
         data = tiny_data(folder, partitions)
         configs = [{"products": products, "number": number} for number in range(trials)]
@@ -85,7 +85,7 @@ def _by_hopfleet(products: int, trials: int, partitions: int) -> tuple[float, fl
 
 
 def _by_hand(products: int, units: int) -> float:
-    """Seconds from the first unit's start to the last one's end."""
+    """Return the seconds from the first unit's start to the last one's end."""
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(WORKERS)]
     processes = [context.Process(target=_loop, args=(theirs, products, units // WORKERS)) for _, theirs in pipes]

@@ -1,8 +1,8 @@
-"""How soon a worker that dies or is stopped is noticed, and its unit runs again.
+"""The time until the loss of a dead or stopped worker is noticed, and until its unit runs again.
 
 Two local workers train two trials in a real experiment. One worker that has just begun a unit gets a signal. Its loss
-is noticed when the controller knows; its unit runs again when the task's own code has begun it. The other worker is
-busy, so that takes a new process, forked from the fork server.
+is noticed when the controller receives it; its unit runs again when the task's own code has started. The other worker
+is busy, so this takes a new process, forked from the fork server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hopfleet.store.journal import Journal
 
 NOTICED_BAR, AGAIN_BAR, STOPPED_BAR = 0.05, 0.2, 2.0
 SECONDS = 1.0
-"""The length of a unit."""
+"""Seconds of a unit."""
 
 
 def measure(quick: bool) -> list[Row]:
@@ -44,7 +44,7 @@ def _row(what: str, times: list[float], bar: str = "", limit: float | None = Non
 
 
 def _disturbed(number: signal.Signals, times: int) -> tuple[list[float], list[float]]:
-    """Seconds from a signal to a worker until its loss is known, and until its unit runs again."""
+    """Return seconds from a signal to a worker until its loss is known, and until its unit runs again."""
     with scratch() as folder:
         marks = folder / "marks"
         marks.mkdir()
@@ -71,7 +71,7 @@ def _disturb(journal: Path, marks: Path, number: signal.Signals, trial: int) -> 
 
 
 def _next_unit(marks: Path, trial: int, after: float) -> tuple[float, int]:
-    """When, and in which process, a unit of a trial begins next."""
+    """Wait for the next unit of a trial; return when and in which process it began."""
     while True:
         for began, pid, number in sorted(mark.name.split("-") for mark in marks.iterdir()):
             if float(began) > after and int(number) == trial:
@@ -82,4 +82,4 @@ def _next_unit(marks: Path, trial: int, after: float) -> tuple[float, int]:
 def _messages(journal: Path) -> list[tuple[float, Message]]:
     with contextlib.suppress(hop.HopfleetError), contextlib.closing(Journal(journal)) as reader:
         return [(when, message) for _, when, message in reader.read()]
-    return []  # it is not there yet
+    return []  # not created yet

@@ -1,13 +1,13 @@
 """A hop: from the end of a trial's unit on one worker to the start of its next unit, model loaded, on another.
 
-Two local workers hold one partition each, in a real experiment, so every epoch hops once. The time holds all that
-lies between: the report of the first unit, the decision, two commits of the journal, the write of the version to
-tmpfs by the one worker, the read into the model by the other, and the messages that set all this going. The second
-worker still has the trial's model of two units ago; the very first arrival, which must build it, is told apart.
-Units last a moment, so that the durable write at the end of an epoch, which no hop waits for, is over.
+Two local workers hold one partition each, in a real experiment, so every epoch hops once. The time includes everything
+in between: the report of the first unit, the decision, two commits of the journal, the write of the version to tmpfs by
+one worker, the read into the model by the other, and the messages that trigger these steps. The second worker still has
+the trial's model of two units ago; the first arrival, which must build the model, is reported separately. Units last
+long enough for the durable write at the end of an epoch, which no hop waits for, to finish.
 
-The bare alternative is what nobody can leave out: one process writes the same tensors to tmpfs with safetensors, and
-another, told through a pipe, reads all bytes of the file into tensors that it has.
+The bare alternative is the necessary minimum: one process writes the same tensors to tmpfs with safetensors, and
+another, notified through a pipe, reads all bytes of the file into existing tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.tasks import Freight
 from hopfleet.domain.messages import UnitFinished
 from hopfleet.store.versions.local import TMPFS
 
-#: Megabytes of a version, and the optimizer that has its share of them.
+#: Megabytes of a version, and the optimizer whose state is included.
 SIZES = ((0.01, "sgd"), (100, "sgd"), (100, "adam"))
 SMALL_BAR, LARGE_BAR, RATIO_BAR = 5e-3, 0.1, 1.5
 
@@ -70,7 +70,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _hops(config: Mapping[str, Any], hops: int) -> tuple[float, list[float], list[float]]:
-    """Seconds of the first hop, of the others, and of the others from when the controller heard of the unit."""
+    """Return seconds of the first hop, of the others, and of the others from the report of the unit on."""
     with scratch() as folder:
         data = tiny_data(folder, 2)
         units = units_of(Freight(), data, [config], folder / "run", epochs=hops + 1, workers=2, backend=Pinned())
@@ -84,7 +84,7 @@ def _began(unit: UnitFinished) -> float:
 
 
 def _bare(config: Mapping[str, Any], repeats: int) -> list[float]:
-    """Seconds from the start of each write to the end of the read in another process."""
+    """Return seconds from the start of each write to the end of the read in another process."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="hopfleet-bench-", dir=TMPFS if TMPFS.is_dir() else None) as folder:
@@ -116,7 +116,7 @@ def _read(connection: Connection, path: Path, config: Mapping[str, Any]) -> None
 
 
 def _tensors(config: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The weights and the optimizer's state of a model, by name."""
+    """Return the weights and the optimizer's state of a model, by name."""
     model, optimizer = Freight().build(config)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     for index, state in enumerate(optimizer.state.values()):

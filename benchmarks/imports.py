@@ -1,4 +1,4 @@
-"""``import hopfleet``: how long it takes in a fresh process, and what it drags in."""
+"""``import hopfleet`` in a fresh process: its time, and the packages it loads."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Learning curves to search among: made up, but with what makes real ones hard.
+"""Synthetic learning curves to search among, with the difficulties of real ones.
 
 A model's state is how far it has learned, from 0 to 1. An epoch brings it nearer to 1, by a rate that depends on how
-well the learning rate fits the state: large ones are good at first, small ones later, far too large ones never. How
-good a model is when it has learned all depends on its width and its dropout; wide ones take longer. So curves cross,
-cheap configurations look good early, and a schedule found on the way beats every constant learning rate. What is
-measured has noise on top.
+well the learning rate fits the state: large rates are good at first, small ones later, far too large ones never. The
+final quality of a model depends on its width and its dropout; wide models take longer. So curves cross, cheap
+configurations look good early, and a schedule found on the way beats every constant learning rate. Measurements have
+additional noise.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOISE = 0.004
 
 
 def ceiling(config: Config) -> float:
-    """The accuracy of a model that has learned all that it can."""
+    """Return the accuracy of a fully trained model."""
     wide = math.log2(config["width"]) - 8.5
     return float(0.97 - 0.012 * wide * wide - 0.25 * (config["dropout"] - 0.2) ** 2)
 
 
 def rate(config: Config, state: float) -> float:
-    """How much of what is left to learn an epoch brings."""
+    """Return the share of the remaining progress that an epoch makes."""
     pace = math.log10(config["lr"] / (1.001 - config["momentum"]))
     if pace > 0.7 - state:
         return 0.0
@@ -41,13 +41,13 @@ def rate(config: Config, state: float) -> float:
 
 
 def epoch_seconds(config: Config) -> float:
-    """How long an epoch takes on one worker."""
+    """Return the seconds of an epoch on one worker."""
     return float(60.0 * (0.4 + config["width"] / 256))
 
 
 @dataclass
 class Landscape:
-    """What came of trials so far. A clone goes on from its parent's state."""
+    """The progress of trials so far. A clone continues from its parent's state."""
 
     seed: int
     _states: dict[tuple[str, int], float] = field(default_factory=dict)

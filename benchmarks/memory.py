@@ -1,10 +1,10 @@
 """Memory: of workers, as the data set grows; of the controller, as trials go by.
 
-Four workers each read the whole of a data set several times. Their own memory (anonymous pages, and all pages that
-nobody shares) must not depend on its size, and the file pages that they map must exist once for all four.
+Four workers each read a whole data set several times. Their own memory (anonymous pages, and all pages that are not
+shared) must not depend on its size, and the file pages that they map must exist once for all four.
 
-The controller runs 10,000 trials of one unit, with journal and loop, on simulated workers in a process of its own. What
-Python holds is counted after 1,000 trials and after nearly all of them.
+The controller runs 10,000 trials of one unit, with journal and loop, on simulated workers in its own process. Python
+objects are counted after 1,000 trials and after nearly all of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PARTITIONS = 8
 EPOCHS = 2
 
 Held = tuple[float, float]
-"""Bytes of Python objects, and of resident memory."""
+"""Return the bytes of Python objects, and of resident memory."""
 
 
 def measure(quick: bool) -> list[Row]:
@@ -89,7 +89,7 @@ def _private(pages: dict[str, list[float]]) -> list[float]:
 
 
 def _pages(size: int) -> dict[str, list[float]]:
-    """The smaps_rollup of four workers, in bytes, after each has read ``size`` megabytes several times."""
+    """Return the smaps_rollup of four workers, in bytes, after each has read ``size`` megabytes several times."""
     with scratch() as folder:
         rows = size * 1_000_000 // 4096
         data = hop.partition({"x": np.zeros((rows, 1024), np.float32)}, folder / "data", partitions=PARTITIONS)
@@ -125,7 +125,7 @@ def _pages(size: int) -> dict[str, list[float]]:
 
 
 def _round(backend: Local, workers: list[str], version: int) -> None:
-    """One unit on every worker, each with a trial and a partition of its own."""
+    """Run one unit on every worker, each with its own trial and partition."""
     for number, worker in enumerate(workers):
         trial = Trial(f"t{number}", number, {}, number, EPOCHS)
         partition = (version + number) % PARTITIONS
@@ -170,7 +170,7 @@ def _histories(quick: bool) -> list[Row]:
 
 
 def _apart(run: Callable[[Any, int], None], early: int, late: int) -> tuple[Held, Held]:
-    """What a fresh process holds after ``early`` and near the end of ``late`` trials."""
+    """Return the memory of a fresh process after ``early`` and near the end of ``late`` trials."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
     process = context.Process(target=_child, args=(theirs, run, early, late))
@@ -185,7 +185,7 @@ def _child(connection: Connection, run: Callable[[Any, int], None], early: int, 
     tracemalloc.start()
 
     def seconds(command: RunUnit, trial: Trial) -> float:
-        # The last 300 trials are left out: live ones become fewer then.
+        # Leave out the last 300 trials, because the number of live trials drops then.
         if command.unit.trains and trial.number in (early - 1, max(early, late - 300)):
             gc.collect()
             connection.send((float(tracemalloc.get_traced_memory()[0]), _rollup(os.getpid())["Rss"]))
@@ -208,7 +208,7 @@ def _controller(backend: Simulated, trials: int) -> None:
 
 
 class _Nobody:
-    """An observer that looks away."""
+    """An observer that ignores everything."""
 
     def update(self, time: float, message: Message) -> None:
         return
@@ -229,8 +229,8 @@ def _fit(backend: Simulated, trials: int) -> None:
             valid=data,
             space={"lr": hop.uniform(0, 1)},
             search=hop.Random(trials=trials, max_epochs=1),
-            folder=folder / "run",
             workers=16,
             backend=backend,
-            device="cpu",
+            run_options=hop.RunOptions(folder=folder / "run"),
+            worker_options=hop.WorkerOptions(device="cpu"),
         ).fit(quiet=True)

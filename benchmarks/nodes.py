@@ -1,8 +1,8 @@
 """Nodes of several GPUs: the three scenarios of the Cerebro thesis (its section 4.4), planned, and drawn on request.
 
-The thesis tells makespans and no unit times. One model per GPU ends no earlier than max(GPUs · tmax, Σt), whole nodes
+The thesis reports makespans and no unit times. One model per GPU ends no earlier than max(GPUs · tmax, Σt), whole nodes
 no earlier than max(nodes · tmax, Σt), so the longest and the total time follow from what it reports; the times between
-are drawn at random, for several seeds. ``python -m benchmarks.nodes --charts FOLDER`` draws one chart a scenario.
+are drawn at random, for several seeds. ``python -m benchmarks.nodes --charts FOLDER`` draws one chart per scenario.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scenario:
     total: float
     #: What the thesis reports: its MILP after 300 s by one model per GPU.
     reported: float
-    #: The most that one model per GPU, planned, may be above its bound.
+    #: Limit of the planned makespan of one model per GPU, relative to its bound.
     gpu_bar: float
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Scenario:
         return f"{self.tasks} models on {len(self.gpus)} nodes of {each} GPUs"
 
     def times(self, rng: random.Random) -> list[float]:
-        """Seconds of each task on one shard with one GPU."""
+        """Return the seconds of each task on one shard with one GPU."""
         draws = [rng.random() for _ in range(self.tasks)]
         gaps = [max(draws) - draw for draw in draws]
         unit = (self.tasks * self.longest - self.total) / sum(gaps)
@@ -120,7 +120,7 @@ def _ratio(plan: NodePlan) -> float:
 
 
 def draw(scenario: Scenario, path: Path, seed: int = 0) -> None:
-    """Three plans of one scenario, one above the other, on one axis of time."""
+    """Draw three plans of one scenario, one above the other, on one time axis."""
     rng = random.Random(seed)
     seconds = scenario.times(rng)
     shop, single = sharded(seconds, scenario.gpus), per_gpu(seconds, scenario.gpus)
@@ -148,12 +148,12 @@ def draw(scenario: Scenario, path: Path, seed: int = 0) -> None:
 
 
 def _panel(axes: Axes, plan: NodePlan, gpus: Sequence[int]) -> None:
-    """Rows are GPUs, in groups by node; a visit of several neighbouring GPUs is one block."""
+    """Draw one plan: rows are GPUs, grouped by node; a visit of several neighbouring GPUs is one block."""
     lanes = [(node, gpu) for node, count in enumerate(gpus) for gpu in range(count)]
     first = [lanes.index((node, 0)) for node in range(len(gpus))]
     colors = colormaps["tab10"]
     for visit in plan.visits:
-        # Where every GPU is a node of its own, the node's number is the row.
+        # Where every GPU is its own node, the node's number is the row.
         rows = [visit.node] if plan.shop.nodes == len(lanes) else [first[visit.node] + gpu for gpu in visit.gpus]
         for top, height in _runs(rows):
             _block(axes, visit, top, height, colors(visit.task))
@@ -179,7 +179,7 @@ def _block(axes: Axes, visit: Visit, top: int, height: int, color: tuple[float, 
 
 
 def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring rows put together, each as its first and its length."""
+    """Merge neighbouring rows; return the first row and the length of each block."""
     runs: list[tuple[int, int]] = []
     for row in rows:
         if runs and sum(runs[-1]) == row:
@@ -191,8 +191,8 @@ def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nodes", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two draws: shows that it works, not how well")
-    parser.add_argument("--charts", type=Path, metavar="FOLDER", help="draw the plans of each scenario here")
+    parser.add_argument("--quick", action="store_true", help="two draws: a functional check only")
+    parser.add_argument("--charts", type=Path, metavar="FOLDER", help="folder for charts of the plans of each scenario")
     options = parser.parse_args()
     print(table(measure(options.quick)))
     if options.charts:

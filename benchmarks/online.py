@@ -1,9 +1,9 @@
-"""Online scheduling: how near whole runs come to the bound, and what a decision costs, policy by policy.
+"""Online scheduling: the makespan of whole runs relative to the bound, and the cost of a decision, by policy.
 
 The settings are those of the Cerebro paper's Figure 6: 16 or 256 trials, 8 or 16 workers with one partition each, unit
-time = cost of a CNN by speed of a GPU, or all alike. The real controller runs in virtual time. *Exact*: one epoch, and
-every unit takes as long as expected. *Noise*: five epochs without a barrier, and a unit takes the expected time times a
-lognormal factor. The bound is what the busiest worker or trial has to do in these actual times.
+time = cost of a CNN divided by speed of a GPU, or all alike. The real controller runs in virtual time. *Exact*: one
+epoch, and every unit takes as long as expected. *Noise*: five epochs without a barrier, and a unit takes the expected
+time times a lognormal factor. The bound is the work of the busiest worker or trial in these actual times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hopfleet.search.random import Random
 EPOCHS = 5
 NOISES = (0.1, 0.3, 0.5)
 SIZES = ((16, 8), (16, 16), (256, 8), (256, 16))
-#: Policies too slow for 256 trials are left out there.
+#: Policies that are too slow for 256 trials are left out there.
 SMALL = ("auto", "match-reserve", "portfolio", "exact", "vector-rearrangement", "longest-remaining", "random")
 LARGE = ("auto", "match-reserve", "longest-remaining", "random")
 NOISY = ("auto", "match-reserve", "longest-remaining", "random")
@@ -92,15 +92,15 @@ def times(trials: int, workers: int, seed: int, alike: bool) -> Times:
 
 @dataclass
 class Run:
-    """How one experiment went."""
+    """The outcome of one experiment."""
 
     ratio: float = 0.0
-    #: Seconds of every call of the policy.
+    #: Seconds of every call to the policy.
     decisions: list[float] = field(default_factory=list)
 
 
 def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: float = 0.0, seed: int = 0) -> Run:
-    """A whole experiment in virtual time, with partition j on worker j."""
+    """Run a whole experiment in virtual time, with partition j on worker j."""
     trials, workers = len(expected), len(expected[0])
     result = Run()
     controller = Controller(

@@ -1,4 +1,4 @@
-"""Timetables of the planner against the lower bound, and against optimal ones.
+"""Timetables of the planner compared with the lower bound, and with optimal ones.
 
 The settings of the Cerebro paper's figure 6, then square shops of the kinds that the literature uses: times drawn
 evenly from 1 to 99 (after Taillard), and times with equal sums for all workers and configurations, which are much
@@ -23,7 +23,7 @@ from hopfleet.planner.shop import Shop
 SECOND = 450_000
 """An effort of about a second."""
 BEFORE, SOLVER = SECOND // 5, 0.8
-"""The same second shared: an effort for the search, and seconds for the solver that starts where it ended."""
+"""The same second, split: an effort for the search, and seconds for the solver that continues from its result."""
 PROOF = 15.0
 """Seconds that the exact solver may take."""
 
@@ -93,12 +93,12 @@ def _jitter(quick: bool) -> list[Row]:
 
 
 def even(size: int, rng: random.Random) -> costs.Times:
-    """Whole seconds from 1 to 99, as in Taillard's benchmark."""
+    """Draw whole seconds from 1 to 99, as in Taillard's benchmark."""
     return [[float(rng.randint(1, 99)) for _ in range(size)] for _ in range(size)]
 
 
 def balanced(size: int, rng: random.Random, total: int = 1000) -> costs.Times:
-    """All rows and columns have the same sum, and little else in common: time is moved around in rectangles."""
+    """Draw times whose rows and columns all have the same sum, by moving time around in rectangles."""
     base, rest = divmod(total, size)
     times = [[base + ((i + j) % size < rest) for j in range(size)] for i in range(size)]
     for _ in range(20 * size * size):
@@ -112,7 +112,7 @@ def balanced(size: int, rng: random.Random, total: int = 1000) -> costs.Times:
 
 
 def nearly_balanced(size: int, rng: random.Random) -> costs.Times:
-    """Sums that differ a little: every unit lost up to a fifth."""
+    """Draw times whose sums differ a little: every unit loses up to a fifth."""
     return [[float(max(1, round(x * rng.uniform(0.8, 1.0)))) for x in row] for row in balanced(size, rng)]
 
 

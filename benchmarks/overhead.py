@@ -1,6 +1,6 @@
 """A unit of no work, end to end: controller, SQLite journal, local worker processes, saving at epochs' ends.
 
-Time is from the first unit's start to the last one's, divided by the units between; starting workers is left out.
+The time runs from the first unit's start to the last one's, divided by the units between; starting workers is excluded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a preview says against what then happens: the demo's 16 trials on 2 workers.
+"""The forecast of a preview compared with the run: the demo's 16 trials on 2 workers.
 
-Makespans are from the start of the first unit to the end of the last. A preview tries configurations alone on the
-machine; whatever else runs beside the experiment makes that take longer, and no preview knows of it.
+Makespans run from the start of the first unit to the end of the last. A preview profiles configurations alone on the
+machine; other load during the experiment makes the run slower than any preview can know.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure(quick: bool) -> list[Row]:
             f"within {BAR:.0%}",
             abs(ratio - 1) <= BAR,
         ),
-        Row("preview", "the same by the pilot of `fit()`, predicted by actual", own),
+        Row("preview", "the same from the profiling of `fit()`, predicted by actual", own),
         Row(
             "preview",
             "seconds that a preview takes, starting a worker and importing torch included",

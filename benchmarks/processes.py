@@ -1,4 +1,4 @@
-"""What the kernel tells of processes: who began whom, how long each had a processor, how much memory it takes."""
+"""Process statistics from the kernel: parents and children, processor time, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROC = Path("/proc")
 
 
 def descend(family: set[int]) -> set[int]:
-    """Add all that members of a family have begun, also those that they began later; returns who is there now."""
+    """Add all descendants of a family of processes, including later ones; return the processes that are alive."""
     parents: dict[int, int] = {}
     for place in PROC.iterdir():
         if place.name.isdigit():
@@ -22,7 +22,7 @@ def descend(family: set[int]) -> set[int]:
 
 
 def processor(place: Path, *, children: bool = False) -> float:
-    """Seconds that a process or thread has had a processor, with its ended ``children`` or without; 0 if it is gone."""
+    """Return processor seconds of a process or thread, with its ended ``children`` or without; 0 if it is gone."""
     try:
         fields = _fields(place)
     except OSError:
@@ -31,7 +31,7 @@ def processor(place: Path, *, children: bool = False) -> float:
 
 
 def proportional(pid: int) -> int:
-    """Bytes that a process takes; a page that several share counts in parts (PSS). 0 if it is gone."""
+    """Return the bytes of a process, with shared pages counted proportionally (PSS); 0 if it is gone."""
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -40,5 +40,5 @@ def proportional(pid: int) -> int:
 
 
 def _fields(place: Path) -> list[str]:
-    """What stands behind the name, which may have spaces in it."""
+    """Return the fields after the process name, which may contain spaces."""
     return (place / "stat").read_text().rpartition(")")[2].split()

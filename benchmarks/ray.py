@@ -2,12 +2,11 @@
 
 ``python -m benchmarks.ray --write`` puts the table into docs/cluster.md.
 
-
 A cluster of two nodes is started on this machine. The time of a unit of no work, and of a hop of 100 MB, are those of
-``overhead`` and ``hop``, measured alike, within one node and from one to another (whose wire is loopback). A start is
-the time from ``ray.init`` until the first worker has joined, framework import aside: the task needs none. A raylet is
-killed with SIGKILL while a unit runs; it is noticed when the worker is reported lost, and over when the unit is done
-elsewhere.
+``overhead`` and ``hop``, measured in the same way, within one node and between nodes (over loopback). A start is the
+time from ``ray.init`` until the first worker has joined, without the import of a framework: the task needs none. A
+raylet is killed with SIGKILL while a unit runs; the loss is noticed when the worker is reported lost, and repaired when
+the unit is done elsewhere.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def measure(quick: bool) -> list[Row]:
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Any]:
-    """Two nodes on this machine, which this process has joined."""
-    # Ray's workers would give way to everything else on this machine, which plays driver and both nodes.
+    """Start two nodes on this machine, which this process joins."""
+    # By default Ray's workers would yield to everything else on this machine, which runs the driver and both nodes.
     os.environ.update({"RAY_worker_niceness": "0"})
     import ray
     from ray.cluster_utils import Cluster
@@ -72,7 +71,7 @@ def cluster() -> Iterator[Any]:
 
 
 def _starts() -> Iterator[Row]:
-    """From an initialised Ray to a worker that has joined."""
+    """Time a start, from an initialised Ray to a worker that has joined."""
     with scratch() as folder, _running(Ray(), folder, 1) as (_, seconds):
         what = "from ray.init to the first worker, a host for its node included"
         yield Row("ray", what, milliseconds(seconds), "", None, "≤ 2 s", seconds <= START_BAR)
@@ -111,7 +110,7 @@ def _units(quick: bool) -> Iterator[Row]:
 
 
 class _FirstNode(Discovery):
-    """Sends all workers to one node."""
+    """A backend that places all workers on one node."""
 
     def choose(self, workers: int, device: str, threads: int) -> tuple[list[Node], list[str]]:
         nodes, chosen = super().choose(workers, device, threads)
@@ -119,7 +118,7 @@ class _FirstNode(Discovery):
 
 
 class _Together(Ray):
-    """Both workers on one node, with one partition each."""
+    """A backend with both workers on one node, with one partition each."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -137,7 +136,7 @@ def _hops(quick: bool) -> Iterator[Row]:
     import ray
 
     for apart in (False, True):
-        # What the last run had takes a moment to be given back; before that, both workers might be on one node.
+        # Resources of the last run take a moment to be released; before that, both workers might be on one node.
         while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
             time.sleep(0.1)
         yield _hop(quick, apart)
@@ -163,7 +162,7 @@ def _began(unit: UnitFinished) -> float:
 
 
 def _loss(nodes: Any) -> Iterator[Row]:
-    """Kill the raylet of a node with a worker that is at work."""
+    """Kill the raylet of a node with a busy worker."""
     backend = Ray(elastic=False)
     with scratch() as folder, _running(backend, folder, 2) as (joined, _):
         (doomed,) = nodes.worker_nodes
@@ -188,7 +187,7 @@ def _loss(nodes: Any) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ray", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: a functional check only")
     parser.add_argument("--write", action="store_true", help=f"replace the table in {DOCUMENT.name}")
     options = parser.parse_args()
     load = os.getloadavg()[0]

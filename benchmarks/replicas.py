@@ -1,12 +1,14 @@
 """Partitions with replicas on workers of different speeds: balanced by a linear program, dispatched with stealing.
 
-The setting is that of the Cerebro paper's Figure 6: unit time is a config's cost (of 35 CNNs) by a worker's speed (of
-four GPUs); partition j lives on workers j, j + 1, ... A dispatcher sees what runs, and nothing else of the future.
-Ratios are makespan by the linear program's bound, below which no schedule can end. Where a worker is lost at half of
-the bound, the unit that it ran is lost as well, and the bound knows of the loss beforehand.
+The setting is that of the Cerebro paper's Figure 6: unit time is a config's cost (of 35 CNNs) divided by a worker's
+speed (of four GPUs); partition j lives on workers j, j + 1, ... A dispatcher sees the running units, and nothing else
+of the future. Ratios are makespan divided by the linear program's bound, below which no schedule can end. Where a
+worker is lost at half of the bound, its running unit is lost as well, and the bound accounts for the loss from the
+start.
 
-The same is measured twice: the rule alone, and whole experiments with the controller and the policy ``auto``. There
-workers join one after another, and a model that stayed on a lost worker for several units loses all of them.
+Everything is measured twice: the rule alone, and whole experiments with the controller and the policy ``auto``. In the
+experiments workers join one after another, and a model that stayed on a lost worker for several units loses all of
+them.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from hopfleet.planner.balance import Balance, Cell, Cells, Outlook, balance, cho
 from hopfleet.planner.costs import cnns
 
 WORKERS = 8
-#: The most that the mean ratio may be, by number of replicas, and with a worker lost.
+#: Limit of the mean ratio, by number of replicas, and with a worker lost.
 BARS = {1: 1.03, 2: 1.03, 3: 1.06}
 LOST_BAR = 1.13
-#: Seconds that the controller may take to decide, in the mean.
+#: Limit of the mean seconds of a decision.
 DECISION = 0.002
 
 Rule = Callable[[str, Sequence[Cell], Sequence[Cell], Cells, Balance, Outlook], Cell | None]
@@ -79,7 +81,7 @@ def _worker_lost(configs: int, replicas: int, seeds: int) -> list[Row]:
 
 
 def _controlled(configs: int, replicas: int, seeds: int, lost: bool) -> list[Row]:
-    """Whole experiments of one epoch."""
+    """Measure whole experiments of one epoch."""
     ratios, others, seconds, decisions = [], [], 0.0, 0
     for seed in range(seeds):
         work = Workload.made("cnn", trials=configs, partitions=WORKERS, replicas=replicas, epochs=1, sigma=0, seed=seed)
@@ -104,7 +106,7 @@ def _controlled(configs: int, replicas: int, seeds: int, lost: bool) -> list[Row
 
 
 def _simulated(work: Workload, seed: int, policy: str, lost: bool) -> tuple[Simulation, float]:
-    """A run, and the bound on its makespan."""
+    """Return a run, and the bound on its makespan."""
     cells = {
         (f"c{config}", partition): {f"w{worker + 1}": row[worker] for worker in holders}
         for config, row in enumerate(work.times)
@@ -142,7 +144,7 @@ def setting(configs: int, replicas: int, seed: int) -> dict[Cell, dict[str, floa
 
 
 def randomly(seed: int) -> Rule:
-    """The paper's scheduler: anything that can start."""
+    """Pick any unit that can start, as the paper's scheduler does."""
     rng = random.Random(seed)
 
     def rule(
@@ -155,7 +157,7 @@ def randomly(seed: int) -> Rule:
 
 
 def makespan(epoch: Epoch, rule: Rule, lost: str = "", when: float = 0.0) -> float:
-    """When the last unit ends if ``rule`` picks every unit, and the worker ``lost`` vanishes at ``when``."""
+    """Return the end of the last unit if ``rule`` picks every unit, and the worker ``lost`` vanishes at ``when``."""
     losses = [when] if lost else []
     epoch.dispatch(rule)
     while epoch.running or losses:
@@ -169,7 +171,7 @@ def makespan(epoch: Epoch, rule: Rule, lost: str = "", when: float = 0.0) -> flo
 
 
 class Epoch:
-    """One epoch under way, in virtual time."""
+    """One epoch in virtual time."""
 
     def __init__(self, cells: Cells) -> None:
         self.cells = cells
@@ -180,7 +182,7 @@ class Epoch:
         self.rebalance(cells)
 
     def rebalance(self, cells: Cells) -> None:
-        """Share out anew what was not started."""
+        """Rebalance the units that were not started."""
         self.cells = cells
         workers = {worker: max(self.now, self.worker_free.get(worker, 0.0)) for row in cells.values() for worker in row}
         configs = {config: max(self.now, self.config_free.get(config, 0.0)) for config, _ in cells}
@@ -200,7 +202,7 @@ class Epoch:
         self.config_left[cell[0]] += sign * self.cells[cell][worker]
 
     def dispatch(self, rule: Rule) -> None:
-        """Let idle workers start what they choose, the one with most left first, until none chooses anything."""
+        """Let idle workers start what they choose, the worker with most left first, until none chooses anything."""
         outlook = Outlook(self.now, self.worker_free, self.config_free, self.worker_left, self.config_left)
         started = True
         while started:
@@ -222,7 +224,7 @@ class Epoch:
         self.worker_free[worker] = self.config_free[cell[0]] = self.now + self.cells[cell][worker]
 
     def finish(self) -> None:
-        """The next unit to end ends."""
+        """Advance to the end of the next unit."""
         worker = min(self.worker_free, key=self.worker_free.__getitem__)
         self.now = self.worker_free.pop(worker)
         del self.config_free[self.running.pop(worker)[0]]

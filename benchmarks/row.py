@@ -1,4 +1,4 @@
-"""One line of the table of results, and the table."""
+"""The table of results, and one row of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. ``other`` is what it is compared with, ``ratio`` is ours by theirs, ``ok`` is None without a bar."""
+    """One figure. ``other`` is the alternative, ``ratio`` is ours divided by theirs, ``ok`` is None without a bar."""
 
     name: str
     what: str
@@ -23,7 +23,7 @@ HEADER = ("benchmark", "what is measured", "ours", "compared with", "ratio", "ba
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table, aligned for a terminal."""
+    """Format the rows as a Markdown table, aligned for a terminal."""
     lines = [HEADER, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
     padded = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]

@@ -1,4 +1,4 @@
-"""Running an experiment for its timings: a folder that goes away, tiny data, and the journal read back."""
+"""Helpers to run an experiment for its timings: a temporary folder, tiny data, and the journal read back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hopfleet.store.journal import Journal
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder on the disk where temporary files go."""
+    """Create a temporary folder on disk."""
     with tempfile.TemporaryDirectory(prefix="hopfleet-bench-") as folder:
         yield Path(folder)
 
 
 def tiny_data(folder: Path, partitions: int) -> Dataset:
-    """64 rows a partition, for tasks that do not look at them."""
+    """Return a data set with 64 rows per partition, for tasks that do not read them."""
     return hop.partition({"x": np.zeros((64 * partitions, 4), np.float32)}, folder / "data", partitions=partitions)
 
 
@@ -52,7 +52,7 @@ def units_of(
     workers: int,
     backend: Any = "local",
 ) -> list[tuple[float, UnitFinished]]:
-    """Train these configurations in a real experiment; its units, and when the controller heard of each."""
+    """Train these configurations in a real experiment; return its units and when each was journaled."""
     space = {name: hop.grid_search([config[name] for config in configs]) for name in configs[0]}
     experiment = hop.Experiment(
         task,
@@ -60,10 +60,10 @@ def units_of(
         space=space,
         search=hop.Random(trials=len(configs), max_epochs=epochs),
         metric="train_loss",
-        folder=folder,
         workers=workers,
         backend=backend,
-        device="cpu",
+        run_options=hop.RunOptions(folder=folder),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
     experiment.fit(quiet=True)
     with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:
@@ -75,16 +75,16 @@ def units_of(
 
 
 def endless(task: Task, folder: Path, space: Mapping[str, Any]) -> tuple[hop.Experiment, threading.Thread]:
-    """An experiment in ``folder / "run"`` that goes on beside its caller until all its trials are stopped."""
+    """Start an experiment in ``folder / "run"`` that runs in the background until all its trials are stopped."""
     experiment = hop.Experiment(
         task,
         train=tiny_data(folder, 4),
         space=space,
         search=hop.Grid(max_epochs=10_000),
         metric="train_loss",
-        folder=folder / "run",
         workers=2,
-        device="cpu",
+        run_options=hop.RunOptions(folder=folder / "run"),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
     run = threading.Thread(target=lambda: experiment.fit(quiet=True), daemon=True)
     run.start()

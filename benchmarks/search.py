@@ -1,6 +1,6 @@
-"""A suggestion: random draws, and samplers of Optuna beside bare Optuna with the same sampler and as many trials.
+"""The cost of a suggestion: random draws, and samplers of Optuna compared with bare Optuna on as many trials.
 
-CPU time of this process is measured, so that neighbours on the machine count little.
+CPU time of this process is measured, so that other load on the machine matters little.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPACE = {
 }
 RANDOM_BAR = 0.2e-3
 OPTUNA_BAR = 1.2
-#: How often both sides are measured, in turn; the median counts.
+#: Number of measurements of both sides, in turn; the median counts.
 REPEATS = 5
 
 
@@ -49,13 +49,13 @@ def _random(count: int) -> list[Row]:
     growth = f"first tenth {milliseconds(first)}, last tenth {milliseconds(last)}"
     return [
         Row("search", f"{kind}: one suggestion", milliseconds(middle), "", None, "< 0.2 ms", middle < RANDOM_BAR),
-        # A fifth is left to noise.
+        # Allow a fifth for noise.
         Row("search", f"{kind}: growth", f"×{last / first:.2f}", growth, None, "no growth", last < 1.2 * first),
     ]
 
 
 def _suggestions(search: Search, count: int) -> list[float]:
-    """Seconds that each trial cost the search, from the suggestion to its end."""
+    """Return the seconds that each trial cost the search, from the suggestion to its end."""
     search.setup(SPACE, seed=0, goal=Goal("loss", "min"))
     times = []
     for number in range(count):
@@ -94,7 +94,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _bare(count: int) -> None:
-    """The same with Optuna alone, in memory."""
+    """Measure the same with Optuna alone, in memory."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds = {
         "lr": optuna.distributions.FloatDistribution(1e-5, 1e-1, log=True),

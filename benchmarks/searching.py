@@ -1,11 +1,11 @@
 """What searches find, and how soon, in virtual time on 8 workers.
 
 *Exploring*: how many configurations ASHA (R = 9, eta = 3) explores in 16 hours, with networks as expensive as the 35
-CNNs of the Cerebro paper: ours, which resumes the trials that it promotes, against tasks that begin anew. The paper
+CNNs of the Cerebro paper: ours, which resumes promoted trials, against tasks that start from the beginning. The paper
 counted 83 against 67 in its own 24 hours.
 
-*Time to target*: on the made-up learning curves of ``landscape``, when the first model is as good as one of the best
-hundredth that a whole training gives. Ray Tune's ASHA and Optuna's pruners are driven by their own code, if installed.
+*Time to target*: on the synthetic learning curves of ``landscape``, the time until the first model is as good as the
+best hundredth of fully trained models. Ray Tune's ASHA and Optuna's pruners are driven by their own code, if installed.
 ``python -m benchmarks.searching --charts FOLDER`` draws the best accuracy over time.
 """
 
@@ -48,7 +48,7 @@ def _exploring(seeds: Sequence[int]) -> list[Row]:
     for seed in seeds:
         rng = random.Random(seed)
         costs = [row[0] for row in cnns(MANY, 1, rng)]
-        # An epoch of the mean network takes a quarter of an hour or so: some 500 of them fit into the time.
+        # An epoch of the mean network takes about a quarter of an hour, so some 500 of them fit into the time.
         scale = 900.0 / mean(costs)
         space = {"cost": hop.choice([cost * scale for cost in sorted(set(costs))]), "lr": hop.loguniform(1e-4, 1.0)}
 
@@ -72,7 +72,7 @@ def _cost(config: Config) -> float:
 
 
 class _Guess:
-    """Accuracies that follow from the configuration, with noise; how good a network is says nothing of its cost."""
+    """Accuracies that follow from the configuration, with noise; quality is independent of cost."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -89,7 +89,7 @@ class _Guess:
 
 
 def searches() -> Mapping[str, Callable[[int], Search]]:
-    """Ours, by name. Each gets a seed."""
+    """Return our searches by name. Each takes a seed."""
     found: dict[str, Callable[[int], Search]] = {
         "random": lambda seed: hop.Random(trials=MANY, max_epochs=EPOCHS),
         "Hyperband": lambda seed: hop.Hyperband(max_epochs=EPOCHS),
@@ -102,7 +102,7 @@ def searches() -> Mapping[str, Callable[[int], Search]]:
 
 
 def run(name: str, seed: int, until: float) -> Log:
-    """One search, ours or another's, on one landscape."""
+    """Run one search, ours or another library's, on one landscape."""
     world = Landscape(seed)
     if name in searches():
         search = searches()[name](seed)
@@ -150,7 +150,7 @@ def _times(name: str, seeds: Sequence[int], until: float) -> list[float]:
 
 
 def draw(folder: Path, seeds: Sequence[int], until: float) -> Path:
-    """The best accuracy so far, in the median over seeds."""
+    """Draw the best accuracy so far, as the median over seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")

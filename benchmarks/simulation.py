@@ -1,6 +1,6 @@
-"""A whole experiment in virtual time with very many trials: what ``hop.simulate`` takes, all included.
+"""A whole experiment in virtual time with very many trials: the total cost of ``hop.simulate``.
 
-Each run has a process of its own, so that its memory can be told.
+Each run has its own process, so that its memory can be measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _run(policy: str, trials: int, partitions: int, replicas: int) -> tuple[float, float, float, float]:
-    """Seconds, seconds of CPU, megabytes, and the ratio of the makespan to its bound."""
+    """Return seconds, seconds of CPU, megabytes, and the ratio of the makespan to its bound."""
     began, busy = time.perf_counter(), time.process_time()
     ratio = simulate(trials=trials, partitions=partitions, replicas=replicas, policy=policy).ratio
     seconds, busy = time.perf_counter() - began, time.process_time() - busy

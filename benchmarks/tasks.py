@@ -1,4 +1,4 @@
-"""The tasks that are trained here, in a module of their own so that workers can import them."""
+"""The tasks of the benchmarks, in a separate module so that workers can import them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hopfleet.frameworks.base import Batch, Batches
 from hopfleet.frameworks.torch.task import TorchTask
 
 MATRIX = 256
-"""The side of the matrices whose products are a unit's work."""
+"""Side of the square matrices whose products are a unit's work."""
 
 
 class NoWork(TorchTask):
-    """Units that do nothing, and say when, in seconds since the epoch."""
+    """Units that do nothing and report when, in seconds since the epoch."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Linear(4, 1)
@@ -31,7 +31,7 @@ class NoWork(TorchTask):
 
 
 class Marking(NoWork):
-    """Leaves a file in ``config["marks"]`` whose name says when a unit began, in which process, and of which trial."""
+    """Units that leave a file in ``config["marks"]``, named after the start of the unit, its process and its trial."""
 
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
         (Path(config["marks"]) / f"{time.time():.6f}-{os.getpid()}-{config['number']}").touch()
@@ -39,7 +39,7 @@ class Marking(NoWork):
 
 
 class Freight(NoWork):
-    """Does nothing with a model whose saved versions take about ``config["megabytes"]``."""
+    """Units that do nothing with a model whose saved versions take about ``config["megabytes"]``."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         adam = config["optimizer"] == "adam"
@@ -57,7 +57,7 @@ class Freight(NoWork):
 
 
 class Products(NoWork):
-    """``config["products"]`` matrix products a unit: real work on one core, and no data."""
+    """Units of ``config["products"]`` matrix products: real work on one core, and no data."""
 
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
         multiply(config["products"])
@@ -71,7 +71,7 @@ def multiply(products: int) -> None:
 
 
 class Reader(NoWork):
-    """Reads every batch and keeps nothing of it."""
+    """Units that read every batch and keep nothing."""
 
     def train(self, model: Any, batches: Batches, config: Mapping[str, Any]) -> Mapping[str, Any]:
         total = 0.0
@@ -81,7 +81,7 @@ class Reader(NoWork):
 
 
 class Perceptron(TorchTask):
-    """A small network, trained by the loop that Hopfleet owns."""
+    """A small network, trained by Hopfleet's own loop."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))

@@ -1,4 +1,4 @@
-"""The training loop that Hopfleet owns against one written by hand, for a network so small that overhead shows.
+"""Hopfleet's training loop against a hand-written one, for a network so small that overhead shows.
 
 Ours reads shuffled batches from mapped files in a background thread; theirs gathers them from tensors in memory. Both
 shuffle, both take the same steps on one thread.

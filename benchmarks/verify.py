@@ -1,7 +1,7 @@
 """``hopfleet verify`` of a run folder of a gigabyte: half of it models, half of it data.
 
-The files were just written, so they lie in the page cache: what is timed is hashing, not the disk. It is compared with
-one thread that does nothing but hash the same files.
+The files were just written, so they are in the page cache: the time is that of hashing, not of the disk. It is compared
+with one thread that only hashes the same files.
 """
 
 from __future__ import annotations

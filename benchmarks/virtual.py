@@ -1,7 +1,7 @@
-"""Searches in virtual time: ours through the controller and its hopping, others with one worker for each trial.
+"""Searches in virtual time: ours through the controller with hopping, others with one worker for each trial.
 
-Both train the same made-up models on as many workers, until a time. A *task-parallel* worker takes a trial, trains it
-epoch after epoch on all the data, which it has a copy of, and takes the next one when told to stop.
+Both train the same synthetic models on the same number of workers, until a deadline. A *task-parallel* worker takes a
+trial, trains it epoch after epoch on its own copy of all data, and takes the next trial when told to stop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hopfleet.search.base import Goal, Search
 
 
 class World(Protocol):
-    """The models to be trained."""
+    """The models to train."""
 
     def start(self, trial: str, parent: str = "", epoch: int = 0) -> None: ...
 
@@ -40,20 +40,20 @@ class World(Protocol):
 
 @dataclass
 class Log:
-    """What was seen when: time, trial, epoch and accuracy of every epoch that ended."""
+    """The course of a search: time, trial, epoch and accuracy of every finished epoch."""
 
     epochs: list[tuple[float, str, int, float]] = field(default_factory=list)
 
     def explored(self) -> int:
-        """Trials that have trained for an epoch at least."""
+        """Count the trials that have trained for at least one epoch."""
         return len({trial for _, trial, _, _ in self.epochs})
 
     def first(self, target: float) -> float | None:
-        """When the target was met."""
+        """Return when the target was met."""
         return next((time for time, _, _, value in self.epochs if value >= target), None)
 
     def best(self) -> list[tuple[float, float]]:
-        """The best accuracy so far, where it grew."""
+        """Return the best accuracy so far, at each improvement."""
         steps: list[tuple[float, float]] = []
         for time, _, _, value in self.epochs:
             if not steps or value > steps[-1][1]:
@@ -73,7 +73,7 @@ def hopping(
     policy: str = "auto",
     max_live: int = 256,
 ) -> Log:
-    """Ours: as many partitions as workers, each on one of them; a unit takes its part of an epoch."""
+    """Run our search: one partition per worker; a unit takes its share of an epoch."""
     search.setup(space, seed=seed, goal=Goal("accuracy", "max"))
     controller = Controller(
         search, POLICIES[policy](), partitions=workers, valid_partitions=1, seed=seed, max_live=max_live
@@ -110,13 +110,13 @@ def hopping(
 
 
 class Tuner(Protocol):
-    """Somebody else's search, as a task-parallel worker sees it."""
+    """The search of another library, as a task-parallel worker sees it."""
 
     def next(self) -> tuple[str, Config] | None:
-        """A trial to train from its beginning."""
+        """Return a trial to train from its beginning."""
 
     def report(self, trial: str, epoch: int, value: float) -> bool:
-        """Whether to train on after an epoch."""
+        """Whether to continue training after an epoch."""
 
 
 def task_parallel(tuner: Tuner, world: World, seconds: Callable[[Config], float], *, workers: int, until: float) -> Log:

@@ -1,1 +1,1 @@
-"""How much faster trials are that train together, end to end through ``Experiment``."""
+"""The speed of trials that train together, end to end through ``Experiment``."""

@@ -1,12 +1,12 @@
-"""Do trials that are stacked learn as well as alone? The demo's networks on digits, ``fast`` against ``exact``.
+"""Learning curves of stacked trials compared with single ones: the demo's networks on digits, ``fast`` and ``exact``.
 
     python -m benchmarks.flotilla.curves [--quick]
 
 Both train the same configurations with the same seeds, rows and visit orders, so each trial has a partner. Rounding
-differs, and so do the masks of dropout; then two curves part, as they do with another seed. What must not be is a
-tendency. So the partners' differences (in the loss after the last epoch, and in its mean over all epochs) are
-compared with what is seen when their signs are drawn by chance: p is how often chance gives a mean at least as large.
-Beside it stands how far apart partners are, compared with how far apart another seed puts them.
+differs, and so do dropout masks; then two curves diverge, as they do with another seed. But they must not diverge
+systematically. So the partners' differences (in the loss after the last epoch, and in its mean over all epochs) are
+compared with the same differences with random signs: p is how often chance gives a mean at least as large. The distance
+between partners is also reported, with the distance that another seed causes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def curves(network: str, trials: int, epochs: int, *, fuse: str, seed: int) -> Any:
-    """The validation loss of each trial, epoch by epoch."""
+    """Return the validation loss of each trial, epoch by epoch."""
     train, valid = demo.data()
     rates = np.geomspace(0.001, 0.02, trials).tolist()
     with scratch() as folder:
@@ -74,24 +74,23 @@ def curves(network: str, trials: int, epochs: int, *, fuse: str, seed: int) -> A
             partitions=2,
             batch_size=32,
             name="curves",
-            folder=folder,
             backend="inline",
-            order="fixed",
-            fuse=fuse,
             seed=seed,
+            run_options=hop.RunOptions(folder=folder, order="fixed"),
+            worker_options=hop.WorkerOptions(fuse=fuse),
         ).fit(quiet=True)
         return np.array([[row["loss"] for row in trial.history] for trial in results.trials])
 
 
 def chance(differences: Any) -> float:
-    """How often a mean of these differences, with signs drawn by chance, is at least as large as it is."""
+    """Return how often random signs give these differences a mean at least as large."""
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (FLIPS, len(differences)))
     return float(np.mean(np.abs((signs * differences).mean(axis=1)) >= abs(differences.mean()) * (1 - 1e-9)))
 
 
 def main(options: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few trials: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="few trials: checks the benchmark")
     quick = parser.parse_args(options).quick
     return conclude(measure(quick), os.getloadavg()[0], None)
 

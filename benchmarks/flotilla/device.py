@@ -1,20 +1,20 @@
-"""On a GPU: 32 configurations one at a time, together, and in as many processes as the GPU bears, end to end.
+"""On a GPU: 32 configurations one at a time, together, and in parallel processes, end to end.
 
     python -m benchmarks.flotilla.device [mlp gpt resnet] [--modes off packed mps exact fast compiled]
 
-``off``, ``exact`` and ``fast`` are this project's own ways, through Experiment, with one worker, which needs no more
-than one partition; ``compiled`` is ``fast`` with a task that says ``compile = True``. ``packed`` is a plain loop
-in 14 processes that share the GPU, each with one configuration and the data on the device; ``mps`` is the same under
-NVIDIA's Multi-Process Service. Data, evaluation and checkpoints after each epoch are included everywhere; start-up, the
-import of PyTorch above all, is told beside. Figures are samples per second.
+``off``, ``exact`` and ``fast`` are this project's modes, through Experiment, with one worker, which needs only one
+partition; ``compiled`` is ``fast`` with a task that sets ``compile = True``. ``packed`` is a plain loop in 14 processes
+that share the GPU, each with one configuration and the data on the device; ``mps`` is the same under NVIDIA's
+Multi-Process Service. Data, evaluation and checkpoints after each epoch are included everywhere; start-up, mostly the
+import of PyTorch, is reported separately. Figures are samples per second.
 
-A run takes about a minute; one that is compiled takes three, since that is when people ask for it. ``off``, ``packed``
-and ``mps`` are slow and steady, so fewer configurations and epochs are enough to know them: 14 configurations, one for
-each process, so that none waits for another in the end, and 2 one at a time (--some). Their first steps, in which CUDA
-gets ready, are left out; those of the others, with captures and compiling, count.
+A run takes about a minute; a compiled one takes three, because compiling is meant for long runs. ``off``, ``packed``
+and ``mps`` are slow and steady, so fewer configurations and epochs are enough: 14 configurations, one for each process,
+so that none waits for another at the end, and 2 one at a time (--some). Their first steps, in which CUDA initialises,
+are left out; those of the others, with captures and compiling, count.
 
-For our own ways it is also told how long the busiest thread of all had a processor, which is the one that gives the GPU
-its work and waits for it, and how long all processes had one, those that write checkpoints included; with start-up.
+For our own modes, the processor time of the busiest thread (the one that feeds the GPU and waits for it) and of all
+processes (including those that write checkpoints) is reported too, with start-up.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Workload(NamedTuple):
     rows: int
     batch_size: int
     epochs: int
-    #: For what is steady, and for what is compiled.
+    #: Epochs of the steady modes, and of the compiled mode.
     fewer: int
     more: int
 
@@ -153,7 +153,7 @@ WORKLOADS = {
     "resnet": Workload(Pictures, 4096, 32, 6, 2, 6),
 }
 VALID = 16
-"""The validation data is smaller by so much."""
+"""Training rows per validation row."""
 
 PROCESSES = 14
 OURS = ("off", "exact", "fast", "compiled")
@@ -190,9 +190,9 @@ def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
         mode="min",
         batch_size=batch_size,
         name=f"{name}-{mode}",
-        fuse="fast" if mode == "compiled" else mode,
         workers=1,
-        policy="longest-remaining",
+        run_options=hop.RunOptions(policy="longest-remaining"),
+        worker_options=hop.WorkerOptions(fuse="fast" if mode == "compiled" else mode),
     )
     with Busy() as busy:
         results = experiment.fit(quiet=True)
@@ -211,7 +211,7 @@ def ours(name: str, mode: str, trials: int, folder: Path) -> Figure:
 
 
 class Busy:
-    """Looks at this process and all below it, twice a second."""
+    """A thread that samples this process and its descendants, twice a second."""
 
     def __init__(self) -> None:
         self._threads: dict[tuple[int, int], float] = {}
@@ -228,7 +228,7 @@ class Busy:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Processor time that was seen, of the busiest thread and of all."""
+        """Return the processor time of the busiest thread and of all threads."""
         return max(self._threads.values(), default=0.0), sum(self._threads.values())
 
     def _watch(self) -> None:
@@ -242,7 +242,7 @@ class Busy:
 
 
 def packed(name: str, trials: int, folder: Path, *, mps: bool) -> Figure:
-    """A plain loop in several processes."""
+    """Run a plain loop in several processes."""
     began = time.perf_counter()
     quiet = subprocess.DEVNULL
     control = subprocess.Popen(["nvidia-cuda-mps-control", "-f"], stdout=quiet, stderr=quiet) if mps else None
@@ -315,7 +315,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--trials", type=int, default=32)
-    parser.add_argument("--some", type=int, default=2, help="how many configurations train one at a time")
+    parser.add_argument("--some", type=int, default=2, help="number of configurations to train one at a time")
     parser.add_argument("--modes", nargs="*", default=["off", "packed", "mps", "exact", "fast", "compiled"])
     options = parser.parse_args()
     for name in options.names:

@@ -2,19 +2,19 @@
 
     python -m benchmarks.flotilla.machine [flights short large preprocessing] [--modes exact fast off] [--quick]
 
-Every contender trains the same configurations on the same rows, two at a time with one thread each, in a process of its
-own. Its time begins with that process and ends when the results are there: imports, handing over the data, evaluations
-after each epoch and (ours alone) durable checkpoints included. Ray Tune is given its data by ``tune.with_parameters``,
-with actors that are used again and with a fresh one for every trial; the better counts, so the second way is stopped
-when it has taken longer than the first. The plain loop deals the
-trials out to two processes beforehand, by what they will take. Memory is the sum of the proportional set sizes (PSS) of
-all processes of a contender, daemons included, looked at once a second. Files in shared memory that nobody has mapped
-are in no process's set; by how much all files there grew is told beside.
+Every contender trains the same configurations on the same rows, two at a time with one thread each, in its own process.
+Its time runs from the start of that process until the results are available: imports, passing the data, evaluations
+after each epoch and (ours alone) durable checkpoints included. Ray Tune gets its data through ``tune.with_parameters``,
+once with reused actors and once with a fresh actor for every trial; the better variant counts, so the second one is
+stopped when it has taken longer than the first. The plain loop distributes the trials over two processes in advance, by
+their expected time. Memory is the sum of the proportional set sizes (PSS) of all processes of a contender, daemons
+included, sampled once a second. Files in shared memory that no process has mapped are not in this sum; the growth of
+all files there is reported separately.
 
-How well the models predict is told beside: everybody must reach the same accuracy.
+The accuracy of the models is reported too: all contenders must reach the same accuracy.
 
-What a batch of the last workload takes to be made is set by a measurement before the race: four times what one model
-takes to train on it in a plain loop. It is measured again after the race.
+The cost of a batch of the last workload is calibrated before the race: four times what one model takes to train on it
+in a plain loop. It is measured again after the race.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MODES = ("exact", "fast")
 REUSED, FRESH = RAY = ("ray-reused", "ray-fresh")
 PLAIN = "plain"
 WEIGH = "weigh"
-"""Not a contender: it finds out how heavy the making of batches must be."""
+"""Not a contender: calibrates the cost of preprocessing."""
 
 BEGIN, END = "<!-- two cores: begin -->", "<!-- two cores: end -->"
 
@@ -56,19 +56,19 @@ TIMES = {
     ("large", "exact"): 1.0,
     ("preprocessing", "exact"): 3.0,
 }
-"""How many times as fast as Ray Tune we must be."""
+"""Minimum speed relative to Ray Tune."""
 
 IDEAL = 0.97
-"""How much of the speed of the plain loop we must have, on the flights."""
+"""Minimum speed relative to the plain loop, on the flights."""
 
 MEMORY = 0.5
-"""How much of Ray Tune's memory we may take."""
+"""Maximum memory relative to Ray Tune."""
 
 COST_TOLERANCE = 0.5
-"""By how much the making of a batch may miss what it should cost, in steps of one model."""
+"""Tolerance of the cost of a batch, in steps of one model."""
 
 TOLERANCE = 0.01
-"""By how much the best accuracy of two contenders may differ."""
+"""Maximum difference between the best accuracies of two contenders."""
 
 LIMIT_SECONDS = 240.0
 SAMPLE_SECONDS = 1.0
@@ -80,7 +80,7 @@ WORKERS = 2
 
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was put there to train on, and to evaluate."""
+    """Load the training and the validation data of a folder."""
     import numpy as np
 
     roles = ({path.stem: np.load(path) for path in (folder / role).glob("*.npy")} for role in ("train", "valid"))
@@ -91,7 +91,7 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def by_hand(
     workload: Any, config: Mapping[str, Any], data: Any, report: Callable[[float], object], seed: int = 0
 ) -> None:
-    """A trial as one would write it without any tool."""
+    """Train a trial with plain PyTorch."""
     import numpy as np
     import torch
 
@@ -198,15 +198,15 @@ def with_hopfleet(workload: Any, folder: Path, fuse: str) -> list[float]:
         batch_size=workload.batch_size,
         partitions=workload.partitions,
         workers=WORKERS,
-        fuse=fuse,
-        folder=folder / f"hopfleet-{fuse}",
+        run_options=hop.RunOptions(folder=folder / f"hopfleet-{fuse}"),
+        worker_options=hop.WorkerOptions(fuse=fuse),
     )
     results = experiment.fit(quiet=True)
     return [trial.history[-1]["accuracy"] for trial in results.trials]
 
 
 def compete(name: str, contender: str, folder: Path, quick: bool) -> None:
-    """Train everything, and say when it was done and how well."""
+    """Train everything; record when it was done and the accuracies."""
     from benchmarks.flotilla import workloads
 
     weight = folder / WEIGH
@@ -233,13 +233,13 @@ def compete(name: str, contender: str, folder: Path, quick: bool) -> None:
 class Outcome:
     seconds: float
     peak: float
-    #: Seconds that all its processes have had a processor, about.
+    #: Approximate processor seconds of all processes.
     busy: float
     accuracies: Sequence[float]
     trouble: str = ""
-    #: Bytes of files in shared memory, mapped or not, at most.
+    #: Peak bytes of files in shared memory, mapped or not.
     files: float = 0.0
-    #: How long a batch takes to be made, as a multiple of a step, if somebody has found out.
+    #: Time to make a batch, as a multiple of a step, if measured.
     cost: float | None = None
 
     @property
@@ -248,12 +248,12 @@ class Outcome:
 
 
 class Watch:
-    """Looks at all processes below one, from beside, until told to end."""
+    """A thread that samples all descendants of a process until it is stopped."""
 
     def __init__(self, root: int) -> None:
         self.peak = self.files = 0.0
         self._before = _shared()
-        #: Everybody that was ever there. Daemons may leave their parents.
+        #: Every process seen so far. Daemons may leave their parents.
         self.family = {root}
         self._busy: dict[int, float] = {}
         self._over = threading.Event()
@@ -272,27 +272,27 @@ class Watch:
         there = descend(self.family)
         self.peak = max(self.peak, sum(map(proportional, there)))
         self.files = max(self.files, _shared() - self._before)
-        # Who has just ended keeps what was seen of it.
+        # A process that has just ended keeps its last sample.
         self._busy |= {pid: seconds for pid in there if (seconds := processor(PROC / str(pid)))}
 
     @property
     def busy(self) -> float:
-        """Seconds of processor time that was seen."""
+        """Return the sampled processor seconds."""
         return sum(self._busy.values())
 
 
 def _shared() -> int:
-    """Bytes of files in shared memory."""
+    """Return the bytes of files in shared memory."""
     return shutil.disk_usage(TMPFS).used if TMPFS.is_dir() else 0
 
 
 def measured(name: str, contender: str, folder: Path, quick: bool, limit: float) -> Outcome:
-    """Let a contender run by itself, for no longer than so many seconds."""
+    """Run a contender alone, for at most ``limit`` seconds."""
     command = [sys.executable, "-m", "benchmarks.flotilla.machine", name, "--contender", contender]
     command += ["--folder", str(folder), *(["--quick"] if quick else [])]
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "HOPFLEET_HOME": str(folder / "home")}
     if contender in (PLAIN, WEIGH):
-        # Libraries below torch start threads by themselves. The others have thought of that.
+        # Libraries below torch start their own threads. The other contenders limit them already.
         variables["OMP_NUM_THREADS"] = "1"
     log = folder / f"{contender}.log"
     began = time.monotonic()
@@ -318,7 +318,7 @@ def measured(name: str, contender: str, folder: Path, quick: bool, limit: float)
 
 
 def raced(name: str, contenders: Sequence[str], quick: bool) -> dict[str, Outcome]:
-    """Everybody on one workload, one after the other."""
+    """Run all contenders on one workload, one after the other."""
     import numpy as np
 
     from benchmarks.flotilla.workloads import WORKLOADS
@@ -350,7 +350,7 @@ def _say(name: str, text: str) -> None:
 
 
 def rows_of(name: str, found: Mapping[str, Outcome]) -> Iterator[Row]:
-    """What is to be told of a workload."""
+    """Return the rows of a workload."""
     from benchmarks.flotilla.workloads import COST, WORKLOADS
 
     what = WORKLOADS[name].what
@@ -403,7 +403,7 @@ def main() -> int:
     parser.add_argument("--modes", nargs="*", default=MODES, choices=("exact", "fast", "off"), help="how we train")
     others = (*RAY, PLAIN)
     parser.add_argument("--others", nargs="*", default=others, choices=others, help="whom we race")
-    parser.add_argument("--quick", action="store_true", help="tiny data: shows that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="tiny data: a functional check only")
     parser.add_argument("--write", action="store_true", help="replace the table in docs/benchmarks.md")
     for option in ("--contender", "--folder"):
         parser.add_argument(option, help=argparse.SUPPRESS)
@@ -414,13 +414,13 @@ def main() -> int:
         compete(options.names[0], options.contender, Path(options.folder), options.quick)
         return 0
     if options.write and (options.quick or options.names or options.others != others):
-        parser.error("--write: the document holds whole runs only")
+        parser.error("--write: the document holds complete runs only")
     installed = importlib.util.find_spec("ray") is not None
     others = tuple(other for other in options.others if installed or other not in RAY)
     rows: list[Row] = []
     load = os.getloadavg()[0]
     for name in options.names or names:
-        # Those that are compared most closely run next to each other.
+        # The most closely compared contenders run next to each other.
         rows += rows_of(name, raced(name, [*others, *options.modes], options.quick))
     status = conclude(rows, load, DOCUMENT if options.write else None, BEGIN, END)
     return 0 if options.quick else status

@@ -1,17 +1,17 @@
-"""What it takes to form a flotilla, and how long a worker has nothing to train between two of them.
+"""The cost of forming a flotilla, and the time that a worker is idle between two of them.
 
     python -m benchmarks.flotilla.overheads [--quick]
 
-Real experiments with two local workers train small perceptrons in flotillas, a unit of which takes about a second. In
-one of them every worker can read all partitions, so flotillas stay where they are. In the other each can read one
+Real experiments with two local workers train small perceptrons in flotillas with units of about a second. In one
+experiment every worker can read all partitions, so flotillas stay where they are. In the other each worker can read one
 partition, so after each unit all models of both workers change places: each is written by one and read by the other.
 
-*Forming* begins when a worker turns to a unit and ends with the first loss that it computes: models are found, built or
-loaded, random streams, files for the output and the stream of batches are made ready, and the first batch arrives.
-*Between units* is from when a worker is done with one to when it turns to the next: reports, decisions, two commits of
-the journal, commands, copies of models that are to be saved, and if they hop, the time until the other one has saved
-its own. The first unit of each worker, which builds its models, is left out, and so are flotillas of less than half the
-members, which come about when trials differ in their progress.
+*Forming* begins when a worker starts a unit and ends with the first loss of the unit: models are found, built or
+loaded, random streams, output files and the stream of batches are prepared, and the first batch arrives. *Between
+units* runs from the end of one unit to the start of the next: reports, decisions, two commits of the journal, commands,
+copies of models for saving and, if models hop, the time until the other worker has saved its own. The first unit of
+each worker, which builds its models, is left out, and so are flotillas with less than half of the members, which form
+when trials differ in their progress.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from hopfleet.store.journal import Journal
 from hopfleet.support import clock
 
 FORMING, BETWEEN = 0.02, 0.01
-"""How much of a unit of a second either may take."""
+"""Maximum share of a unit of one second for forming, and between units."""
 
 WHEN = ("within an epoch", "at its end, when all are saved")
 
 WORKERS = 2
 WIDTH, CLASSES, BATCH = 64, 10, 32
 MARK_SECONDS = 1e-3
-"""Losses that follow each other sooner are not told apart."""
+"""Seconds below which two losses count as one."""
 
 
 class Marked(TorchTask):
-    """A perceptron that leaves the times of its losses in a file of its process."""
+    """A perceptron that writes the times of its losses to a file of its process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Sailing:
     ended: float
     epoch: int
     members: int
-    #: When its first loss was computed.
+    #: Time of its first loss.
     underway: float
 
 
@@ -96,7 +96,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _batches(members: int) -> int:
-    """How many batches a flotilla trains on in about a second."""
+    """Return the number of batches that a flotilla trains on in about a second."""
     count = 20
     x, y = torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.int64)
     with scratch() as folder:
@@ -117,7 +117,7 @@ class _Batches(list[Any]):
 
 
 def _sailed(members: int, batches: int, stays: bool, epochs: int) -> list[Sailing]:
-    """All units of an experiment."""
+    """Return all units of an experiment."""
     rng = np.random.default_rng(0)
     with scratch() as folder:
         rows = WORKERS * batches * BATCH
@@ -130,10 +130,10 @@ def _sailed(members: int, batches: int, stays: bool, epochs: int) -> list[Sailin
             search=hop.Random(trials=WORKERS * members, max_epochs=epochs),
             metric="train_loss",
             batch_size=BATCH,
-            folder=folder / "run",
             workers=WORKERS,
             backend="local" if stays else Pinned(),
-            device="cpu",
+            run_options=hop.RunOptions(folder=folder / "run"),
+            worker_options=hop.WorkerOptions(device="cpu"),
         )
         experiment.fit(quiet=True)
         with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:
@@ -180,7 +180,7 @@ def _told(members: int, units: Sequence[Sailing], stays: bool) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flotilla.overheads", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny units: shows that it works, not how long it takes")
+    parser.add_argument("--quick", action="store_true", help="tiny units: a functional check only")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     status = conclude(measure(options.quick), load, None)

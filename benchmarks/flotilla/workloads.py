@@ -1,4 +1,4 @@
-"""What the contenders on a small machine train: models, data and configurations, the same for all of them."""
+"""The workloads on a small machine: models, data and configurations, the same for all contenders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Config = Mapping[str, Any]
 
 
 def layers(*widths: int) -> Any:
-    """A perceptron with these widths."""
+    """Build a perceptron with these widths."""
     parts: list[nn.Module] = []
     for inside, outside in itertools.pairwise(widths):
         parts += [nn.Linear(inside, outside), nn.ReLU()]
@@ -41,13 +41,13 @@ class Workload:
     grid: Mapping[str, Sequence[Any]]
     epochs: int
     batch_size: int
-    #: Widths of a perceptron with one configuration.
+    #: Returns the widths of a perceptron for a configuration.
     widths: Callable[[Config], tuple[int, ...]]
-    #: Rows to train on and to evaluate, of a tiny size if so wanted.
+    #: Returns training and validation rows, of a tiny size if asked.
     data: Callable[[bool], tuple[Arrays, Arrays]]
-    #: Parts of the data, for us: a model is saved for others, or parted with, no more often than after each.
+    #: Partitions, for our own runs: a model is saved or hops at most once per partition.
     partitions: int | None = None
-    #: Makes a batch of arrays fit for the model.
+    #: Prepares a batch of arrays for the model.
     transform: Callable[[Arrays, Any], Arrays] | None = None
 
     @property
@@ -56,7 +56,7 @@ class Workload:
 
     @property
     def tiny(self) -> Workload:
-        """The first few trials, for one epoch."""
+        """Return the first few trials, for one epoch."""
         return replace(self, grid={key: values[:2] for key, values in self.grid.items()}, epochs=1)
 
     def build(self, config: Config) -> Any:
@@ -71,13 +71,13 @@ def rates(count: int) -> list[float]:
 # ------------------------------------------------------------------------------------------------------------ flights
 
 CARRIERS = 14
-"""The largest ones have a column each; the two smallest have none."""
+"""Airlines with a column each: all but the two smallest."""
 
 
 def flights(quick: bool) -> tuple[Arrays, Arrays]:
-    """Will a flight that has just left New York arrive more than a quarter of an hour late? 27 numbers say so.
+    """Return flights from New York: 27 numbers at departure predict a delay of more than a quarter of an hour.
 
-    Flights that were cancelled or diverted are left out. Every tenth of the others, in random order, is for evaluation.
+    Cancelled and diverted flights are left out. Every tenth of the others, in random order, is for evaluation.
     """
     if quick:
         rng = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def flights(quick: bool) -> tuple[Arrays, Arrays]:
 
 
 def _hours(clock: Any) -> Any:
-    """Times of day that are written as 1530."""
+    """Convert times of day such as 1530."""
     return clock // 100 + clock % 100 / 60
 
 
@@ -113,7 +113,7 @@ def _weekday(table: Any) -> Any:
 
 
 def _circle(value: Any, whole: float) -> tuple[Any, Any]:
-    """Something that comes round again, as a point on a circle."""
+    """Encode a periodic value as a point on a circle."""
     angle = 2 * np.pi * value / whole
     return np.sin(angle), np.cos(angle)
 
@@ -128,7 +128,7 @@ def _parted(x: Any, y: Any) -> tuple[Arrays, Arrays]:
 
 
 def digits(quick: bool) -> tuple[Arrays, Arrays]:
-    """Images of 8 x 8, of scikit-learn."""
+    """Return scikit-learn's images of 8 x 8 pixels."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -137,7 +137,7 @@ def digits(quick: bool) -> tuple[Arrays, Arrays]:
 
 
 def wide(quick: bool) -> tuple[Arrays, Arrays]:
-    """Rows of 1024 numbers, of which the first ones tell the class."""
+    """Return rows of 1024 numbers whose first ones determine the class."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1000 if quick else 5120, 1024), np.float32)
     return _parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
@@ -147,7 +147,7 @@ TONES, SAMPLES, WINDOW = 8, 2048, 256
 
 
 def sounds(quick: bool) -> tuple[Arrays, Arrays]:
-    """Tones in noise, as the samples of a microphone."""
+    """Return tones in noise, as the samples of a microphone."""
     rng = np.random.default_rng(0)
     rows = 600 if quick else 6000
     y = rng.integers(0, TONES, rows)
@@ -158,13 +158,13 @@ def sounds(quick: bool) -> tuple[Arrays, Arrays]:
 
 
 def spectrum(batch: Arrays, rng: Any, moments: int = 12) -> Arrays:
-    """How loud each pitch is, on the average of so many moments. In training the sound begins somewhere."""
+    """Return the mean loudness of each pitch over some windows. In training the sound starts at a random place."""
     sound = batch["x"]
     if rng is not None:
         sound = np.roll(sound, int(rng.integers(SAMPLES)), axis=1)
     window = np.hanning(WINDOW).astype(np.float32)
     loud = np.zeros((len(sound), WINDOW // 4), np.float32)
-    # One after another: arrays that stay small take the same time everywhere.
+    # One after another: small arrays take the same time everywhere.
     for start in np.linspace(0, SAMPLES - WINDOW, moments).astype(int):
         found = np.fft.rfft(sound[:, start : start + WINDOW] * window, axis=1)
         loud += np.log1p(np.abs(found[:, : WINDOW // 4])) / moments
@@ -212,26 +212,26 @@ WORKLOADS = {
 
 
 def workload(name: str, quick: bool, weight: int | None = None) -> Workload:
-    """A workload, of which a batch takes as long to make as was found with ``weight``."""
+    """Return a workload whose batches cost as much as ``weight`` was calibrated for."""
     found = WORKLOADS[name].tiny if quick else WORKLOADS[name]
     return found if weight is None else replace(found, transform=partial(spectrum, moments=weight))
 
 
 COST = 4.0
-"""How many times longer it should take to make a batch than to train one model on it."""
+"""Time to make a batch, as a multiple of the time to train one model on it."""
 
 FEW, MANY = 4, 16
-"""Moments with which it is found out how long they take."""
+"""Windows used for the calibration."""
 
 
 def weigh(name: str, arrays: Arrays) -> int:
-    """The weight with which making a batch costs what it should, on this machine."""
+    """Return the weight with which making a batch has its intended cost on this machine."""
     few, many = (cost_of_transform(workload(name, False, moments), arrays) for moments in (FEW, MANY))
     return max(1, round(FEW + (COST - few) * (MANY - FEW) / (many - few)))
 
 
 def cost_of_transform(workload: Workload, arrays: Arrays) -> float:
-    """How long a batch takes to be made, as a multiple of a step of one model with it, in processor time."""
+    """Return the processor time to make a batch, as a multiple of a step of one model on it."""
     assert workload.transform is not None
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)

@@ -1,5 +1,5 @@
-"""Other ways to train many configurations on several hosts, beside hopping: for the same task, data and epochs.
+"""Alternatives to hopping for training many configurations on several hosts: the same task, data and epochs.
 
-Each way is one module with ``load`` and ``train``; it knows hosts by their addresses and nothing of how it is measured.
-``python -m benchmarks.paradigms`` runs them on hosts of their own, behind links of a given rate, and counts bytes.
+Each paradigm is one module with ``load`` and ``train``; it knows the addresses of hosts and nothing about measuring.
+``python -m benchmarks.paradigms`` runs them on separate hosts, behind links of a given rate, and counts bytes.
 """

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.paradigms``: all paradigms on hosts of their own, and one table. Needs root and Linux.
+"""``python -m benchmarks.paradigms``: all paradigms on separate hosts, and one table. Needs root and Linux.
 
-Hosts are network namespaces; see ``network.py``. What was measured is kept with ``--results``, so that paradigms can be
-measured one at a time; ``--write`` puts the table of all that is there into docs/cluster.md. All together take about
-a quarter of an hour on an idle machine.
+Hosts are network namespaces; see ``network.py``. ``--results`` keeps measurements, so that paradigms can be measured
+one at a time; ``--write`` puts the table of all kept measurements into docs/cluster.md. All paradigms together take
+about a quarter of an hour on an idle machine.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from benchmarks.paradigms.workload import Images, Workload
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cluster.md"
 NAMES = ("hopping", *PARADIGMS, "hopping-large", "hopping-cut", "hop")
 EXTRA = "ps-async-one"
-"""Four minutes for a row that the others do not need; only when it is asked for."""
+"""The paradigm that runs only on request: four minutes for a row that the others do not need."""
 
 CUT_SECONDS = 20.0
-"""Longer than Ray's own health checks."""
+"""Seconds that a link is cut: longer than Ray's own health checks."""
 
 LONGER, QUICK_LONGER = 3, 15
-"""Times the epochs, when a link is cut: the host is to be back before all is over."""
+"""Factor on the epochs when a link is cut: the host must return before the run ends."""
 
 LARGE, LARGE_EPOCHS = 10, 1
-"""Times the width, and epochs, to see what of the bytes does not grow with the model."""
+"""Factor on the width, and epochs, to measure the share of the bytes that does not grow with the model."""
 
 QUICK = Workload(rows=2_560, valid_rows=256, trials=4, epochs=2)
-"""Shows that it works, not how fast."""
+"""A tiny workload: a functional check only."""
 
 
 def main() -> int:
@@ -53,31 +53,31 @@ def main() -> int:
         "--waits",
         type=float,
         default=0.0,
-        help="milliseconds that a batch takes beside what it takes the processor, as if every host had a device of its "
-        "own; else hosts hinder each other on a machine with few cores (default: 0)",
+        help="milliseconds that a batch takes besides its processor time, as if every host had its own device; "
+        "otherwise hosts slow each other down on a machine with few cores (default: 0)",
     )
     parser.add_argument("--epochs", type=int, default=3, help="how many (default: 3)")
     parser.add_argument(
         "--some",
         type=int,
-        help="how many configurations to train where they are trained one at a time, each taking as long as any other; "
-        "seconds and bytes are told as if it were all (default: all)",
+        help="number of configurations to train where they are trained one at a time, all taking equally long; "
+        "seconds and bytes are extrapolated to all (default: all)",
     )
     parser.add_argument(
         "--repeat",
         type=int,
         default=1,
-        help="how often to measure all of them, in turn; the run in the middle, by its seconds, is shown (default: 1)",
+        help="number of measurements of each, in turn; the run with the median time is shown (default: 1)",
     )
-    parser.add_argument("--only", choices=NAMES, action="append", help="this paradigm alone; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="a tiny workload: shows that it works, not how fast")
-    parser.add_argument("--results", type=Path, help="a JSON file to add what was measured to")
+    parser.add_argument("--only", choices=NAMES, action="append", help="measure this paradigm only; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="a tiny workload: a functional check only")
+    parser.add_argument("--results", type=Path, help="a JSON file to add the measurements to")
     parser.add_argument("--write", action="store_true", help=f"replace the table in {DOCUMENT.name}")
     options = parser.parse_args()
     if lacks := missing():
-        print("make cluster needs hosts of its own, and this machine lacks\n  " + "\n  ".join(lacks), file=sys.stderr)
+        print("make cluster creates its own hosts, and this machine lacks\n  " + "\n  ".join(lacks), file=sys.stderr)
         return 2
-    # Hosts and their processes must not stay behind.
+    # Remove hosts and their processes in any case.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = list(options.only or (name for name in NAMES if name != EXTRA))
     absent = [package for package in hopping.NEEDS if importlib.util.find_spec(package) is None]
@@ -138,7 +138,7 @@ def _measure(lab: Lab, name: str, some: int | None) -> Measured:
 
 
 def _news(name: str, kept: dict[str, Measured]) -> str:
-    """What came of a paradigm, in one line."""
+    """Print the results of a paradigm, in one line."""
     found = kept[name]
     news = f"{name}: {found.training.bytes / 1e6:,.1f} MB in {found.training.seconds:.1f} s; {found.notes}"
     if name == "hopping-cut":

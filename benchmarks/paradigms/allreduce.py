@@ -16,7 +16,7 @@ from hopfleet.data import Dataset
 from hopfleet.errors import UsageError
 
 BUCKET_MB = 25
-"""Gradients are exchanged in buckets of this size, the first while the rest is still computed."""
+"""Size of the buckets of gradients; the first are exchanged while the rest is still computed."""
 
 
 def load(site: Site) -> tuple[Dataset, Dataset]:
@@ -31,7 +31,7 @@ def train(site: Site, data: tuple[Dataset, Dataset]) -> list[Outcome]:
 
 
 def check_even(train: Dataset, site: Site) -> None:
-    """Raises a UsageError unless all hosts take the same number of steps in an epoch."""
+    """Raise a UsageError unless all hosts take the same number of steps in an epoch."""
     steps = [_steps(train.partition_rows[rank :: site.hosts], site.workload.batch_size) for rank in range(site.hosts)]
     if len(set(steps)) > 1:
         raise UsageError(f"batches per host={steps}: must be equal to step together; partition evenly")

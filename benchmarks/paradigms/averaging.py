@@ -1,8 +1,8 @@
-"""Model averaging: every host trains a copy of the model on its own partitions, and after each epoch all take the mean.
+"""Model averaging: every host trains a copy of the model on its own partitions, and all average after each epoch.
 
 One trial at a time. Weights and buffers are averaged by a ring all-reduce of one flat vector, which moves less than
-sending all to one host and back; the state of an optimizer stays where it is. Not sequential SGD: an epoch on p hosts
-takes the mean of p short walks instead of one long one.
+sending everything to one host and back; the state of an optimizer stays on its host. This is not sequential SGD: an
+epoch on p hosts averages p short walks instead of taking one long one.
 """
 
 from __future__ import annotations

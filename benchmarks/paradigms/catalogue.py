@@ -1,4 +1,4 @@
-"""All ways to train that are measured, by name, and what the Cerebro paper says each one moves."""
+"""All measured paradigms, by name, and the bytes that each one moves according to the Cerebro paper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Bytes on the wire by the paper's Table 2, in its letters."""
+    """Bytes on the wire according to the paper's Table 2, in its notation."""
 
     text: str
     count: Callable[[Sizes], int]
@@ -39,7 +39,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Paradigm:
-    """``load`` fetches what a host keeps, ``train`` does the rest with what ``load`` returned.
+    """A paradigm. ``load`` fetches the data that a host keeps, ``train`` does the rest with the result of ``load``.
 
     With ``in_turn``, all hosts train one configuration after the other.
     """

@@ -1,6 +1,6 @@
 """Task parallelism with full copies: every host holds all the data, and trains whole trials, one after another.
 
-A trial goes to the first host that is free. Its training is plain and sequential: it visits the partitions as an
+A trial goes to the first free host. Its training is plain and sequential: it visits the partitions as an
 experiment with ``order="fixed"`` would, and ends with the same bits.
 """
 
@@ -23,13 +23,13 @@ def train(site: Site, data: tuple[Dataset, Dataset]) -> list[Outcome]:
 
 
 def claimed(site: Site) -> Iterator[int]:
-    """Trials for this host, each asked for when the last one is done."""
+    """Yield trials for this host, each requested when the last one is done."""
     while (number := site.slate.add("trials", 1) - 1) < site.workload.trials:
         yield number
 
 
 def visits(site: Site, number: int) -> Iterator[tuple[int, int]]:
-    """Epochs and partitions of a trial, in order."""
+    """Yield the epochs and partitions of a trial, in order."""
     workload = site.workload
     order = fixed_order(workload.seed, number, partitions=workload.partitions, epochs=workload.epochs)
     for index, partition in enumerate(order):

@@ -1,4 +1,4 @@
-"""One paradigm after another on hosts of their own: what moved, how long it took, what it needed, how good it got."""
+"""Run one paradigm after another on separate hosts; measure bytes, time, memory, disk and accuracy."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from benchmarks.paradigms.workload import Workload
 SOURCE, STORAGE, HEAD = "source", "storage", "head"
 HTTP, MEETING = 8000, 29500
 SAMPLE, LOOK = 0.5, 10
-"""Seconds between two looks at processor times and disks; memory, which takes longer, is looked at every so often."""
+"""Seconds between samples of processor times and disks; samples per measurement of memory, which takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of a run: its seconds, and what all hosts together took: processor seconds, bytes on the wire."""
+    """A phase of a run: its seconds, and processor seconds and bytes on the wire of all hosts together."""
 
     seconds: float
     processor: float
     bytes: int
-    busiest: int  #: bytes in one direction of the host's link that carried most
+    busiest: int  #: bytes in one direction of the busiest link of a host
 
     def times(self, factor: float) -> Phase:
-        """What more of the same would have taken."""
+        """Return the phase multiplied by a factor."""
         count = (round(factor * number) for number in (self.bytes, self.busiest))
         return Phase(factor * self.seconds, factor * self.processor, *count)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a paradigm took. Loading brings the data that hosts keep; training is the rest, models delivered.
+    """The cost of a paradigm. Loading fetches the data that hosts keep; training is the rest, with models delivered.
 
     Before that, processes start and import what they need.
     """
@@ -51,8 +51,8 @@ class Measured:
     start: float  #: seconds
     loading: Phase
     training: Phase
-    memory: int  #: the peak of the host that needed most
-    storage: int  #: the same, of its disk
+    memory: int  #: peak bytes of the host that needed most
+    storage: int  #: the same for the disk
     best: float  #: the best validation accuracy of any trial after any epoch
     curves: list[list[float]]  #: the accuracy of every trial after every epoch
     load: float  #: the machine's load average in the last minute of the run
@@ -60,7 +60,7 @@ class Measured:
 
 
 def in_the_middle(found: Sequence[Measured]) -> Measured:
-    """Of several runs the one with the median of seconds, the quicker one of two; it knows those of all."""
+    """Return the run with the median seconds, or the faster one of two; it includes the seconds of all."""
     ordered = sorted(found, key=lambda one: one.training.seconds)
     middle = ordered[(len(ordered) - 1) // 2]
     return replace(middle, notes={**middle.notes, "seconds of all": [one.training.seconds for one in found]})
@@ -93,9 +93,9 @@ class Lab:
 
 @contextlib.contextmanager
 def laboratory(folder: Path, workload: Workload, *, hosts: int, rate: float) -> Iterator[Lab]:
-    """Hosts with empty disks, and a source with the data whose link is as wide as all of theirs together.
+    """Create hosts with empty disks, and a source with the data and a link as wide as all of theirs together.
 
-    Hopping has a host for Ray's head, and one for durable versions.
+    Hopping also has a host for Ray's head, and one for durable versions.
     """
     workload.write(folder / SOURCE)
     names = tuple(f"host{number}" for number in range(1, hosts + 1))
@@ -108,7 +108,7 @@ def laboratory(folder: Path, workload: Workload, *, hosts: int, rate: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment of a run."""
+    """The counters at one moment of a run."""
 
     when: float
     processor: float
@@ -120,7 +120,7 @@ class Mark:
         return cls(time.perf_counter(), processor, lab.network.traffic())
 
     def until(self, later: Mark) -> Phase:
-        """What was between. A byte counts once, where it is sent; the source and the head send too."""
+        """Return the phase between two moments. A byte counts once, where it is sent; the source and head send too."""
         passed = {host: later.traffic[host] - self.traffic[host] for host in later.traffic}
         links = [link for host, link in passed.items() if host not in (SOURCE, STORAGE, HEAD)]
         return Phase(
@@ -132,9 +132,9 @@ class Mark:
 
 
 class Watch:
-    """Looks at the memory and the disks of hosts now and then, and keeps the peaks.
+    """A thread that samples the memory and the disks of hosts and keeps the peaks.
 
-    It also keeps what processes took that may be gone later.
+    It also keeps the processor time of processes that end during the run.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -166,7 +166,7 @@ class Watch:
                 self._look()
 
     def processor(self, when: float) -> float:
-        """Processor seconds that all hosts had taken at some moment."""
+        """Return the processor seconds of all hosts up to a moment."""
         return max((taken for moment, taken in self._history if moment <= when), default=0.0)
 
     def _count(self) -> None:
@@ -181,7 +181,7 @@ class Watch:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder. Files and folders may be about to go."""
+    """Return the bytes of all files in a folder. Files and folders may disappear meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -191,7 +191,7 @@ def size_of(folder: Path) -> int:
 
 
 def run(lab: Lab, name: str) -> Measured:
-    """One of the paradigms of the catalogue."""
+    """Measure one of the paradigms of the catalogue."""
     lab.wipe()
     orders = [_orders(lab, name, rank) for rank in range(len(lab.hosts))]
     with contextlib.ExitStack() as stack:
@@ -225,7 +225,7 @@ def measured(
     epochs: Mapping[int, Sequence[Mapping[str, float]]],
     **notes: Any,
 ) -> Measured:
-    """The figures, with every trial's metrics by epoch."""
+    """Return the figures, with every trial's metrics by epoch."""
     curves = [[metrics["accuracy"] for metrics in epochs[number]] for number in sorted(epochs)]
     return Measured(
         start,
@@ -255,13 +255,13 @@ def _orders(lab: Lab, name: str, rank: int) -> str:
 
 
 class Crew:
-    """Processes that say what they have done, and wait before they go on."""
+    """Processes that report each step and wait before they continue."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
 
     def all_say(self, done: str) -> list[Any]:
-        """Wait until all have said it; what each of them added."""
+        """Wait until all have reported a step; return what each of them added."""
         return [_said(process, done) for process in self._processes]
 
     def go_on(self) -> None:
@@ -271,7 +271,7 @@ class Crew:
             process.stdin.flush()
 
     def end(self) -> None:
-        """Wait until all have ended, or make them."""
+        """Wait until all have ended, or kill them."""
         for process in self._processes:
             try:
                 process.wait(timeout=10)
@@ -285,7 +285,7 @@ def _said(process: subprocess.Popen[str], done: str) -> Any:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError(f"a host ended with status {process.wait()} before it said {done!r}; see above")
+        raise RuntimeError(f"a host ended with status {process.wait()} before it reported {done!r}; see above")
     said, what = json.loads(line)
     assert said == done, line
     return what

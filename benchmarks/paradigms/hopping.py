@@ -1,12 +1,12 @@
-"""Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a host of their own.
+"""Hopfleet itself on the same hosts: a Ray node on each, the head and the driver on a separate host.
 
 The data sets are read by URL, and durable versions go to an object store on one more host (moto, which speaks S3), so
-all that travels goes over links that are counted. Hosts fetch partitions while their workers start. Before the first
-unit, when all are ready, the driver waits to be told to go on, as hosts do in other paradigms: what has moved until
-then is loading, and all that models and control take from then on is training.
+all traffic goes over counted links. Hosts fetch partitions while their workers start. Before the first unit, when all
+are ready, the driver waits for a signal to continue, as hosts do in other paradigms: bytes moved until then are
+loading, and all bytes of models and control after that are training.
 
-A *cut* pulls a host's plug for longer than any health check, puts it back, and starts the host's Ray node again if Ray
-has given it up, as an init system would.
+A *cut* takes a host's link down for longer than any health check, restores it, and starts the host's Ray node again if
+Ray has given it up, as an init system would.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ GCS, S3 = 6379, 8001
 RUN = "run"
 NEEDS = ("ray", "aiohttp", "moto", "s3fs")
 STORE_BYTES = 400_000_000
-"""Of Ray's object store on each host."""
+"""Bytes of Ray's object store on each host."""
 
 START_SECONDS = 120.0
 
 TOKEN = secrets.token_hex(16)
-"""Who does not know it cannot join the cluster."""
+"""The token required to join the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A host whose link goes down after so many units of the run, for so many seconds."""
+    """A host whose link goes down after some units of the run, for some seconds."""
 
     host: str
     units: int
@@ -62,7 +62,7 @@ class Cut:
 
 
 def run(lab: Lab, cut: Cut | None = None) -> Measured:
-    """An experiment with the workload's task, data and grid. With a cut, its visit orders depend on the seed alone."""
+    """Measure an experiment with the workload's task, data and grid. With a cut, visit orders follow from the seed."""
     lab.wipe()
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch(lab))
@@ -92,7 +92,7 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
         crew.go_on()
     loading, training = ready.until(loaded), loaded.until(trained)
     storage, head = (trained.traffic[host] - loaded.traffic[host] for host in (STORAGE, HEAD))
-    # Processes that have ended are nobody's children any more.
+    # Processes that have ended have no parent any more.
     marks = [watch.processor(when) for when in (ready.when, loaded.when, math.inf)]
     epochs = {int(number): history for number, history in said.pop("epochs").items()}
     return measured(
@@ -109,7 +109,7 @@ def run(lab: Lab, cut: Cut | None = None) -> Measured:
 
 
 def hop(lab: Lab, megabytes: int, hops: int) -> Measured:
-    """One large model from host to host and back, beside the bare transfer of as many bytes over the same link."""
+    """Measure hops of one large model between hosts, and the bare transfer of as many bytes over the same link."""
     lab.wipe()
     first, second = lab.hosts[:2]
     bare = median(_transfer(lab, first, second, megabytes * 1_000_000) for _ in range(3))
@@ -180,7 +180,7 @@ class Nodes:
         words = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
             *(f"--node-ip-address={address}", f"--num-cpus={0 if host == HEAD else 1}"),
-            # Nobody reads what workers print; what trials print goes to the run folder.
+            # The output of workers is not read; the output of trials goes to the run folder.
             "--include-log-monitor=false",
             f"--object-store-memory={STORE_BYTES}",
             *(head if host == HEAD else others),
@@ -193,13 +193,13 @@ class Nodes:
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if "--block" in line:  # it says so when all its processes are there
+            if "--block" in line:  # printed when all its processes are up
                 threading.Thread(target=process.stdout.read, daemon=True).start()
                 return
         raise RuntimeError(f"Ray did not start on {host}:\n{''.join(lines)}")
 
     def restart_if_gone(self, host: str, seconds: float) -> bool:
-        """Start a host's node again if it ends within so many seconds."""
+        """Restart a host's node if it ends within some seconds."""
         try:
             self._running[host].wait(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -217,7 +217,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def _cluster(lab: Lab, hosts: Sequence[str] = ()) -> Iterator[Nodes]:
-    # A short path: sockets live there.
+    # A short path, because it holds sockets.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         nodes = Nodes(lab, Path(folder), hosts or lab.hosts)
         try:
@@ -242,9 +242,9 @@ def _environment(lab: Lab, host: str) -> dict[str, str]:
     return {
         **on_interface("eth0"),
         "HOPFLEET_HOME": str(lab.disk(host)),
-        # Its workers would give way to everything else on this machine, which plays all hosts at once.
+        # By default its workers would yield to everything else on this machine, which runs all hosts.
         "RAY_worker_niceness": "0",
-        # Ray's reports on nodes, processes and tasks, for a dashboard that is not there.
+        # Turn off Ray's reports on nodes, processes and tasks: there is no dashboard.
         "REPORTER_UPDATE_INTERVAL_MS": "3600000",
         "RAY_enable_metrics_collection": "0",
         "RAY_task_events_report_interval_ms": "0",
@@ -296,12 +296,11 @@ def main() -> None:
         metric="accuracy",
         mode="max",
         seed=workload.seed,
-        folder=Path(told["folder"]) / RUN,
         workers=told["hosts"],
         backend=_Announced(told["address"], storage="s3://hopfleet"),
-        order=told["order"],
         batch_size=workload.batch_size,
-        device="cpu",
+        run_options=hopfleet.RunOptions(folder=Path(told["folder"]) / RUN, order=told["order"]),
+        worker_options=hopfleet.WorkerOptions(device="cpu"),
     )
     say("ready")
     results = experiment.fit(quiet=True)
@@ -312,10 +311,10 @@ def main() -> None:
 
 
 class _Announced(hopfleet.Ray):
-    """Says, when all are ready and before the first unit, that all is loaded, and how long the slowest node took.
+    """An observer that reports, once all are ready and before the first unit, the loading time of the slowest node.
 
-    Workers start meanwhile, so this is part of the time that the start takes; and so is the pilot, in which whoever is
-    there first is asked how long units will take.
+    Workers start meanwhile, so loading is part of the start; and so is profiling, in which the first worker measures
+    how long units take.
     """
 
     def _reset(self) -> None:
@@ -343,7 +342,7 @@ class _Announced(hopfleet.Ray):
 
 
 def _hops(told: dict[str, Any]) -> list[float]:
-    """Seconds from the end of a unit to the beginning of the next one on the other host; the first hop warms up."""
+    """Return seconds from the end of a unit to the start of the next one on the other host, without the first hop."""
     folder = Path(told["folder"])
     config = {"megabytes": told["megabytes"], "optimizer": "sgd", "seconds": 0.2}
     data, epochs = tiny_data(folder, 2), told["hops"] + 1
@@ -354,7 +353,7 @@ def _hops(told: dict[str, Any]) -> list[float]:
 
 
 def _happened(journal_file: Path) -> dict[str, Any]:
-    """How many units there were, who hopped, and for how much of the time workers were busy."""
+    """Count units and hops, and return the share of the time that workers were busy."""
     messages = _messages(journal_file)
     work = [message for message in messages if isinstance(message, UnitFinished)]
     units = [message for message in work if message.unit.trains]
@@ -376,11 +375,11 @@ def _messages(journal_file: Path) -> list[Message]:
 
 
 def _units_of(folder: Path) -> int:
-    """How many units a run has finished."""
+    """Count the finished units of a run."""
     try:
         messages = _messages(RunFolder(folder).journal_file)
     except JournalError:
-        return 0  # it is about to be made
+        return 0  # not created yet
     return sum(isinstance(message, UnitFinished) and message.unit.trains for message in messages)
 
 

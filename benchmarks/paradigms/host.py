@@ -1,7 +1,7 @@
 """``python -m benchmarks.paradigms.host``: one host's part in one or more paradigms.
 
-It talks to who started it by lines: it says what it has done (``ready``, ``loaded``, ``trained`` with what came of it)
-and waits for a line before it goes on, so that bytes and seconds can be counted in between.
+It talks to its parent process in lines: it reports each step (``ready``, ``loaded``, ``trained`` with the results) and
+waits for a line before it continues, so that bytes and seconds can be counted in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         Workload(**told["workload"]),
     )
     site.meet()
-    # The first optimizer of a process imports more of PyTorch, which is nobody's training time.
+    # The first optimizer of a process imports more of PyTorch, which is not training time.
     site.session(0)
     for name in told["paradigms"]:
         paradigm = PARADIGMS[name]
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def say(done: str, what: Any = None) -> None:
-    """Tell, and wait to be told to go on."""
+    """Report a step, and wait for the signal to continue."""
     print(json.dumps([done, what]), flush=True)
     sys.stdin.readline()
 

@@ -1,12 +1,12 @@
 """Hosts on one machine: network namespaces behind one switch, each with an address and a link of a given rate.
 
 A host is a namespace with one interface, ``eth0``, a veth pair whose other end is a port of a bridge. Both ends are
-shaped by a token bucket, so a link carries ``rate`` in each direction at once. The bridge lives in a namespace of its
-own: nothing of this touches the machine's own network, and no host can reach the world. What a host sends and receives
-is counted by its interface, headers and acknowledgements included.
+shaped by a token bucket, so a link carries ``rate`` in each direction at once. The bridge has its own namespace:
+nothing touches the machine's own network, and no host can reach the outside. The interface of a host counts the bytes
+that the host sends and receives, headers and acknowledgements included.
 
-Needs root, Linux, and iproute2. Names hold the id of the process that made them, so that several can be there at once,
-and what a killed one left behind is removed by the next.
+Needs root, Linux, and iproute2. Names contain the id of the process that made them, so that several can exist at
+once, and leftovers of a killed process are removed by the next one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from benchmarks.processes import PROC, processor, proportional
 PREFIX = "hopfleet"
 SUBNET = "10.77.0"
 BURST = 32_000
-"""Bytes that may leave at once. Less than a large segment, so that frames on the wire are of the size of real ones."""
+"""Bytes that may leave at once: less than a large segment, so that frames on the wire have a realistic size."""
 
 QUEUE = 0.05
 """Seconds that a frame may wait in a queue before it is dropped."""
 
 
 def missing() -> list[str]:
-    """What this machine lacks for hosts of its own, in words."""
+    """Return what this machine lacks for creating hosts, in words."""
     lacks = []
     if sys.platform != "linux":
         return ["Linux: network namespaces exist nowhere else"]
@@ -71,7 +71,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that an interface has sent and received."""
+    """Bytes sent and received by an interface."""
 
     sent: int = 0
     received: int = 0
@@ -116,7 +116,7 @@ class Network:
             ("ip", "address", "add", f"{self.addresses[host]}/24", "dev", "eth0"),
             ("ip", "link", "set", "eth0", "up"),
             ("ip", "link", "set", "lo", "up"),
-            # Ray and others find their own address by the way to the world.
+            # Ray and others find their own address through the default route.
             ("ip", "route", "add", "default", "dev", "eth0"),
         ):
             _run("ip", "netns", "exec", name, *words)
@@ -127,36 +127,36 @@ class Network:
     # ------------------------------------------------------------------------------------------------ processes
 
     def start(self, host: str, words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """A process on a host, with a name and a /dev/shm of its own, as on a machine of its own."""
+        """Start a process on a host, with its own host name and /dev/shm, as on a separate machine."""
         inside = ["unshare", "--uts", "sh", "-c", _SCRIPT, "sh", host, self._names.name, *words]
         command = ["ip", "netns", "exec", self._name(host), *inside]
         return subprocess.Popen(command, text=True, **options)
 
     def processes(self, host: str) -> list[int]:
-        """The ids of all processes on a host."""
+        """Return the ids of all processes on a host."""
         return self._residents()[host]
 
     def _residents(self) -> dict[str, list[int]]:
-        """The same of all hosts; looked up here, since a process for each look would compete with what is measured."""
+        """Return the same for all hosts, without starting processes that would compete with the measured ones."""
         found: dict[str, list[int]] = {host: [] for host in self.addresses}
         homes = {Path(f"/run/netns/{self._name(host)}").stat().st_ino: host for host in self.addresses}
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
-                with contextlib.suppress(OSError):  # it ended in the meantime
+                with contextlib.suppress(OSError):  # it ended meanwhile
                     if host := homes.get(Path(f"/proc/{entry.name}/ns/net").stat().st_ino):
                         found[host].append(int(entry.name))
         return found
 
     def memory(self, host: str) -> int:
-        """Bytes that a host's processes take; a page that several share counts in parts (PSS)."""
+        """Return the bytes of a host's processes, with shared pages counted proportionally (PSS)."""
         return sum(map(proportional, self.processes(host)))
 
     def processor(self, host: str) -> float:
-        """Seconds of processor time that a host's processes have taken, with those of their ended children."""
+        """Return the processor seconds of a host's processes, with those of their ended children."""
         return sum(processor(PROC / str(pid), children=True) for pid in self.processes(host))
 
     def own_processor(self, hosts: Iterable[str]) -> dict[int, float]:
-        """The same of some hosts by process, without ended children."""
+        """Return the same for some hosts by process, without ended children."""
         residents = self._residents()
         return {pid: processor(PROC / str(pid)) for host in hosts for pid in residents[host]}
 
@@ -167,7 +167,7 @@ class Network:
     # -------------------------------------------------------------------------------------------------- the links
 
     def traffic(self) -> dict[str, Traffic]:
-        """What each host has sent and received until now."""
+        """Return the bytes that each host has sent and received so far."""
         return {host: self._traffic(host) for host in self.addresses}
 
     def _traffic(self, host: str) -> Traffic:
@@ -176,7 +176,7 @@ class Network:
         return Traffic(int(sent), int(received))
 
     def cut(self, host: str) -> None:
-        """Pull a host's plug: its link is down, and its processes go on."""
+        """Take a host's link down; its processes continue."""
         self._in_switch("ip", "link", "set", self._port(host), "down")
 
     def mend(self, host: str) -> None:
@@ -199,7 +199,7 @@ class Network:
 
 
 def _write_names(folder: Path, addresses: Mapping[str, str]) -> None:
-    """Names of all hosts, and nobody to ask for others: looking one up must fail at once instead of after minutes."""
+    """Write the names of all hosts, and no name server: other lookups must fail at once instead of after minutes."""
     lines = ["127.0.0.1 localhost"]
     for host, address in addresses.items():
         lines += [f"{address} {host}", f"::ffff:{address} {host}"]

@@ -1,7 +1,7 @@
 """Data parallelism with parameter servers, synchronous or not: the trials, one at a time, and where the servers are.
 
-The servers are processes of their own, one on every host by default: equal links then carry equal loads. With one
-server, all traffic meets at its host's link.
+The servers are separate processes, one on every host by default, so that equal links carry equal loads. With a single
+server, all traffic goes through the link of its host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hopfleet.errors import TaskError
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``synchronous``: one step for the gradients of all. ``servers``: on so many hosts, or on all with None."""
+    """``synchronous``: one step for the gradients of all. ``servers``: number of hosts with a server; None for all."""
 
     synchronous: bool
     servers: int | None = None
@@ -38,7 +38,7 @@ class Plan:
 
     def train(self, site: Site, data: tuple[Dataset, Dataset]) -> list[Outcome]:
         process = self._start(site)
-        # Nobody may call before all servers listen.
+        # No host may connect before all servers listen.
         dist.barrier()
         found = [self._train(site, number, data) for number in range(site.workload.trials)]
         if process is not None:
@@ -46,10 +46,10 @@ class Plan:
         return found if site.rank == 0 else []
 
     def _start(self, site: Site) -> multiprocessing.process.BaseProcess | None:
-        """This host's server, if it has one, when it listens.
+        """Start this host's server, if it has one, and wait until it listens.
 
-        A fork has PyTorch at once, and shares its pages. It is safe here: a server uses one thread for its arithmetic,
-        and nothing of the group.
+        A fork has PyTorch at once, and shares its pages. Forking is safe here: a server computes with one thread and
+        does not use the group.
         """
         servers = self.addresses(site)
         if site.rank >= len(servers):
@@ -75,7 +75,7 @@ class Plan:
             for partition in site.own:
                 session.train(site.batches(session, train, partition, epoch), last=partition == site.own[-1])
             session.optimizers = optimizers
-            # All must be done with the epoch before anybody sees what came of it.
+            # All hosts must finish the epoch before any of them evaluates.
             dist.barrier()
             remote.read()
             outcome.epochs.append(site.evaluate_together(session, valid, epoch))

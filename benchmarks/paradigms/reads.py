@@ -1,8 +1,8 @@
-"""Task parallelism with remote reads: hosts train whole trials, and read every partition from afar in every epoch.
+"""Task parallelism with remote reads: hosts train whole trials, and read every partition remotely in every epoch.
 
-The next partition is fetched while the model trains on the last, and none is kept. Whole files are read, one request
-each: rows are visited in a random order, and asking for single batches would only add round trips. What is trained is
-what full copies train, to the bit.
+The next partition is fetched while the model trains on the current one, and none is kept. Whole files are read, one
+request each: rows are visited in a random order, and requests for single batches would only add round trips. The models
+equal those of full copies, to the bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hopfleet.data import Dataset, prefetch
 from hopfleet.domain.rowsum import means
 
 Visit = tuple[int, int, str, Dataset]
-"""Epoch and partition, the folder that holds it for the moment, and the data set there."""
+"""Epoch and partition, the temporary folder that holds it, and the data set there."""
 
 
 def load(site: Site) -> Dataset:
@@ -29,7 +29,7 @@ def train(site: Site, valid: Dataset) -> list[Outcome]:
 def _train(site: Site, number: int, valid: Dataset) -> Outcome:
     session = site.session(number)
     outcome = Outcome(number, [])
-    # One being read, and one waiting, beside the one in use.
+    # One being read and one waiting, besides the one in use.
     for visit, (epoch, partition, folder, train) in enumerate(prefetch(_read(site, number), depth=2), 1):
         last = visit % site.workload.partitions == 0
         session.train(site.batches(session, train, partition, epoch), last=last)

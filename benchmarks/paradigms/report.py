@@ -1,4 +1,4 @@
-"""The table: what each paradigm moved, beside what the formula says, and what else it took."""
+"""The table: the bytes of each paradigm, measured and by the formula, and its other costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADER = (
 
 
 def table(results: Mapping[str, Measured], sizes: Sizes, *, rate: float) -> str:
-    """All rows that were measured, as Markdown."""
+    """Format all measured rows as Markdown."""
     return _markdown([HEADER, *(_cells(name, results[name], sizes, rate) for name in TITLES if name in results)])
 
 
@@ -64,7 +64,7 @@ def _cells(name: str, found: Measured, sizes: Sizes, rate: float) -> tuple[str, 
 
 
 def _seconds(found: Measured) -> str:
-    """Of training; of the quickest and the slowest run too, if there were several."""
+    """Format the seconds of training, with those of the fastest and the slowest run if there were several."""
     every = found.notes.get("seconds of all", ())
     spread = f" ({min(every):.1f} to {max(every):.1f})" if len(every) > 1 else ""
     return f"{found.training.seconds:.1f}{spread}"
@@ -75,8 +75,8 @@ def _megabytes(count: int) -> str:
 
 
 def summary(sizes: Sizes, *, rate: float, waits: float = 0.0) -> str:
-    """What was trained, in one paragraph."""
-    device = f" A batch takes {waits:g} ms beside what it takes the processor." if waits else ""
+    """Describe the workload, in one paragraph."""
+    device = f" A batch takes {waits:g} ms besides its processor time." if waits else ""
     return (
         f"S = {sizes.S} configurations, k = {sizes.k} epochs, p = {sizes.p} hosts with {rate:g} Mbit/s each; "
         f"m = {sizes.m / 1e6:.3f} MB, D = {sizes.D / 1e6:.1f} MB, ⌈D/bp⌉ = {sizes.b} batches per host and epoch."
@@ -85,7 +85,7 @@ def summary(sizes: Sizes, *, rate: float, waits: float = 0.0) -> str:
 
 
 def bars(results: Mapping[str, Measured], sizes: Sizes) -> str:
-    """What was promised of hopping, and whether it was kept; empty if hopping was not measured."""
+    """Compare hopping with its bars; empty if hopping was not measured."""
     if "hopping" not in results:
         return ""
     lines = [(what, f"{found:.2f}", bar, "yes" if ok else "**no**") for what, found, bar, ok in _bars(results, sizes)]
@@ -120,7 +120,7 @@ def _bars(results: Mapping[str, Measured], sizes: Sizes) -> Iterator[tuple[str, 
 
 
 def remarks(results: Mapping[str, Measured], sizes: Sizes) -> list[str]:
-    """What else was found, a paragraph each."""
+    """Return further findings, a paragraph each."""
     about = {"hopping-large": _large, "hop": _hop, "hopping-cut": _cut}
     found = [_moved(results["hopping"], sizes)] if "hopping" in results else []
     return found + [about[name](results) for name in about if name in results]

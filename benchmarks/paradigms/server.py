@@ -1,13 +1,13 @@
 """A parameter server: workers send gradients and get weights back, after every batch.
 
-The weights are one flat vector, cut into chunks of some kilobytes, which are dealt to the servers in turn. A chunk is
-a little world of its own: it arrives, is stepped by an optimizer of its own, and goes back while the next one is on its
-way, so both directions of a link are in use. *Synchronous*: a chunk waits for the gradients of all workers, and takes
-one step with their mean. *Asynchronous*: each gradient is a step at once, whatever became of the weights since its
-worker last saw them.
+The weights are one flat vector, split into chunks of some kilobytes, which are assigned to the servers in turn. Each
+chunk is independent: it arrives, is stepped by its own optimizer, and is returned while the next one is on its way, so
+both directions of a link are in use. *Synchronous*: a chunk waits for the gradients of all workers, and takes one step
+with their mean. *Asynchronous*: each gradient is a step at once, however the weights have changed since its worker last
+received them.
 
-On the wire, per step: one byte of what is wanted, the gradients of the server's chunks in their order, and in return
-their weights. A worker that is done closes.
+On the wire, per step: one byte with the kind of request, the gradients of the server's chunks in their order, and in
+return their weights. A worker that is done closes the connection.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import torch
 from hopfleet.errors import TaskError
 
 CHUNK = 1 << 14
-"""Numbers in a chunk at most: 64 kB."""
+"""Maximum numbers in a chunk: 64 kB."""
 
 STEP, READ = b"S", b"R"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which slices of the flat vector are on which of the servers."""
+    """Return which slices of the flat vector are on which server."""
 
     size: int
     servers: int
 
     def chunks(self, server: int) -> list[slice]:
-        # Enough chunks for all servers, of equal size, so that none has more to do than another.
+        # Enough chunks of equal size for all servers to have equal work.
         share = -(-self.size // self.servers)
         length = -(-self.size // (self.servers * -(-share // CHUNK)))
         starts = range(0, self.size, length)
@@ -44,7 +44,7 @@ class Layout:
 
 
 def flattened(model: torch.nn.Module) -> torch.Tensor:
-    """All weights of a model as one vector, of which its parameters become views."""
+    """Copy all weights of a model into one vector, and make its parameters views of the vector."""
     parameters = list(model.parameters())
     if any(not parameter.requires_grad or parameter.dtype != torch.float32 for parameter in parameters):
         raise TaskError("a parameter server takes models whose parameters are all float32 and all trained")
@@ -63,7 +63,7 @@ def _views(parameters: Sequence[torch.Tensor], flat: torch.Tensor) -> list[tuple
 
 
 class Remote:
-    """Stands in for a trial's optimizer at a worker: a step sends the gradient away and waits for the weights."""
+    """A stand-in for a trial's optimizer on a worker: a step sends the gradient and waits for the weights."""
 
     def __init__(self, model: torch.nn.Module, servers: Sequence[tuple[str, int]], rank: int) -> None:
         self._parameters = list(model.parameters())
@@ -76,7 +76,7 @@ class Remote:
         ]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Gradients are views of one vector: nothing is copied to send them."""
+        """Make gradients views of one vector, so that nothing is copied to send them."""
         self._gradient.zero_()
         for parameter, part in _views(self._parameters, self._gradient):
             parameter.grad = part
@@ -85,7 +85,7 @@ class Remote:
         self._ask(STEP)
 
     def read(self) -> None:
-        """Take the weights as they are now."""
+        """Fetch the current weights."""
         self._ask(READ)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Remote:
             link.close()
 
     def _ask(self, request: bytes) -> None:
-        # All servers at once: each link has threads of its own.
+        # All servers at once: each link has its own threads.
         for link in self._links:
             link.ask(request)
         for link in self._links:
@@ -142,7 +142,7 @@ class _Link:
                 for part in self._out if request == STEP else ():
                     self._socket.sendall(part)
             except OSError:
-                return  # the receiver tells
+                return  # the receiver reports it
 
     def _receive(self) -> None:
         while self._expected.take() is not None:
@@ -156,7 +156,7 @@ class _Link:
 
 
 class _Slot:
-    """One thing, handed from thread to thread."""
+    """A slot that passes one value from thread to thread."""
 
     def __init__(self) -> None:
         self._value: Any = None
@@ -175,7 +175,7 @@ class _Slot:
 
 
 class Server:
-    """Holds the chunks of one trial on one server, and answers all workers until they close."""
+    """The chunks of one trial on one server; answers all workers until they close."""
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, number: int, of: int, workers: int
@@ -186,7 +186,7 @@ class Server:
         self._workers = workers
 
     def serve(self, listener: socket.socket, *, synchronous: bool) -> None:
-        """Take the connections of all workers, and return when they have closed."""
+        """Accept the connections of all workers, and return when they have closed."""
         threads = []
         for _ in range(self._workers):
             connection = _tuned(listener.accept()[0])
@@ -200,7 +200,7 @@ class Server:
         try:
             self._execute(connection, synchronous)
         except (OSError, threading.BrokenBarrierError):
-            # Who waits for this worker's gradient would wait forever.
+            # Other workers would wait forever for this worker's gradient.
             for chunk in self._chunks:
                 chunk.abort()
         finally:
@@ -217,7 +217,7 @@ class Server:
 
 
 class _Chunk:
-    """Some weights, their optimizer, and room for the gradient of every worker."""
+    """A part of the weights, its optimizer, and room for the gradient of every worker."""
 
     def __init__(self, weights: torch.Tensor, like: torch.optim.Optimizer, workers: int) -> None:
         self._weights = torch.nn.Parameter(weights)
@@ -252,7 +252,7 @@ class _Chunk:
 
 
 def elementwise(like: torch.optim.Optimizer, weights: torch.nn.Parameter) -> torch.optim.Optimizer:
-    """An optimizer of the same kind and settings for a part of the weights; raises unless that means the same."""
+    """Return an optimizer of the same kind for a part of the weights; raise unless both are equivalent."""
     kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
     if type(like) not in kinds or len(like.param_groups) != 1:
         names = ", ".join(kind.__name__ for kind in kinds)
@@ -269,7 +269,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def receive(connection: socket.socket, into: memoryview) -> None:
-    """Fill ``into``; raises ConnectionError if the other side closes before."""
+    """Fill ``into``; raise ConnectionError if the other side closes before that."""
     while len(into):
         count = connection.recv_into(into)
         if not count:

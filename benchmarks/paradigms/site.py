@@ -1,7 +1,7 @@
-"""One host among others: who it is, its own disk, its group, and a trial's training on it.
+"""One host among others: its rank, its disk, its group, and the training of a trial on it.
 
 Sessions and streams are Hopfleet's own, so a trial that sees the same rows in the same order gets the same bits as in
-an experiment. A way to train in parallel adds what travels between hosts, and nothing else.
+an experiment. A paradigm adds the communication between hosts, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMEOUT = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a trial: its validation metrics after each epoch."""
+    """The result of a trial: its validation metrics after each epoch."""
 
     number: int
     epochs: list[dict[str, float]]
@@ -58,13 +58,13 @@ class Site:
     # ------------------------------------------------------------------------------------------------ the group
 
     def meet(self) -> None:
-        """Wait for all hosts, and be one group with them."""
+        """Wait for all hosts, and form a group with them."""
         first = self.rank == 0
         self.store = TCPStore(self.addresses[0], self.port, self.hosts, is_master=first, timeout=TIMEOUT)
         dist.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.hosts, timeout=TIMEOUT)
 
     def begin(self, name: str) -> None:
-        """Start something that all hosts do, with a slate of its own for what they must agree upon."""
+        """Start a step that all hosts take, with its own key-value store for agreements."""
         self.slate = PrefixStore(name, self.store)
 
     def part(self) -> None:
@@ -74,7 +74,7 @@ class Site:
     # ------------------------------------------------------------------------------------------------- the data
 
     def fetch(self, name: str, partitions: Iterable[int], *, folder: str = "data") -> Dataset:
-        """A data set of the source of which these partitions are on this host's disk."""
+        """Return a data set of the source, with these partitions on this host's disk."""
         target = self.folder / folder / name
         for file in (FILE, *map(partition_name, partitions)):
             fetch(f"{self.source}/{name}/{file}", target / file)
@@ -86,20 +86,20 @@ class Site:
 
     @property
     def own(self) -> range:
-        """The partitions that live on this host where each lives on one."""
+        """Return the partitions of this host if each partition is on one host."""
         return range(self.rank, self.workload.partitions, self.hosts)
 
     # ----------------------------------------------------------------------------------------------- the trials
 
     def session(self, number: int) -> TorchSession:
-        """The model of a trial as it begins: the same bits on every host, and in an experiment of this seed."""
+        """Return the initial model of a trial: the same bits on every host, and in an experiment with this seed."""
         seed = derive(self.workload.seed, "trial", number)
         session = Images(self.workload.waits).open(self.workload.configs[number], seed=seed, device="cpu", threads=1)
         session.guest = False
         return session
 
     def batches(self, session: TorchSession, train: Dataset, partition: int, epoch: int) -> Stream:
-        """The training batches of a unit."""
+        """Return the training batches of a unit."""
         return Stream(
             train,
             partition,
@@ -112,7 +112,7 @@ class Site:
     def evaluate(
         self, session: TorchSession, valid: Dataset, partitions: Iterable[int], epoch: int
     ) -> dict[str, RowSum]:
-        """Metrics over some partitions of the validation data."""
+        """Compute metrics over some partitions of the validation data."""
         found = []
         for partition in partitions:
             stream = Stream(valid, partition, session=session, batch_size=valid_batch(valid))
@@ -121,13 +121,13 @@ class Site:
         return add(found)
 
     def evaluate_together(self, session: TorchSession, valid: Dataset, epoch: int) -> dict[str, float]:
-        """Metrics over all the validation data, of which each host evaluates its own partitions."""
+        """Compute metrics over all validation data; each host evaluates its own partitions."""
         found: list[Any] = [None] * self.hosts
         dist.all_gather_object(found, self.evaluate(session, valid, self.own, epoch))
         return means(add(found))
 
     def deliver(self, session: TorchSession, number: int) -> None:
-        """Hand in a trained model, and keep no copy."""
+        """Deliver a trained model, and keep no copy."""
         path = self.folder / "models" / f"t{number}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         session.save(path)
@@ -139,5 +139,5 @@ class Site:
 
 
 def on_interface(name: str) -> dict[str, str]:
-    """The environment in which a host's group uses this network interface, and one core."""
+    """Return the environment in which a host's group uses this network interface and one core."""
     return {**os.environ, "GLOO_SOCKET_IFNAME": name, "OMP_NUM_THREADS": "1"}

@@ -1,6 +1,6 @@
-"""Where the data sets come from and the models go to: a folder behind plain HTTP, as an object store would be.
+"""The source of data sets and the destination of models: a folder behind plain HTTP, like an object store.
 
-The server answers GET and PUT of whole files. It is for a closed network: it has no notion of who is asking.
+The server answers GET and PUT of whole files. It is for a closed network: it authenticates no client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = 1 << 20
 
 
 def serve(folder: Path, address: str, port: int) -> ThreadingHTTPServer:
-    """A server of this folder, to be run with ``serve_forever``."""
+    """Return a server of this folder; run it with ``serve_forever``."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -43,7 +43,7 @@ def serve(folder: Path, address: str, port: int) -> ThreadingHTTPServer:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """A request is no news."""
+            """Log nothing."""
 
         def _path(self) -> Path | None:
             path = (folder / self.path.lstrip("/")).resolve()
@@ -71,7 +71,7 @@ def serve(folder: Path, address: str, port: int) -> ThreadingHTTPServer:
 
 
 def fetch(url: str, target: Path) -> None:
-    """Read a file of the source into a local one."""
+    """Copy a file of the source to a local one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _connected(url) as connection:
         connection.request("GET", urlsplit(url).path)
@@ -83,7 +83,7 @@ def fetch(url: str, target: Path) -> None:
 
 
 def deliver(path: Path, url: str) -> None:
-    """Put a local file into the source."""
+    """Copy a local file to the source."""
     with _connected(url) as connection, path.open("rb") as file:
         size = str(path.stat().st_size)
         connection.request("PUT", urlsplit(url).path, body=file, headers={"Content-Length": size})

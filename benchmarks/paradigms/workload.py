@@ -1,8 +1,8 @@
-"""What is trained: images of digits, a small network, a grid of configurations.
+"""The workload: images of digits, a small network, a grid of configurations.
 
-The images are scikit-learn's 1,797 scanned digits, enlarged and laid at random places on a noisy ground, so that there
-are as many as wanted and a network has something to learn. Those for validation are made from other scans. The ratios
-are those of practice, made small: the data are a hundred times the size of a model, an epoch has hundreds of batches.
+The images are scikit-learn's 1,797 scanned digits, enlarged and placed at random on a noisy background, so that any
+number of them can be made and a network has something to learn. Validation images are made from other scans. The ratios
+are realistic at a small scale: the data are a hundred times the size of a model, and an epoch has hundreds of batches.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ import hopfleet as hop
 from hopfleet.frameworks.base import Batch
 
 SIDE = 22
-"""Of an image, in pixels. A digit takes 16 of them."""
+"""Side of an image, in pixels. A digit takes 16 of them."""
 
 HELD_BACK = 397
-"""Scans of which the images for validation are made."""
+"""Number of scans from which validation images are made."""
 
 WHOLE = "valid-whole"
-"""The validation data in one partition: a model that is evaluated where it was trained last need not hop."""
+"""Name of the validation data in one partition: a model evaluated where it was trained last need not hop."""
 
 RATES = (0.02, 0.05, 0.1, 0.2)
 DECAYS = (0.0, 1e-4)
 
 
 class Images(hop.TorchTask):
-    """Which digit is it? One hidden layer and plain SGD, so that a model's state is its weights.
+    """Classification of digits with one hidden layer and plain SGD, so that a model's state is its weights.
 
-    A batch takes ``waits`` seconds longer than it takes the processor, as if most of it were done by a device.
+    A batch takes ``waits`` seconds longer than its processor time, as if a device did most of the work.
     """
 
     def __init__(self, waits: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class Images(hop.TorchTask):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How much there is to train. The default takes from seconds to minutes, by paradigm, at 200 Mbit/s."""
+    """The size of the workload. The default takes from seconds to minutes, by paradigm, at 200 Mbit/s."""
 
     rows: int = 25_600
     valid_rows: int = 1_024
@@ -69,11 +69,11 @@ class Workload:
     batch_size: int = 32
     width: int = 200
     seed: int = 7
-    waits: float = 0.0  #: seconds for each batch, beside what it takes the processor
+    waits: float = 0.0  #: seconds for each batch, besides its processor time
 
     @property
     def space(self) -> dict[str, Any]:
-        """The grid, as an experiment takes it."""
+        """Return the grid, as an experiment takes it."""
         return {
             "width": self.width,
             "lr": hop.grid_search(list(RATES[: self.trials // len(DECAYS)])),
@@ -82,7 +82,7 @@ class Workload:
 
     @property
     def configs(self) -> list[dict[str, Any]]:
-        """The same, one by one and in the same order."""
+        """Return the same configurations one by one, in the same order."""
         grid = itertools.product(RATES, DECAYS)
         every = [{"width": self.width, "lr": lr, "weight_decay": decay} for lr, decay in grid]
         return every[: self.trials]

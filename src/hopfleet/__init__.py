@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hopfleet.domain.trial import TrialState as TrialState
     from hopfleet.errors import HopfleetError as HopfleetError
     from hopfleet.experiment.experiment import Experiment as Experiment
+    from hopfleet.experiment.options import RunOptions as RunOptions
+    from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
@@ -97,6 +99,7 @@ _HOMES = {
     "Ray": "hopfleet.backends.ray.backend",
     "Results": "hopfleet.runs.results",
     "Rule": "hopfleet.search.stopping",
+    "RunOptions": "hopfleet.experiment.options",
     "sample_from": "hopfleet.domain.space",
     "Search": "hopfleet.search.base",
     "secret": "hopfleet.domain.secrets",
@@ -112,6 +115,7 @@ _HOMES = {
     "TrialResult": "hopfleet.runs.results",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",
+    "WorkerOptions": "hopfleet.experiment.options",
 }
 
 __all__ = sorted(_HOMES)

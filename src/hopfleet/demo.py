@@ -1,6 +1,6 @@
 """The demo: a real model selection among four small networks that read handwritten digits.
 
-It needs nothing from the network: the 1,797 images of 8×8 pixels come with scikit-learn. ``hopfleet demo`` runs it.
+The demo needs no network access: the 1,797 images of 8×8 pixels come with scikit-learn. ``hopfleet demo`` runs it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hopfleet as hop
+from hopfleet.errors import MissingExtra
 
 VALID_ROWS = 360
 EPOCHS = 5
@@ -26,7 +27,7 @@ SPACE = {
 
 
 class Digits(hop.TorchTask):
-    """Which of the ten digits is it?"""
+    """Classification of images into the ten digits."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         model = NETWORKS[config["network"]]()
@@ -45,14 +46,14 @@ class Digits(hop.TorchTask):
 
 
 def mlp() -> nn.Module:
-    """Two hidden layers that know nothing of images."""
+    """Build a network of two hidden layers that ignores the structure of images."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
     )
 
 
 def cnn() -> nn.Module:
-    """Two convolutions with batch normalisation."""
+    """Build a network of two convolutions with batch normalisation."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
@@ -61,7 +62,7 @@ def cnn() -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two convolutions that correct what comes in."""
+    """Two convolutions whose output is added to their input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class Residual(nn.Module):
 
 
 def resnet() -> nn.Module:
-    """A tiny residual network."""
+    """Build a tiny residual network."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
         *(Residual(16), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 10)),
@@ -83,7 +84,7 @@ def resnet() -> nn.Module:
 
 
 class Reader(nn.Module):
-    """A recurrent network that reads the rows from top to bottom."""
+    """A recurrent network that reads the rows of an image from top to bottom."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,8 +101,11 @@ NETWORKS = {"mlp": mlp, "cnn": cnn, "resnet": resnet, "gru": Reader}
 
 
 def data() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The digits, shuffled with a seed: rows to train on, and rows to validate with."""
-    from sklearn.datasets import load_digits  # workers need it not, and it takes a while
+    """Return the digits, shuffled with a fixed seed, as training rows and validation rows."""
+    try:
+        from sklearn.datasets import load_digits  # imported here because workers do not need it, and it is slow
+    except ImportError as error:
+        raise MissingExtra("scikit-learn", "demo") from error
 
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[:, None]
@@ -114,7 +118,7 @@ def data() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def experiment(*, name: str, folder: str | os.PathLike[str] | None, workers: int | str) -> hop.Experiment:
-    """All 16 combinations of network, learning rate and batch size."""
+    """Return the experiment: all 16 combinations of network, learning rate and batch size."""
     train, valid = data()
     return hop.Experiment(
         Digits(),
@@ -126,6 +130,6 @@ def experiment(*, name: str, folder: str | os.PathLike[str] | None, workers: int
         mode="max",
         partitions=4,
         name=name,
-        folder=folder,
         workers=workers,
+        run_options=hop.RunOptions(folder=folder),
     )

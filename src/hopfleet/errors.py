@@ -9,7 +9,7 @@ HopfleetError
 ├── MissingExtra (ImportError)      an optional dependency is needed: says which extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
 ├── CheckpointError                 a model version that cannot be written or read
-├── JournalError                    a journal that cannot be opened or belongs to somebody else
+├── JournalError                    a journal that cannot be opened or read
 ├── WorkersLost                     no worker is left and none could be started
 ├── Interrupted (KeyboardInterrupt) the user interrupted a run, which can be resumed
 └── InvariantBroken (AssertionError) a bug of Hopfleet: one of the four invariants was about to break
@@ -45,8 +45,9 @@ class NotFound(HopfleetError, LookupError):
 class MissingExtra(HopfleetError, ImportError):
     """An optional dependency is needed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'")
+    def __init__(self, package: str, extra: str, *, otherwise: str = "") -> None:
+        hint = f"; {otherwise}" if otherwise else ""
+        super().__init__(f"this needs {package}, which is not installed: pip install 'hopfleet[{extra}]'{hint}")
 
 
 class TaskError(HopfleetError):

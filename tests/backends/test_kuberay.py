@@ -17,28 +17,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marks import long
-from started import HERE, PATIENCE, RAY, Nodes, fingerprints, free_ports, messages, wait_until
 
 from hopfleet.domain.messages import Finish, UnitFinished
 from hopfleet.store.folder import RunFolder
+from tests.helpers.cluster.started import PATIENCE, RAY, Nodes, fingerprints, free_ports, messages, wait_until
+from tests.helpers.marks import long
+from tests.helpers.processes import ROOT
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
 pytestmark = [long, pytest.mark.filterwarnings("default")]
 
-DEPLOY = HERE.parent.parent / "deploy"
+DEPLOY = ROOT / "deploy"
 
 EXPERIMENT = """
     import numpy as np
-    from chained import Chain
+    from tests.helpers.cluster.chained import Chain
     import hopfleet as hop
 
     experiment = hop.Experiment(
         Chain(), train={"x": np.arange(320, dtype="float32")}, valid={"x": np.arange(32, dtype="float32")},
-        space={"seconds": 0.02}, search=hop.Random(trials=4, max_epochs=3), metric="loss", partitions=4, order="fixed",
-        name="experiment", workers=2, device="cpu",
+        space={"seconds": 0.02}, search=hop.Random(trials=4, max_epochs=3), metric="loss", partitions=4,
+        name="experiment", workers=2,
+        run_options=hop.RunOptions(order="fixed"), worker_options=hop.WorkerOptions(device="cpu"),
     )
 """
 
@@ -55,10 +57,10 @@ class Operator:
     def start(self) -> None:
         assert self.spec["authOptions"] == {"mode": "token"}  # which these nodes have
         self._pod(self.spec["headGroupSpec"], head=True)
-        wait_until(lambda: self.nodes.doctor().count("; as here") == 1)
+        wait_until(lambda: self.nodes.doctor().count("; same versions as here") == 1)
         for count, group in enumerate(self.spec["workerGroupSpecs"]):
             self._pod(group, head=False)
-            wait_until(lambda expected=count + 2: self.nodes.doctor().count("; as here") == expected)
+            wait_until(lambda expected=count + 2: self.nodes.doctor().count("; same versions as here") == expected)
 
     def _pod(self, group: dict[str, Any], *, head: bool) -> None:
         (container,) = group["template"]["spec"]["containers"]

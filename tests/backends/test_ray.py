@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chained import Chain
-from marks import long
 
 import hopfleet as hop
 import hopfleet.demo
@@ -34,6 +32,8 @@ from hopfleet.store.versions.local import TMPFS
 from hopfleet.support.files import digest
 from hopfleet.testing.backends import BackendSuite, spec, trial, wait_for, wait_for_any
 from hopfleet.worker.spec import WorkerSpec
+from tests.helpers.cluster.chained import Chain
+from tests.helpers.marks import long
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -106,11 +106,11 @@ def demo(name: str, backend: Any, data: Any = None) -> hop.Experiment:
         metric="accuracy",
         mode="max",
         partitions=4,
-        order="fixed",
         name=name,
         backend=backend,
         workers=2,
-        device="cpu",
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
 
 
@@ -136,11 +136,11 @@ def chained(name: str, backend: Any) -> hop.Experiment:
         search=hop.Random(trials=6, max_epochs=3),
         metric="loss",
         partitions=4,
-        order="fixed",
         name=name,
         backend=backend,
         workers=3,
-        device="cpu",
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device="cpu"),
     )
 
 
@@ -307,7 +307,7 @@ def test_a_node_with_other_packages_is_refused_before_anything_runs(
 def test_doctor_sees_the_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(ray=True) == 0
     shown = capsys.readouterr().out
-    assert len(re.findall(r"[12] CPUs, [0-9.]+ free; Python \S+, ray \S+; as here", shown)) == 3
+    assert len(re.findall(r"[12] CPUs, [0-9.]+ free; Python \S+, ray \S+; same versions as here", shown)) == 3
     assert "authentication" in shown
 
 

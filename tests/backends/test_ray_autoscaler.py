@@ -17,12 +17,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from marks import long
-from started import PATIENCE, Nodes, dated, fingerprints, messages, wait_until
 
 import hopfleet as hop
 from hopfleet.domain.messages import Finish, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.store.folder import RunFolder
+from tests.helpers.cluster.started import PATIENCE, Nodes, dated, fingerprints, messages, wait_until
+from tests.helpers.marks import long
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -34,7 +34,7 @@ WORKERS = 3
 SCRIPT = """
     import json, sys, threading, time
     import numpy as np
-    from chained import Chain
+    from tests.helpers.cluster.chained import Chain
     import hopfleet as hop
 
     seen = {}
@@ -54,8 +54,9 @@ SCRIPT = """
         backend = "local"
     hop.Experiment(
         Chain(), train={"x": np.arange(320, dtype="float32")}, valid={"x": np.arange(32, dtype="float32")},
-        space={"seconds": 0.1}, search=hop.Random(trials=4, max_epochs=24), metric="loss", partitions=4, order="fixed",
-        name=sys.argv[1], backend=backend, workers=3, device="cpu",
+        space={"seconds": 0.1}, search=hop.Random(trials=4, max_epochs=24), metric="loss", partitions=4,
+        name=sys.argv[1], backend=backend, workers=3,
+        run_options=hop.RunOptions(order="fixed"), worker_options=hop.WorkerOptions(device="cpu"),
     ).fit(quiet=True)
 """
 
@@ -64,7 +65,7 @@ def scaled(port: int) -> dict[str, object]:
     """What the autoscaler is to know: a head without CPUs, and nodes of one CPU each, as many as are asked for."""
     provider = {
         "type": "external",
-        "module": "hired.Hired",
+        "module": "tests.helpers.cluster.hired.Hired",
         "gcs_address": f"127.0.0.1:{port}",
         "head_node_id": HEAD,
         "launch_multiple": True,

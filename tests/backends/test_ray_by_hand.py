@@ -15,17 +15,18 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from marks import long
-from started import HERE, PATIENCE, RAY, Nodes, fingerprints, kill, messages, wait_until
 
 from hopfleet.domain.messages import Finish, RunStarted, UnitFinished
 from hopfleet.store.folder import RunFolder
+from tests.helpers.cluster.started import PATIENCE, RAY, Nodes, fingerprints, kill, messages, wait_until
+from tests.helpers.marks import long
+from tests.helpers.processes import ROOT
 
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
 pytestmark = [long, pytest.mark.filterwarnings("default")]
 
-DEPLOY = HERE.parent.parent / "deploy"
+DEPLOY = ROOT / "deploy"
 TRIALS, EPOCHS, PARTITIONS = 4, 12, 2
 
 FILES = {
@@ -35,7 +36,8 @@ FILES = {
 
         experiment = hop.Experiment(
             Mine(), train=train, valid=valid, space=SPACE, search=hop.Random(trials={TRIALS}, max_epochs={EPOCHS}),
-            metric="accuracy", mode="max", partitions={PARTITIONS}, order="fixed", name="job", workers=2, device="cpu",
+            metric="accuracy", mode="max", partitions={PARTITIONS}, name="job", workers=2,
+            run_options=hop.RunOptions(order="fixed"), worker_options=hop.WorkerOptions(device="cpu"),
         )
     """,
     "task.py": """
@@ -63,7 +65,7 @@ def started(home: Path, token: str) -> Nodes:
     nodes = Nodes(home, token)
     nodes.head("--num-cpus=1")
     nodes.start(f"--address={nodes.address}", "--node-ip-address=127.0.0.1", "--num-cpus=1")
-    wait_until(lambda: nodes.doctor().count("; as here") == 2)
+    wait_until(lambda: nodes.doctor().count("; same versions as here") == 2)
     return nodes
 
 

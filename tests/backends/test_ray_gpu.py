@@ -3,7 +3,7 @@
 Two nodes on this machine, one with a GPU and one without. It needs PyTorch, pytest and no more of Ray than its
 core. Without a GPU one is declared to Ray, and what is tested is who goes where: HOPFLEET_LONG=1 runs that.
 
-    PYTHONPATH=src:tests:tests/backends python -m pytest tests/backends/test_ray_gpu.py
+    PYTHONPATH=src:. python -m pytest tests/backends/test_ray_gpu.py
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import pytest
 ray = pytest.importorskip("ray")
 torch = pytest.importorskip("torch")
 
-from sample_tasks import Everything, arrays  # noqa: E402
-
 import hopfleet as hop  # noqa: E402
 from hopfleet.domain.messages import UnitFinished, WorkerJoined  # noqa: E402
 from hopfleet.store.journal import Journal  # noqa: E402
 from hopfleet.support.files import digest  # noqa: E402
+from tests.helpers.sample_tasks import Everything, arrays  # noqa: E402
 
 GPU = torch.cuda.is_available()
 pytestmark = [
@@ -55,7 +54,7 @@ def cluster() -> Iterator[Any]:
         started.shutdown()
 
 
-def experiment(name: str, backend: Any, **more: Any) -> hop.Experiment:
+def experiment(name: str, backend: Any, device: str, **more: Any) -> hop.Experiment:
     """Convolution, BatchNorm, dropout and three optimizers, in an order that depends on nothing but its seed."""
     optimizers = hop.grid_search(["sgd", "adam", "adamw"])
     return hop.Experiment(
@@ -66,9 +65,10 @@ def experiment(name: str, backend: Any, **more: Any) -> hop.Experiment:
         search=hop.Grid(max_epochs=EPOCHS),
         metric="loss",
         partitions=PARTITIONS,
-        order="fixed",
         name=name,
         backend=backend,
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device=device),
         **more,
     )
 

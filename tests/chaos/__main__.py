@@ -1,4 +1,4 @@
-"""``python -m chaos``: all attacks, in their long forms, and one table with what they must reach and have reached."""
+"""``python -m tests.chaos``: all attacks in their long forms, and one table of bars and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statistics import median
 import benchmarks.faults
 import benchmarks.verify
 from benchmarks.row import Row, milliseconds, table
-from chaos import real, simulated
+from tests.chaos import real, simulated
 
 RESUME_BAR = 3.0
 
@@ -33,7 +33,7 @@ ATTACKS: dict[str, Callable[[int, int], real.Report]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000_000, help="of simulated experiments; 0: none")
     parser.add_argument("--faults", type=int, default=1000, help="in real processes, about; 0: none")
     parser.add_argument("--seed", type=int, default=0, help="of what strikes real processes, and the first simulated")
@@ -59,7 +59,7 @@ def attack(names: list[str], faults: int, seed: int) -> list[Row]:
         print(f"{name}: {report.faults} faults in {time.monotonic() - began:.0f} s", flush=True)
         for problem in report.problems[:5]:
             again = f"--only {name} --faults {faults} --seed {seed}"
-            print(f"  {problem}\n  again: PYTHONPATH=tests {sys.executable} -m chaos {again}")
+            print(f"  {problem}\n  again: {sys.executable} -m tests.chaos {again}")
         sums.update(faults=report.faults, lost=report.lost, doubled=report.doubled, checked=report.checked)
         places += report.places
         result = f"{report.faults} faults, {report.checked} runs compared, {len(report.problems)} problems"

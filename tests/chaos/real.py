@@ -23,17 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attempts import Attempts
-
 import hopfleet as hop
-from chaos import points
-from chaos.subject import experiment
 from hopfleet.domain.messages import Message, WorkerLost
 from hopfleet.errors import HopfleetError
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import TMPFS, Versions
 from hopfleet.support.files import digest
+from tests.chaos import points
+from tests.chaos.subject import experiment
+from tests.helpers.attempts import Attempts
 
 LIMIT = 120.0
 """Seconds after which a run hangs."""
@@ -571,7 +570,7 @@ def _sleeps(child: Child, seconds: float) -> bool:
 # Not run as a module: its task would have another name then.
 RESUMING = """
 import json, pathlib, sys
-from chaos.subject import experiment
+from tests.chaos.subject import experiment
 experiment(pathlib.Path(sys.argv[1]), **json.loads(sys.argv[2])).fit(quiet=True)
 """
 

@@ -5,7 +5,7 @@ workers that die, that are only taken for dead, or do not hear, files that vanis
 written anything down, after it, or between any two of its effects, and a person who wishes for things meanwhile. The
 driver checks the state after every transition and the whole history at the end.
 
-    python -m chaos.simulated --seeds 0:10000 --jobs 2      with tests/ on PYTHONPATH
+    python -m tests.chaos.simulated --seeds 0:10000 --jobs 2
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from attempts import Attempts
-from scheduler.driver import FAULTS, REQUESTS, Driver, Fault, Setting, covered
+from tests.helpers.attempts import Attempts
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import FAULTS, REQUESTS, Fault, Setting, covered
 
 CHEAP, COSTLY = ("longest-remaining", "nearly-done", "random"), ("auto", "match-reserve")
 CHUNK = 250
@@ -147,11 +148,11 @@ def run_all(first: int, last: int, jobs: int) -> Tally:
 
 
 def command(seed: int) -> str:
-    return f"PYTHONPATH=tests {sys.executable} -m chaos.simulated --seeds {seed}"
+    return f"{sys.executable} -m tests.chaos.simulated --seeds {seed}"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.simulated", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.simulated", description=__doc__)
     parser.add_argument("--seeds", default="0:10000", help="FIRST:LAST, the last one excluded, or a single one")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     options = parser.parse_args()

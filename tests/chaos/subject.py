@@ -3,7 +3,7 @@
 A model is a chain of hashes, so that one row too many, too few or out of order shows in its bits. The order of visits
 is fixed beforehand; then a run that was disturbed must end with the very files of one that was not.
 
-    python -m chaos.subject FOLDER '{"epochs": 3}'      with tests/ on PYTHONPATH
+    python -m tests.chaos.subject FOLDER '{"epochs": 3}'
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import hopfleet as hop
-from chaos import points
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfig
+from tests.chaos import points
 
 MAGIC = b"chain of hashes\n"
 
@@ -30,7 +30,7 @@ MAGIC = b"chain of hashes\n"
 class Chain(Task):
     """Units take ``config["seconds"]``; saved models have ``config["blocks"]`` blocks of 4 KiB."""
 
-    preload = ("chaos.subject",)
+    preload = ("tests.chaos.subject",)
 
     def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
         return ChainSession(config, seed)
@@ -121,8 +121,7 @@ def experiment(folder: Path, **asked: Any) -> hop.Experiment:
         search=hop.Grid(max_epochs=told["epochs"]),
         metric="loss",
         seed=5,
-        order="fixed",
-        folder=folder,
+        run_options=hop.RunOptions(folder=folder, order="fixed"),
         backend=told["backend"],
         workers=told["workers"],
         batch_size=8,

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from attempts import Attempts
 
-from chaos import simulated
-from chaos.__main__ import ATTACKS
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.schedule import Schedule
-
-TESTS = Path(__file__).parent.parent
+from tests.chaos import simulated
+from tests.chaos.__main__ import ATTACKS
+from tests.helpers.attempts import Attempts
+from tests.helpers.processes import ROOT, environment
 
 
 def python(*arguments: str) -> str:
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", *arguments],
-        cwd=TESTS.parent,
-        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        env=environment(),
         capture_output=True,
         text=True,
     )
@@ -35,12 +31,12 @@ def python(*arguments: str) -> str:
 
 
 def test_simulated() -> None:
-    assert "10,000 seeds" in python("chaos.simulated", "--seeds", "0:10000", "--jobs", "2")
+    assert "10,000 seeds" in python("tests.chaos.simulated", "--seeds", "0:10000", "--jobs", "2")
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"controller-steps-local"}))
 def test_real(name: str) -> None:
-    python("chaos", "--only", name, "--faults", "20")
+    python("tests.chaos", "--only", name, "--faults", "20")
 
 
 # -------------------------------------------------------------------------------------- the attacks can find something

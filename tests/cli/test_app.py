@@ -12,8 +12,7 @@ from hopfleet.cli import app as app_module
 from hopfleet.cli.app import app
 from hopfleet.errors import CheckpointError, Interrupted, UsageError
 from hopfleet.version import __version__
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 COMMANDS = ["demo", "run", "resume", "ls", "show", "best", "export", "doctor"]
 

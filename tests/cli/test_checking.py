@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hopfleet.forecast import preview
-
-from .conftest import FAULTY, Cli, fitted
+from tests.helpers.cli import FAULTY, Cli, fitted
 
 Script = Callable[..., Path]
 
@@ -115,7 +114,7 @@ def test_replay_without_a_file_that_makes_the_task(cli: Cli, script: Script) -> 
     cli("run", str(path))
     path.write_text(path.read_text().replace("Mine", "Yours"))
     done = cli("replay", "mine")
-    assert done.code == 2 and "makes a Yours now, not a Mine; give it in Python" in done.err
+    assert done.code == 2 and "now creates Yours instead of Mine; pass the task in Python" in done.err
     path.unlink()
     done = cli("replay", "mine")
     assert done.code == 2 and "hopfleet.runs.replay.replay('mine', task=...)" in done.err
@@ -125,4 +124,4 @@ def test_replay_of_what_has_not_begun(cli: Cli) -> None:
     results = fitted("first")
     results.folder.journal_file.unlink()
     done = cli("replay", "first")
-    assert (done.code, done.out) == (0, "No trial has begun yet.\n")
+    assert (done.code, done.out) == (0, "No trial has started yet.\n")

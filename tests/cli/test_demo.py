@@ -12,8 +12,7 @@ import pytest
 import hopfleet as hop
 from hopfleet import demo
 from hopfleet.runtime.loop import Loop
-
-from .conftest import Cli, fitted
+from tests.helpers.cli import Cli, fitted
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopfleet.version import __version__
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 
 def test_doctor(cli: Cli, own_home: Path) -> None:
@@ -33,7 +32,7 @@ def test_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", version)
     outcome = cli("doctor")
     assert outcome.code == 1
-    assert "Needed: pyarrow is missing" in outcome.out
+    assert "Problems: pyarrow is missing" in outcome.out
     assert "scikit-learn is not installed: pip install 'hopfleet[demo]'" in outcome.out
 
 

@@ -14,8 +14,7 @@ import hopfleet as hop
 from hopfleet.errors import Interrupted
 from hopfleet.runtime.loop import Loop
 from hopfleet.testing.tasks import CountingTask
-
-from .conftest import FAULTY, Cli, counting, fitted
+from tests.helpers.cli import FAULTY, Cli, counting, fitted
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, **more: Any) -> hop.Experiment:
@@ -85,7 +84,7 @@ def test_a_damaged_one_does_not_hide_the_others(cli: Cli) -> None:
     damaged.journal_file.write_bytes(b"nothing of the kind" * 100)
     outcome = cli("ls", "--json")
     assert [row["name"] for row in outcome.json] == ["good"]
-    assert "hopfleet: bad is left out" in outcome.err
+    assert "hopfleet: skipped bad" in outcome.err
     assert cli("show", "bad").code == 1
 
 
@@ -119,7 +118,7 @@ def test_show_limits_the_trials_unless_told(cli: Cli) -> None:
     fitted("many", {"number": hop.grid_search(list(range(22)))}, partitions=1)
     short = cli("show", "many").out
     assert "t0022" not in short
-    assert "2 more trials: --all shows all" in short
+    assert "2 more trials; --all shows all" in short
     assert "t0022" in cli("show", "many", "--all").out
 
 

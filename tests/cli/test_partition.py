@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hopfleet as hop
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_a_data_set_is_replaced_only_if_asked(cli: Cli, rows: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--capacities", "1,two"], "--capacities 1,two: must be numbers with commas between them, e.g. 1,2,1"),
+        (["--capacities", "1,two"], "--capacities 1,two: must be numbers separated by commas, e.g. 1,2,1"),
         (["--capacities", "1,nan"], "capacities[1]=nan: must be a finite number above 0"),
         (["--capacities", "1,2", "--partitions", "3"], "capacities=[1.0, 2.0] for partitions=3: must be one for each"),
         (["--partitions", "41"], "partitions=41: must be at most the number of rows, 40"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import hopfleet as hop
-
-from .conftest import Cli, fitted
+from tests.helpers.cli import Cli, fitted
 
 TWO = {"number": hop.grid_search([1, 2, 3]), "kind": hop.grid_search(["a", "b"])}
 

@@ -14,8 +14,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import HopfleetError
-
-from .conftest import Cli, counting
+from tests.helpers.cli import Cli, counting
 
 #: The third trial waits in its first unit, and one worker with it, for as long as the file "hold" is there.
 GATED = """
@@ -190,7 +189,7 @@ def test_resume_of_a_finished_one(cli: Cli, script: Callable[..., Path]) -> None
     cli("run", str(script("name='mine', backend='inline'")), "-q")
     outcome = cli("resume", "mine")
     assert outcome.code == 0
-    assert "mine is finished already" in outcome.out
+    assert "mine is already finished" in outcome.out
     assert "t0001" in outcome.out
 
 
@@ -206,14 +205,14 @@ def test_resume_of_a_notebook(cli: Cli) -> None:
     unfinished("noted", {})
     outcome = cli("resume", "noted")
     assert outcome.code == 2
-    assert "call fit() again where it was defined" in outcome.err
+    assert "call fit() again where the experiment is defined" in outcome.err
 
 
 def test_resume_without_its_file(cli: Cli) -> None:
     unfinished("lost", {"how": "script", "file": "/no/where.py", "arguments": [], "cwd": "/"})
     outcome = cli("resume", "lost")
     assert outcome.code == 2
-    assert "/no/where.py, is gone" in outcome.err
+    assert "is missing; restore /no/where.py" in outcome.err
 
 
 def test_resume_of_a_file_that_changed(cli: Cli, script: Callable[..., Path]) -> None:
@@ -222,9 +221,9 @@ def test_resume_of_a_file_that_changed(cli: Cli, script: Callable[..., Path]) ->
     unfinished("old", origin)
     outcome = cli("resume", "old")
     assert outcome.code == 2
-    assert "defines new now" in outcome.err
+    assert "now defines new" in outcome.err
     path.write_text("pass\n")
     unfinished("older", {"how": "script", "file": str(path), "arguments": [], "cwd": str(path.parent)})
     outcome = cli("resume", "older")
     assert outcome.code == 2
-    assert "did not go on with it" in outcome.err
+    assert "did not continue it" in outcome.err

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import hopfleet as hop
-
-from .conftest import Cli
+from tests.helpers.cli import Cli
 
 Write = Callable[..., Path]
 
@@ -83,7 +82,7 @@ def test_failed_trials_make_exit_code_1(cli: Cli, script: Write) -> None:
     path.write_text(path.read_text().replace('"number"', '"fault"').replace("[1, 2, 3]", "[False, True]"))
     outcome = cli("run", str(path), "-q")
     assert outcome.code == 1
-    assert "hopfleet: 1 of 2 trials failed; hopfleet show mine --trial t0002 says why" in outcome.err
+    assert "hopfleet: 1 of 2 trials failed; hopfleet show mine --trial t0002 shows the reason" in outcome.err
     path.write_text(path.read_text().replace("[False, True]", "[1, 2]"))
     outcome = cli("run", str(path), "-q", "--overwrite")
     assert outcome.code == 1
@@ -95,7 +94,7 @@ def test_a_finished_one_is_kept_unless_told(cli: Cli, script: Write) -> None:
     assert cli("run", path, "-q").code == 0
     again = cli("run", path, "-q")
     assert again.code == 2
-    assert "is finished already" in again.err
+    assert "is already finished" in again.err
     assert "--overwrite" in again.err
     assert cli("run", path, "-q", "--overwrite").code == 0
 
@@ -117,7 +116,7 @@ def test_which_experiment(cli: Cli, script: Write) -> None:
     assert "several experiments (experiment, other, alias)" in several.err
     wrong = cli("run", f"{path}:task")
     assert wrong.code == 2
-    assert "there are experiment, other, alias" in wrong.err
+    assert "the file's experiments are experiment, other, alias" in wrong.err
     assert cli("run", f"{path}:alias", "-q").code == 0
     assert hop.load("mine").finished
 
@@ -154,7 +153,7 @@ def test_an_error_in_the_file_is_told_with_its_line(cli: Cli, tmp_path: Path, te
 
 
 def test_wrong_values_in_the_file_are_usage_errors(cli: Cli, script: Write) -> None:
-    outcome = cli("run", str(script("backend='inline', threads=0")))
+    outcome = cli("run", str(script("backend='inline', worker_options=hop.WorkerOptions(threads=0)")))
     assert outcome.code == 2
     assert "threads=0" in outcome.err
 
@@ -183,7 +182,7 @@ def test_preview_as_json_and_as_a_picture(cli: Cli, script: Write, tmp_path: Pat
 def test_what_goes_with_preview_only(cli: Cli, script: Write, option: str, value: str | None) -> None:
     outcome = cli("run", str(script()), option, *([value] if value else []))
     assert outcome.code == 2
-    assert f"{option}: goes with --preview only" in outcome.err
+    assert f"{option}: needs --preview" in outcome.err
 
 
 def test_preview_of_a_file_that_fits_by_itself(cli: Cli, script: Write, own_home: Path) -> None:

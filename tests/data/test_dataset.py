@@ -21,9 +21,8 @@ from hopfleet.data import dataset as dataset_module
 from hopfleet.data.folders import cache_folder
 from hopfleet.domain.seeds import derive
 from hopfleet.errors import DataError
-
-from .helpers import bits, every_kind, files, stored
-from .test_partitioning import run
+from tests.helpers.processes import run
+from tests.helpers.tables import bits, every_kind, files, stored
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import hopfleet
 from hopfleet.data import Kind, open_dataset, partition, sources, spill
 from hopfleet.errors import DataError
-
-from .helpers import DTYPES, bits, every_kind, files, numbers, rows_of, stored
+from tests.helpers.processes import run
+from tests.helpers.tables import DTYPES, bits, every_kind, files, numbers, rows_of, stored
 
 quick = settings(max_examples=40, deadline=None)
 
@@ -482,17 +478,6 @@ partition(rows(), {str(tmp_path / "set")!r}, partitions=2)
 
         assert partition(rows(), tmp_path / "set", partitions=2).rows == 10
         assert [path.name for path in tmp_path.iterdir()] == ["set"]
-
-
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    path = str(Path(hopfleet.data.__file__).parents[2])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_neither_pandas_nor_torch_is_imported(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_what_cannot_work_says_why(make, message):
         ({"a": {"b": object}}, r"a.b=<class 'object'>: a configuration holds .*; use a name here"),
         ({"a": [choice([1])]}, r"a=choice.*: a configuration holds"),
         ({"a": np.zeros(2)}, r"a=array.*: a configuration holds"),
-        ({"a.b": 1, "a": {"b": 2}}, "space key 'a.b': is there twice, nested and with a dot; rename one"),
+        ({"a.b": 1, "a": {"b": 2}}, "space key 'a.b': occurs twice, nested and with a dot; rename one"),
     ],
 )
 def test_wrong_spaces(space, message):
@@ -354,7 +354,7 @@ def test_a_dimension_reads_as_it_is_written(dimension):
 
 
 def test_a_function_cannot_be_read():
-    with pytest.raises(SpaceError, match="a function cannot be written down"):
+    with pytest.raises(SpaceError, match="a function cannot be written as text"):
         spaces.parse({"x": repr(sample_from(len))})
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_torch import Batches
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.torch.task import TorchSession
+from tests.helpers.torch_sessions import Batches
 
 LR = torch.optim.lr_scheduler
 BASE = {"optimizer": "sgd", "schedule": "none", "lr": 0.25, "width": 4, "groups": 1}

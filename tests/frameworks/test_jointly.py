@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_torch import Batches
 
 import hopfleet as hop
 from hopfleet.frameworks.base import IsolationError
@@ -17,6 +16,7 @@ from hopfleet.frameworks.torch.engines import interleaved as together
 from hopfleet.frameworks.torch.engines import joint_optimizer as jointly
 from hopfleet.frameworks.torch.engines.joint_optimizer import Joint, admits
 from hopfleet.frameworks.torch.task import TorchSession
+from tests.helpers.torch_sessions import Batches
 
 
 class Task(hop.TorchTask):

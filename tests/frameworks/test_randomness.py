@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sample_tasks import Plain
 
 from hopfleet.frameworks.torch import randomness
+from tests.helpers.sample_tasks import Plain
 
 CPU = torch.device("cpu")
 

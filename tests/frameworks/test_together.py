@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_torch import OPTIMIZERS, Batches, Task, session
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch.task import TorchSession
+from tests.helpers.torch_sessions import OPTIMIZERS, Batches, Task, session
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -26,8 +26,7 @@ from hopfleet.monitor.charts.curves import draw_curves
 from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import makespan
-
-from .conftest import START
+from tests.helpers.simulated_journal import START
 
 Records = list[tuple[float, Message]]
 Simulate = Callable[..., Records]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopfleet.errors import UsageError
+from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.planner.balance import Balance, Cell, Outlook, balance, choose, relax
 
 quick = settings(max_examples=40, deadline=None)
@@ -140,6 +141,12 @@ class TestRelax:
 
 
 class TestErrors:
+    def test_scipy_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "scipy", None)
+        monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        with pytest.raises(MissingExtra, match=r"hopfleet\[scipy\].*one replica"):
+            relax({("c", 0): {"w": 1.0}})
+
     @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
     def test_seconds(self, seconds):
         with pytest.raises(UsageError, match=r"config c on partition 3 at worker w.*must be finite and at least 0"):
@@ -152,7 +159,7 @@ class TestErrors:
             balance({("c", 0): {"w": 1.0}}, **{name: {"x": seconds}})
 
     def test_a_partition_on_no_worker(self):
-        with pytest.raises(UsageError, match=r"partition 3, wanted by config c, is on no worker: .*copy it"):
+        with pytest.raises(UsageError, match=r"partition 3, needed by config c, is on no worker: .*copy it"):
             balance({("c", 3): {}})
 
 

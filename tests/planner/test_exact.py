@@ -6,13 +6,13 @@ import sys
 
 import pytest
 from hypothesis import given, settings
-from shops import shops, squares, whole
 
 from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.planner import exact
 from hopfleet.planner.portfolio import plan
 from hopfleet.planner.shop import Shop, ShopUnit
 from hopfleet.planner.timetable import Timetable
+from tests.helpers.shops import shops, squares, whole
 
 # Every worker and every configuration has 10 seconds of work, and 11 are needed.
 HARD = Shop.of_times([[1, 6, 3], [1, 3, 6], [8, 1, 1]])
@@ -76,7 +76,9 @@ def test_what_cannot_be_solved_is_refused(monkeypatch):
     with pytest.raises(UsageError, match="a timetable of another shop"):
         exact.solve(HARD, seconds=1, hint=Timetable(Shop(0, 0, ()), ()))
     monkeypatch.setattr(exact, "LIMIT", 8)
-    with pytest.raises(UsageError, match=r"9 units: exact solving takes at most 8; portfolio\.plan has no limit"):
+    with pytest.raises(
+        UsageError, match=r"9 units: the exact solver takes at most 8; use portfolio\.plan, which has no limit"
+    ):
         exact.solve(HARD, seconds=1)
 
 

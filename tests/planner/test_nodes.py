@@ -155,7 +155,7 @@ class TestExact:
             solve_exact(self.shop(), seconds=seconds)
 
     def test_a_hint_for_another_shop(self):
-        with pytest.raises(UsageError, match="hint: a plan of another shop"):
+        with pytest.raises(UsageError, match="hint: is a plan of another shop"):
             solve_exact(self.shop(), hint=solve_fast(sharded([1.0], (1,)), random.Random(0)))
 
     def test_without_ortools(self, monkeypatch):
@@ -165,6 +165,12 @@ class TestExact:
 
 
 class TestErrors:
+    def test_scipy_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "scipy", None)
+        monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+        with pytest.raises(MissingExtra, match=r"hopfleet\[scipy\]"):
+            lower_bound(sharded([1.0], [1]))
+
     @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
     def test_seconds(self, seconds):
         with pytest.raises(UsageError, match=f"task 0 at node 0: {seconds} seconds: must be finite and above 0"):
@@ -180,11 +186,11 @@ class TestErrors:
             NodeShop((2, 0), ())
 
     def test_no_strategy(self):
-        with pytest.raises(UsageError, match="task 0 has no strategy at node 1: give one"):
+        with pytest.raises(UsageError, match="task 0 has no strategy at node 1: add one"):
             NodeShop((1, 1), (((Strategy("one", 1, 1.0),), ()),))
 
     def test_a_task_without_all_nodes(self):
-        with pytest.raises(UsageError, match="task 0 has strategies for 1 nodes: there are 2"):
+        with pytest.raises(UsageError, match="task 0 has strategies for 1 nodes: must have them for all 2 nodes"):
             NodeShop((1, 1), (((Strategy("one", 1, 1.0),),),))
 
 

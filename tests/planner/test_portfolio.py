@@ -8,16 +8,16 @@ from statistics import mean
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shops import shops, whole
 
 from hopfleet.errors import UsageError
 from hopfleet.planner import costs, portfolio
 from hopfleet.planner.grid import Grid
 from hopfleet.planner.improve import Budget, justify, reinsert
 from hopfleet.planner.portfolio import plan
-from hopfleet.planner.rules import RULES, longest_remaining, random_unit
+from hopfleet.planner.rules import PRIORITY_RULES, longest_remaining, random_unit
 from hopfleet.planner.shop import Shop, ShopUnit, lower_bound
 from hopfleet.planner.timetable import Timetable
+from tests.helpers.shops import shops, whole
 
 
 @settings(deadline=None)
@@ -33,7 +33,9 @@ def test_plans_can_be_carried_out_and_come_out_alike(shop, effort, seed):
 @given(shops(times=whole), st.integers(0, 9))
 def test_a_plan_is_no_worse_than_the_rules(shop, seed):
     grid = Grid.of(shop)
-    rules = [grid.makespan(rule(grid, random.Random(seed))) for name, rule in RULES.items() if name != "random"]
+    rules = [
+        grid.makespan(rule(grid, random.Random(seed))) for name, rule in PRIORITY_RULES.items() if name != "random"
+    ]
     assert plan(shop, random.Random(seed), effort=10_000).makespan <= min(rules)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shops import shops, squares, whole
 
 from hopfleet.planner import costs, exact
 from hopfleet.planner.rearrangement import optimal, rearrange, steinitz
 from hopfleet.planner.shop import Shop, ShopUnit, lower_bound
+from tests.helpers.shops import shops, squares, whole
 
 
 @settings(deadline=None, max_examples=50)

@@ -6,31 +6,31 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shops import shops, squares
 
 from hopfleet.planner import costs
 from hopfleet.planner.grid import Grid
-from hopfleet.planner.rules import RULES, heaviest_match, longest_remaining, longest_unit, schedule
+from hopfleet.planner.rules import PRIORITY_RULES, heaviest_match, longest_remaining, longest_unit, schedule
 from hopfleet.planner.shop import Shop, ShopUnit, lower_bound
 from hopfleet.planner.timetable import Timetable
+from tests.helpers.shops import shops, squares
 
-rules = st.sampled_from(sorted(RULES))
-busy_rules = st.sampled_from(sorted(set(RULES) - {"colored"}))
+rules = st.sampled_from(sorted(PRIORITY_RULES))
+busy_rules = st.sampled_from(sorted(set(PRIORITY_RULES) - {"colored"}))
 
 
 @settings(deadline=None)
 @given(shops(), rules, st.integers(0, 9))
 def test_every_rule_gives_a_timetable_that_can_be_carried_out(shop, rule, seed):
-    timetable = schedule(shop, RULES[rule], random.Random(seed))
+    timetable = schedule(shop, PRIORITY_RULES[rule], random.Random(seed))
     timetable.check()
     assert timetable.makespan >= lower_bound(shop) * (1 - 1e-9)
-    assert timetable == schedule(shop, RULES[rule], random.Random(seed))
+    assert timetable == schedule(shop, PRIORITY_RULES[rule], random.Random(seed))
 
 
 @settings(deadline=None)
 @given(shops(), busy_rules)
 def test_nobody_waits_who_could_work(shop, rule):
-    timetable = schedule(shop, RULES[rule], random.Random(0))
+    timetable = schedule(shop, PRIORITY_RULES[rule], random.Random(0))
     orders = timetable.orders()
     for index, unit in enumerate(shop.units):
         both = {*orders.workers[unit.worker], *orders.configs[unit.config]}
@@ -46,13 +46,16 @@ def test_nobody_waits_who_could_work(shop, rule):
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12))
 def test_units_of_one_length_are_coloured_optimally(configs, workers):
-    assert schedule(Shop.of_times(costs.homogeneous(configs, workers)), RULES["colored"], random.Random(0)).ratio == 1.0
+    assert (
+        schedule(Shop.of_times(costs.homogeneous(configs, workers)), PRIORITY_RULES["colored"], random.Random(0)).ratio
+        == 1.0
+    )
 
 
 @settings(deadline=None)
 @given(shops(times=st.just(1.0), ready=False))
 def test_any_graph_is_coloured_optimally(shop):
-    assert schedule(shop, RULES["colored"], random.Random(0)).ratio == 1.0
+    assert schedule(shop, PRIORITY_RULES["colored"], random.Random(0)).ratio == 1.0
 
 
 def test_the_most_loaded_worker_takes_the_longest_configuration():
@@ -80,13 +83,13 @@ def test_noise_gives_other_timetables(rule):
 @settings(deadline=None)
 @given(squares(), busy_rules)
 def test_graham_bound(shop, rule):
-    timetable = schedule(shop, RULES[rule], random.Random(0))
+    timetable = schedule(shop, PRIORITY_RULES[rule], random.Random(0))
     longest = max(unit.seconds for unit in shop.units)
     assert timetable.makespan <= lower_bound(shop) + (shop.workers - 1) * longest + 1e-9
 
 
 def test_random_orders_differ():
     shop = Shop.of_times(costs.homogeneous(6, 6))
-    found = {schedule(shop, RULES["random"], random.Random(seed)) for seed in range(4)}
+    found = {schedule(shop, PRIORITY_RULES["random"], random.Random(seed)) for seed in range(4)}
     assert all(a.starts != b.starts for a, b in itertools.combinations(found, 2))
     assert len(found) > 1

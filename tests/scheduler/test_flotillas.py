@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from driver import Driver, Fault, Setting, controller_of
-from test_schedule import Desk
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
@@ -13,6 +11,9 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.fusion import UNKNOWN, Fusion, companions
 from hopfleet.scheduler.invariants import validate, validate_history
+from tests.helpers.schedule_desk import Desk
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import Fault, Setting, controller_of
 
 SIZE = Fusion(lambda config: config.get("size"), most=4)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from test_schedule import Desk, trial
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.progress import Saved
+from tests.helpers.schedule_desk import Desk, trial
 
 
 def visit_twice(desk):

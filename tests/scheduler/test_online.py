@@ -7,10 +7,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from driver import FAULTS, Driver, Fault, Setting, covered
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk, trial
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
@@ -33,14 +31,18 @@ from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.exact import Exact
+from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_and_reserve
 from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.schedule import Assignment
-from hopfleet.scheduler.shop_state import floor_of
+from hopfleet.scheduler.shop_state import initial_state
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from tests.helpers.schedule_desk import Desk, trial
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import FAULTS, Fault, Setting, covered
 
 LOOKING_AHEAD = sorted(POLICIES.keys() - {"longest-remaining", "nearly-done", "random"})
 
@@ -191,7 +193,7 @@ def test_a_plan_that_came_too_late_is_not_taken(monkeypatch):
     assert run(policy, homogeneous(6, 6)) == pytest.approx(1.0)
 
 
-def test_no_answer_about_another_floor(monkeypatch):
+def test_no_answer_about_another_shop(monkeypatch):
     """A trial that came while the solver was thinking makes it a new question."""
     answers: list[Timetable] = []
     desk = Desk((0,), (1,), trials=2, epochs=1, valid=0)
@@ -233,62 +235,62 @@ def test_auto_is_no_worse_than_random():
 
 
 def test_the_most_urgent_pair_first():
-    floor = floor_of([[1.0, 1.0], [3.0, 1.0]])
-    assert set(match_and_reserve(floor)) == {(1, 0), (0, 1)}
+    state = initial_state([[1.0, 1.0], [3.0, 1.0]])
+    assert set(match_and_reserve(state)) == {(1, 0), (0, 1)}
 
 
 def test_as_many_pairs_as_possible():
     """The heaviest pair alone would leave the other trial without a worker."""
-    floor = floor_of([[5.0, 5.0], [5.0, 5.0]])
-    floor.todo[0] = {0: [0], 1: [1]}
-    floor.todo[1] = {0: [0]}
-    floor.sum_up()
-    assert set(match_and_reserve(floor)) == {(0, 1), (1, 0)}
+    state = initial_state([[5.0, 5.0], [5.0, 5.0]])
+    state.todo[0] = {0: [0], 1: [1]}
+    state.todo[1] = {0: [0]}
+    state.sum_up()
+    assert set(match_and_reserve(state)) == {(0, 1), (1, 0)}
 
 
 def test_a_worker_is_held_for_a_critical_trial():
     """Trial 0 has most left, and runs for one second more; worker 1 does better to wait for it than to take trial 1."""
-    floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
-    floor.start(0, 0)
-    assert list(match_and_reserve(floor)) == [(1, 2)]
+    state = initial_state([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
+    state.start(0, 0)
+    assert list(match_and_reserve(state)) == [(1, 2)]
 
 
 def test_nobody_is_held_who_cannot_afford_to_wait():
-    floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
-    floor.start(0, 0)
-    floor.worker_left[1] = 19.5
-    assert list(match_and_reserve(floor)) == [(1, 1)]
+    state = initial_state([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
+    state.start(0, 0)
+    state.worker_left[1] = 19.5
+    assert list(match_and_reserve(state)) == [(1, 1)]
 
 
 def test_a_trial_is_held_for_a_critical_worker():
-    floor = floor_of([[1.0, 1.0], [9.0, 3.0], [9.0, 1.0]])
-    floor.start(0, 0)
-    assert list(match_and_reserve(floor)) == [(2, 1)]
+    state = initial_state([[1.0, 1.0], [9.0, 3.0], [9.0, 1.0]])
+    state.start(0, 0)
+    assert list(match_and_reserve(state)) == [(2, 1)]
 
 
 def test_nobody_is_held_while_units_end_at_any_time():
     """Unless it is the most critical of all; here that is worker 0, which trial 1 has visited."""
-    floor = floor_of([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
-    del floor.todo[1][0]
-    floor.sum_up()
-    floor.start(0, 0)
-    floor.worker_left[0] = 19.0
-    assert list(match_and_reserve(floor)) == [(1, 2)]
-    floor.noise = 0.5
-    assert list(match_and_reserve(floor)) == [(1, 1)]
+    state = initial_state([[1.0, 9.0, 9.0], [1.0, 3.0, 1.0]])
+    del state.todo[1][0]
+    state.sum_up()
+    state.start(0, 0)
+    state.worker_left[0] = 19.0
+    assert list(match_and_reserve(state)) == [(1, 2)]
+    state.noise = 0.5
+    assert list(match_and_reserve(state)) == [(1, 1)]
 
 
 def test_nothing_to_match():
-    floor = floor_of([[1.0]])
-    floor.start(0, 0)
-    assert not match_and_reserve(floor)
+    state = initial_state([[1.0]])
+    state.start(0, 0)
+    assert not match_and_reserve(state)
 
 
 def test_a_given_order_counts():
-    floor = floor_of([[1.0, 1.0], [9.0, 9.0]])
-    floor.forced = {1: 1}
-    assert (1, 1) in match_and_reserve(floor)
-    assert (1, 0) not in match_and_reserve(floor)
+    state = initial_state([[1.0, 1.0], [9.0, 9.0]])
+    state.forced = {1: 1}
+    assert (1, 1) in match_and_reserve(state)
+    assert (1, 0) not in match_and_reserve(state)
 
 
 # ------------------------------------------------------------------------------------------ when it is live
@@ -397,6 +399,13 @@ def test_replicas_are_shared_out_by_speed():
     assert decide(policy, desk) is None
 
 
+def test_replicas_without_scipy_are_left_to_the_longest_remaining(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(Balanced, "__call__", lambda *_: pytest.fail("balanced"))
+    desk = Desk((0, 1), (0, 1), (), trials=4, epochs=1, valid=0)
+    assert decide(Auto(), desk) == decide(longest_remaining, desk) is not None
+
+
 def test_while_workers_are_still_coming_short_units_come_first():
     estimates = Estimates([1, 1, 1], prior=lambda number, worker, partition: 9.0 - number)
     desk = Desk((0, 1), (1, 2), partitions=3, trials=4, epochs=1, valid=0)
@@ -483,8 +492,8 @@ class Spy(Auto):
         super().__init__()
         self.choices = []
 
-    def _renew(self, floor, rng, kept):
-        super()._renew(floor, rng, kept)
+    def _renew(self, state, rng, kept):
+        super()._renew(state, rng, kept)
         self.choices.append(self.chosen.name)
 
 
@@ -521,30 +530,30 @@ def test_a_plan_is_made_when_units_have_shown_that_estimates_are_exact():
 
 def test_a_plan_is_made_at_once_where_match_reserve_would_spoil_it():
     """No later plan makes good what it begins."""
-    floor = floor_of([[5.0, 2.0, 1.0], [5.0, 7.0, 7.0], [9.0, 6.0, 3.0]])
-    assert Auto()._choice(floor, random.Random(0), None).name == "portfolio, strictly"
+    state = initial_state([[5.0, 2.0, 1.0], [5.0, 7.0, 7.0], [9.0, 6.0, 3.0]])
+    assert Auto()._choice(state, random.Random(0), None).name == "portfolio, strictly"
 
 
 def test_a_plan_that_keeps_its_promise_is_kept():
     """And is carried on before it is compared: what it does not cover would seem to take no time."""
-    floor = floor_of(homogeneous(16, 16), laps=4)
-    floor.judged = 8
+    state = initial_state(homogeneous(16, 16), laps=4)
+    state.judged = 8
     policy = Auto()
     policy._known = True
-    kept = policy._choice(floor, random.Random(0), None)
+    kept = policy._choice(state, random.Random(0), None)
     assert kept.plan is not None
-    assert policy._choice(floor, random.Random(0), kept) is kept
-    assert kept.plan.covers(floor, 1) and not kept.plan.covers(floor, 2)
-    floor.epoch, floor.laps, floor.noise = [2] * 16, [3] * 16, 0.05
-    policy._choice(floor, random.Random(0), kept)
-    assert kept.plan.covers(floor, 1)
+    assert policy._choice(state, random.Random(0), kept) is kept
+    assert kept.plan.covers(state, 1) and not kept.plan.covers(state, 2)
+    state.epoch, state.laps, state.noise = [2] * 16, [3] * 16, 0.05
+    policy._choice(state, random.Random(0), kept)
+    assert kept.plan.covers(state, 1)
 
 
 def test_an_epoch_whose_last_unit_runs_is_not_planned_again():
-    floor = floor_of(homogeneous(2, 2), laps=1)
-    floor.todo[0] = {}
-    floor.sum_up()
-    ahead = Plan(floor, rotation())
+    state = initial_state(homogeneous(2, 2), laps=1)
+    state.todo[0] = {}
+    state.sum_up()
+    ahead = Plan(state, rotation())
     assert [epoch for _, epoch, _ in ahead.trials[0]] == [2, 2]
     assert [epoch for _, epoch, _ in ahead.trials[1]] == [1, 1, 2, 2]
 

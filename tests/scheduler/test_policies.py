@@ -7,7 +7,6 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk
 
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
@@ -17,6 +16,7 @@ from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.schedule import Assignment
+from tests.helpers.schedule_desk import Desk
 
 quick = settings(deadline=None, max_examples=60)
 

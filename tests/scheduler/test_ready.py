@@ -6,7 +6,6 @@ import random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_schedule import Desk, trial
 
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
@@ -16,6 +15,7 @@ from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.ready import DRAWS
 from hopfleet.scheduler.schedule import Assignment, Schedule
+from tests.helpers.schedule_desk import Desk, trial
 
 PARTITIONS = 3
 READABLE = (None, (0,), (1,), (2,), (0, 1), (1, 2), ())
@@ -162,7 +162,7 @@ def test_each_trial_is_drawn_with_the_same_chance():
     assert all(abs(count - 2000) < 200 for count in draws.values())  # five standard deviations
 
 
-def test_places_given_up_do_not_hide_those_that_are_kept():
+def test_outdated_entries_do_not_hide_current_ones():
     """One trial behind very many that left without having been first."""
     desk = Desk(None, trials=50, epochs=1)
     desk.schedule.add(trial(51, epochs=2))
@@ -170,21 +170,21 @@ def test_places_given_up_do_not_hide_those_that_are_kept():
         desk.schedule.park(f"t{number}", TrialState.FAILED)
     rng = random.Random(0)
     assert {desk.schedule.draw(desk.schedule.slots["w1"], rng).trial.id for _ in range(100)} == {"t50", "t51"}
-    assert len(desk.schedule._ready._halls[None].unknown.places) == 2
+    assert len(desk.schedule._ready._shared[None].unknown.entries) == 2
 
 
-def test_lines_go_with_the_last_worker_that_they_are_for():
+def test_queues_go_with_the_last_worker_they_serve():
     desk = Desk((0,), (0,), None)
     desk.schedule.leave("w1")
-    assert list(desk.schedule._ready._halls) == [{0}, None]
+    assert list(desk.schedule._ready._shared) == [{0}, None]
     desk.schedule.leave("w2")
-    assert list(desk.schedule._ready._halls) == [None]
+    assert list(desk.schedule._ready._shared) == [None]
 
 
-def test_places_given_up_are_not_kept_for_ever():
+def test_outdated_entries_are_purged():
     desk = Desk(None, (0,), trials=3, epochs=1)
     for number in range(4, 1000):
         desk.schedule.add(trial(number, epochs=1))
         desk.schedule.park(f"t{number}", TrialState.FAILED)
-    for hall in desk.schedule._ready._halls.values():
-        assert len(hall.unknown.places) <= 2 * 4 + DRAWS
+    for queues in desk.schedule._ready._shared.values():
+        assert len(queues.unknown.entries) <= 2 * 4 + DRAWS

@@ -8,19 +8,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from chaos import simulated
-from driver import (
-    FAULTS,
-    REQUESTS,
-    Driver,
-    Fault,
-    Setting,
-    check_nobody_waits,
-    controller_of,
-    covered,
-    state_of,
-    through_json,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +15,10 @@ from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.scheduler.invariants import validate, validate_history
+from tests.chaos import simulated
+from tests.helpers.virtual.checks import check_nobody_waits, state_of, through_json
+from tests.helpers.virtual.driver import Driver
+from tests.helpers.virtual.settings import FAULTS, REQUESTS, Fault, Setting, controller_of, covered
 
 policies = st.sampled_from(
     ["auto", "longest-remaining", "match-reserve", "nearly-done", "random"]

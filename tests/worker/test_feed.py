@@ -246,9 +246,9 @@ def test_cores_to_spare():
 
 
 @pytest.mark.parametrize("transform_workers", [-1, "many", 1.5, True, None])
-def test_a_number_of_transform_workers_that_makes_no_sense(transform_workers, data):
+def test_a_number_of_transform_workers_that_makes_no_sense(transform_workers):
     with pytest.raises(UsageError, match=r"transform_workers=.*must be 'auto'"):
-        hop.Experiment(Noisy(), train=data, space={"lr": 0.1}, transform_workers=transform_workers)
+        hop.WorkerOptions(transform_workers=transform_workers)
 
 
 # ----------------------------------------------------------------------------------------------------------- the feed
@@ -395,18 +395,18 @@ class Owner(Noisy):
 def test_a_task_that_owns_its_loop_is_told_so_once(capfd):
     small(Owner()).fit()
     assert said(capfd).count("trials of Owner train one by one: it owns its training loop") == 1
-    small(Owner(), fuse="off").fit()
+    small(Owner(), worker_options=hop.WorkerOptions(fuse="off")).fit()
     assert "one by one" not in said(capfd)
     with pytest.raises(UsageError, match="fuse='fast': trials of Owner cannot train together: it owns"):
-        small(Owner(), fuse="fast")
+        small(Owner(), worker_options=hop.WorkerOptions(fuse="fast"))
 
 
 def test_nobody_fits_anybody(capfd):
     sizes = {"lr": 0.01, "batch_size": hop.grid_search([4, 8]), "width": 3}
-    small(Late("none"), space=sizes, fuse="fast").fit()
+    small(Late("none"), space=sizes, worker_options=hop.WorkerOptions(fuse="fast")).fit()
     assert "fuse='fast': no two trials can train together, since they differ in batch_size; only" in said(capfd)
-    small(Late("none"), space=sizes, fuse="exact").fit()
-    small(Late("none"), fuse="fast").fit()
+    small(Late("none"), space=sizes, worker_options=hop.WorkerOptions(fuse="exact")).fit()
+    small(Late("none"), worker_options=hop.WorkerOptions(fuse="fast")).fit()
     assert "no two trials" not in said(capfd)
 
 
@@ -609,8 +609,8 @@ def fitted(name: str, **how: Any) -> list[bytes]:
         valid=arrays(600),
         space={"lr": hop.grid_search([0.01, 0.02, 0.03])},
         search=hop.Grid(max_epochs=2),
-        order="fixed",
         partitions=2,
+        run_options=hop.RunOptions(order="fixed"),
         batch_size=8,
         name=name,
         **settings,
@@ -623,5 +623,5 @@ def fitted(name: str, **how: Any) -> list[bytes]:
 
 
 def test_whole_experiments_have_the_same_bits():
-    wanted = fitted("alone", backend="inline", fuse="off")
-    assert fitted("shared", transform_workers=1, workers=2) == wanted
+    wanted = fitted("alone", backend="inline", worker_options=hop.WorkerOptions(fuse="off"))
+    assert fitted("shared", worker_options=hop.WorkerOptions(transform_workers=1), workers=2) == wanted

@@ -1,12 +1,12 @@
-"""What every backend promises.
+"""The contract of every backend.
 
 A backend starts workers, carries commands to them and brings their events back. It decides nothing. The loop calls
 it from one thread: ``start`` once, then ``send`` and ``receive`` in any order, then ``close`` once, also after an
-error. Per worker, commands are obeyed in the order sent. A worker that dies is reported as WorkerLost, exactly once;
-whether another one takes its place is up to the backend, is told with the loss, and shows as WorkerJoined.
+error. Each worker executes its commands in the order sent. A worker that dies is reported as WorkerLost, exactly
+once. The backend decides whether to replace it, says so in the same event, and reports the new worker as WorkerJoined.
 
-``add``, ``retire``, ``release`` and ``stop`` change who works, ``place`` who can read what; what comes of them shows in
-events as well.
+``add``, ``retire``, ``release`` and ``stop`` change the set of workers, ``place`` changes which partitions a worker can
+read; their outcomes are reported as events as well.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ class Backend(Protocol):
     name: str
 
     def versions(self, checkpoints: Path) -> Versions:
-        """The saved versions of a run, for the process that runs it. Asked for before ``start``."""
+        """Return the saved versions of a run, for the process that runs it. Called before ``start``."""
 
     def start(self, spec: WorkerSpec, workers: int) -> None:
-        """Begin to start workers. Each shows up as WorkerJoined."""
+        """Begin to start workers. Each is reported as WorkerJoined."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training. Blocks; keeps nothing."""
 
     def send(self, command: Command, trial: Trial) -> None:
-        """Hand a command to its worker and return at once. ``trial`` is the one that the command is about."""
+        """Send a command to its worker and return at once. ``trial`` is the trial of the command."""
 
     def add(self, count: int) -> None:
-        """Begin to start so many more workers."""
+        """Begin to start ``count`` more workers."""
 
     def retire(self, worker: str) -> None:
-        """Start nobody in the place of a worker that will be released, should it be lost before."""
+        """Do not replace a worker that will be released, should it be lost before that."""
 
     def release(self, worker: str) -> None:
-        """Let a worker go that has nothing to do, when it has saved what it was told to. It shows as WorkerLost."""
+        """Let an idle worker go after its pending saves. It is reported as WorkerLost."""
 
     def stop(self, worker: str) -> None:
-        """Give up what a worker is doing, if that is possible; then it is lost, and replaced. Else it just ends."""
+        """Abort the work of a worker if possible, which loses and replaces the worker. Otherwise the work just ends."""
 
     def place(self, worker: str, partition: int) -> None:
-        """Let a worker get a training partition that it cannot read. It shows as PartitionPlaced, or -Unavailable."""
+        """Let a worker fetch a training partition. Reported as PartitionPlaced or PartitionUnavailable."""
 
     def receive(self, timeout: float) -> list[Event]:
-        """Events that have happened, waiting up to ``timeout`` seconds for the first."""
+        """Return the events so far, waiting up to ``timeout`` seconds for the first."""
 
     def now(self) -> float:
-        """Seconds since the epoch, or virtual time."""
+        """Return the seconds since the epoch, or virtual time."""
 
     def close(self, *, kill: bool = False) -> None:
         """Stop all workers; with ``kill`` without waiting for anything."""
@@ -62,7 +62,7 @@ class Backend(Protocol):
 
 @runtime_checkable
 class Cluster(Protocol):
-    """A backend on several machines. It can be started again after it was closed, and chooses devices by itself."""
+    """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
     def offer(self, device: str, threads: int) -> tuple[int, str]:
-        """How many workers there is room for, and why."""
+        """Return how many workers fit, and why."""

@@ -1,4 +1,4 @@
-"""What the system says of a process: whether it goes on, and how it ended."""
+"""The state of a process according to the system: whether it is running, and how it ended."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ADVICE = "use fewer workers or smaller batches"
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """A letter, as in ``ps``, and the processor time used so far, in ticks."""
+    """The state of a process: a letter, as in ``ps``, and the processor time used so far, in ticks."""
 
     state: str
     ticks: int
 
     @property
     def stopped(self) -> bool:
-        """By a signal; a debugger that looks at it does not count."""
+        """Whether the process was stopped by a signal; being traced by a debugger does not count."""
         return self.state == "T"
 
     @property
@@ -26,16 +26,16 @@ class Vitals:
         return self.state in ("Z", "X")
 
     def lost(self, silence: float) -> str:
-        """Why a worker of this process is lost that has been silent for so many seconds; nothing if it may live."""
+        """Return why the worker is lost after ``silence`` seconds without a message; empty if it may be alive."""
         if self.stopped:
             return f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s"
         return f"its process is gone, and was silent for {silence:.1f} s" if self.gone else ""
 
 
 def vitals(pid: int) -> Vitals | None:
-    """None where the system does not tell: only Linux does."""
+    """Return the state of a process; None where the system does not report it (only Linux does)."""
     try:
-        # The name, in brackets, may hold anything.
+        # The name, in parentheses, may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return Vitals("X", 0) if Path("/proc/self/stat").exists() else None
@@ -43,9 +43,9 @@ def vitals(pid: int) -> Vitals | None:
 
 
 def ending(code: int | None, *, starved: bool) -> str:
-    """How a process ended, in words. ``code`` is as in ``subprocess``, None if nobody knows.
+    """Describe how a process ended. ``code`` is as in ``subprocess``, None if unknown.
 
-    ``starved``: the kernel killed it for want of memory.
+    ``starved``: the kernel killed it because memory ran out.
     """
     if starved:
         return f"out of memory: killed by the kernel; {ADVICE}"

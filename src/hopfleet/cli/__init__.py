@@ -1,4 +1,4 @@
-"""The command line: thin commands over the same API. ``main`` is the entry point."""
+"""The command line: thin commands over the Python API. ``main`` is the entry point."""
 
 from __future__ import annotations
 

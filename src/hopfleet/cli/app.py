@@ -1,6 +1,6 @@
-"""The command ``hopfleet``: its subcommands, its global options, and the exit code of whatever happens.
+"""The command ``hopfleet``: its subcommands, its global options and its exit codes.
 
-Every error that a user can cause ends in one line on standard error; ``--debug`` shows the traceback as well.
+Every error that a user can cause ends in one line on standard error; ``--debug`` adds the traceback.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from hopfleet.version import __version__
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 DEBUG = "HOPFLEET_DEBUG"
-"""Set to anything but nothing or 0, it does what ``--debug`` does."""
+"""Environment variable; any value except 0 and the empty string has the effect of ``--debug``."""
 
-#: Whatever the parser of the command line raises. Typer brings its own copy of click or uses the installed one.
+#: The base class of all errors of the command-line parser. Typer uses its own copy of click or the installed one.
 CommandLineError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="hopfleet",
-    help="Find the best deep-learning model for your data: many trials at once, each trained as if alone.",
-    epilog="Start here: hopfleet demo",
+    help="Find the best deep-learning model for your data: train many trials at once, each as if alone.",
+    epilog="To start, run: hopfleet demo",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,7 +44,7 @@ app = typer.Typer(
 
 
 class _Stopped(Exception):
-    """Ctrl-C, carried past the parser, which would swallow what it has to say."""
+    """A Ctrl-C in a form that passes through the parser, which discards the message of a KeyboardInterrupt."""
 
 
 def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -61,7 +61,7 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 WATCHING = (demo, run, resume, ls, show, best, export, plot)
 CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
 for command in (*WATCHING, *CONTROL, verify, replay, partition, simulate, doctor):
-    # The number of workers may be -1: it is no option.
+    # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 app.command("wishes", hidden=True, deprecated=True)(_carried(requests))
 
@@ -79,7 +79,7 @@ def _global_options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help=f"Show the traceback of errors; so does {DEBUG}=1 in the environment.")
+        bool, typer.Option("--debug", help=f"Show the traceback of an error; {DEBUG}=1 does the same.")
     ] = False,
 ) -> None:
     if debug:
@@ -89,7 +89,7 @@ def _global_options(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, by default that of this process, and return its exit code."""
+    """Run a command line, by default this process's own, and return its exit code."""
     try:
         code = app(arguments, prog_name="hopfleet", standalone_mode=False)
     except CommandLineError as error:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(error, f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
     except Exception as error:
-        text = f"{type(error).__name__}: {error}; hopfleet --debug shows where, and an issue with that helps us"
+        text = f"{type(error).__name__}: {error}; please report this with the traceback that hopfleet --debug shows"
         return _fail(error, text, FAILED)
     return code if isinstance(code, int) else DONE
 

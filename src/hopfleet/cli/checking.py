@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.verify import Verdict
 
 SHOWN = 12
-"""Characters of a SHA-256 that tell two of them apart."""
+"""Characters of a SHA-256 to print; enough to tell models apart."""
 
 STYLES = {"equal": "green", "different": "bold red", "failed": "red", "skipped": "dim"}
 
@@ -28,8 +28,8 @@ STYLES = {"equal": "green", "different": "bold red", "failed": "red", "skipped":
 def verify(name: Name, json: Json = False) -> int:
     """Check a run folder against its journal.
 
-    The journal against the invariants, all models and the data against their SHA-256, and the folder's permissions.
-    Nothing is changed, and the experiment may be running. The exit code is 1 if something is wrong.
+    Checks the journal against the invariants, all models and the data against their SHA-256, and the folder's
+    permissions. Changes nothing; the experiment may be running. The exit code is 1 if a fault is found.
 
     Example: hopfleet verify demo
     """
@@ -72,22 +72,22 @@ def replay(
     name: Name,
     trial: Annotated[
         list[str] | None,
-        typer.Option(metavar="TRIAL", help="This trial alone, e.g. t0003 or 3; may be repeated.", show_default=False),
+        typer.Option(metavar="TRIAL", help="Replay only this trial, e.g. 3; can be repeated.", show_default=False),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Worker processes; as many as this machine carries.", show_default=False),
+        typer.Option(metavar="N", help="Number of worker processes; by default as many as fit.", show_default=False),
     ] = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="Where workers live: local, or inline (in this process).")
+        str, typer.Option(metavar="NAME", help="Where workers run: local, or inline (in this process).")
     ] = "local",
     json: Json = False,
 ) -> int:
-    """Train again in the logged order and compare the models bit for bit.
+    """Repeat the training and compare the models bit for bit.
 
-    Trials go through the partitions in the order that the journal tells, from the same seeds, in a temporary folder.
-    The SHA-256 of the last and the best model of each is compared with the one then. Failed and deleted trials are
-    skipped. The exit code is 1 if a model came out otherwise.
+    Trials visit the partitions in the logged order, from the same seeds, in a temporary folder. The SHA-256 of each
+    trial's last and best model is compared with the journal's. Failed and deleted trials are skipped. The exit code
+    is 1 if a model differs.
 
     Example: hopfleet replay demo --trial t0003 --workers 1
     """
@@ -114,20 +114,20 @@ def replay(
 
 
 def _task(results: Results) -> Task:
-    """The experiment's task: imported, or made by the file that defined it, of which nothing trains."""
+    """Return the experiment's task: import it, or run the file that defined it without training."""
     told, origin = results.definition["task"], results.definition.get("origin") or {}
     if told["module"] != "__main__" and told["name"] != "FunctionTask":
         return results.find_task()
     from hopfleet.cli.scripts import enter, load_for_preview
 
-    remedy = f"give it in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, task=...)"
+    remedy = f"pass the task in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, task=...)"
     if origin.get("how") not in ("run", "script") or not Path(origin["file"]).is_file():
-        raise UsageError(f"{results.name}: no file is known that makes its task; {remedy}")
+        raise UsageError(f"{results.name}: the file that created its task is unknown or gone; {remedy}")
     enter(origin["cwd"])
     task = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", [])).task
     made = type(task).__qualname__
     if made != told["name"]:
-        raise UsageError(f"{results.name}: {origin['file']} makes a {made} now, not a {told['name']}; {remedy}")
+        raise UsageError(f"{results.name}: {origin['file']} now creates {made} instead of {told['name']}; {remedy}")
     return task
 
 
@@ -156,7 +156,7 @@ def _print_replay(found: Replay) -> None:
     for note in found.notes:
         typer.echo(f"hopfleet: {note}", err=True)
     if not found.trials:
-        typer.echo("No trial has begun yet.")
+        typer.echo("No trial has started yet.")
         return
     trials, verdicts = found.trials, [trial.verdict for trial in found.trials]
     details = [one_line(trial.reason) or ", ".join(_shown(trial)) for trial in trials]

@@ -1,4 +1,4 @@
-"""The commands of a person at the wheel: each asks something of an experiment, running or not, and says the answer."""
+"""The commands that steer an experiment, running or not: each makes one request and prints the answer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from hopfleet.store.journal import Request
 
 Trial = Annotated[str, typer.Argument(metavar="TRIAL", help="The trial, e.g. t0003 or 3.")]
-Now = Annotated[bool, typer.Option("--now", help="Do not wait for the end of what it is doing.")]
+Now = Annotated[bool, typer.Option("--now", help="Do not wait for the current unit to finish.")]
 Epochs = Annotated[
-    int | None, typer.Option("--epochs", metavar="N", help="Train until so many epochs in all.", show_default=False)
+    int | None, typer.Option("--epochs", metavar="N", help="Train up to N epochs in total.", show_default=False)
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A value of the configuration, as JSON or text; may be repeated.",
+        help="Set a value of the configuration, as JSON or text; can be repeated.",
         show_default=False,
     ),
 ]
@@ -39,9 +39,9 @@ def _control(name: str) -> Control:
 
 
 def stop(name: Name, trial: Trial, now: Now = False) -> None:
-    """Train a trial no further; its model stays.
+    """Stop a trial and keep its models.
 
-    It finishes the unit that it is at, unless --now is given. hopfleet resume NAME TRIAL lets it go on.
+    The trial finishes its current unit first, unless --now is given. Continue it with: hopfleet resume NAME TRIAL.
 
     Example: hopfleet stop demo t0003
     """
@@ -51,7 +51,7 @@ def stop(name: Name, trial: Trial, now: Now = False) -> None:
 def delete(name: Name, trial: Trial, now: Now = False) -> None:
     """Delete a trial and its models.
 
-    It vanishes from all tables and pictures; only the journal remembers it. Clones of it are left as they are.
+    The trial disappears from all tables and charts; only the journal keeps a record. Its clones stay as they are.
 
     Example: hopfleet delete demo t0003
     """
@@ -62,12 +62,12 @@ def clone(
     name: Name,
     trial: Trial,
     settings: Settings = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Go on from its last epoch rather than start afresh.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Continue from its last epoch instead of from scratch.")] = False,
     epochs: Epochs = None,
 ) -> None:
-    """Add a trial like another one, with some values changed.
+    """Add a copy of a trial, with some values changed.
 
-    A warm clone goes on from the last epoch of the other one, with its model, optimizer and random streams.
+    A warm clone continues from the original's last epoch, with its model, optimizer and random streams.
 
     Example: hopfleet clone demo t0003 --set lr=0.01 --warm
     """
@@ -75,9 +75,9 @@ def clone(
 
 
 def add(name: Name, settings: Settings = None) -> None:
-    """Add a trial with a configuration of your own.
+    """Add a trial with your own configuration.
 
-    All keys of the space must be given; those of nested dicts with dots.
+    Give all keys of the space; write keys of nested dicts with dots.
 
     Example: hopfleet add mine --set lr=0.01 --set width=64
     """
@@ -86,21 +86,21 @@ def add(name: Name, settings: Settings = None) -> None:
 
 def extend(
     name: Name,
-    trials: Annotated[int, typer.Option(metavar="N", help="So many more trials.", show_default=False)] = 0,
-    epochs: Annotated[int, typer.Option(metavar="N", help="So many more epochs for all.", show_default=False)] = 0,
+    trials: Annotated[int, typer.Option(metavar="N", help="Number of trials to add.", show_default=False)] = 0,
+    epochs: Annotated[int, typer.Option(metavar="N", help="Epochs to add to all trials.", show_default=False)] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=DIMENSION",
-            help="Another dimension for the trials to come; may be repeated.",
+            help="Change a dimension for trials yet to be drawn; can be repeated.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Extend the search: more trials, more epochs, other dimensions.
+    """Extend the search: add trials or epochs, or change dimensions.
 
-    A finished experiment goes on with hopfleet resume NAME.
+    Continue a finished experiment with: hopfleet resume NAME.
 
     Example: hopfleet extend mine --trials 8 --set "lr=loguniform(1e-5, 1e-2)"
     """
@@ -108,9 +108,9 @@ def extend(
 
 
 def pause(name: Name) -> None:
-    """Pause a running experiment: units at work end, no other starts.
+    """Pause a running experiment.
 
-    hopfleet resume NAME lets it proceed.
+    Running units finish and no others start. Continue with: hopfleet resume NAME.
 
     Example: hopfleet pause demo
     """
@@ -119,11 +119,11 @@ def pause(name: Name) -> None:
 
 def workers(
     name: Name,
-    count: Annotated[str, typer.Argument(metavar="N", help="How many; +2 and -1 mean more or fewer.")],
+    count: Annotated[str, typer.Argument(metavar="N", help="How many workers, or a change such as +2 or -1.")],
 ) -> None:
     """Change the number of workers of a running experiment.
 
-    Those that go finish their unit first. No trial's outcome depends on it.
+    Workers that are removed finish their unit first. The number of workers does not affect any trial's result.
 
     Example: hopfleet workers demo +2
     """
@@ -133,9 +133,9 @@ def workers(
 def prioritise(
     name: Name,
     trial: Trial,
-    level: Annotated[int, typer.Argument(metavar="LEVEL", help="Higher levels go first; all begin with 0.")] = 1,
+    level: Annotated[int, typer.Argument(metavar="LEVEL", help="Higher levels go first; trials start at 0.")] = 1,
 ) -> None:
-    """Let a trial go before the others.
+    """Schedule a trial before the others.
 
     Example: hopfleet prioritise demo t0003
     """
@@ -143,9 +143,9 @@ def prioritise(
 
 
 def requests(name: Name, json: Json = False) -> None:
-    """List all that was ever asked of an experiment.
+    """List all requests ever made to an experiment.
 
-    When, by whom, and what came of it; --json has every text in full.
+    Shows when each request was made, by whom, and its answer. --json gives every answer in full.
 
     Example: hopfleet requests demo
     """
@@ -153,7 +153,7 @@ def requests(name: Name, json: Json = False) -> None:
     if json:
         print_json([_request_json(request) for request in trail])
     elif not trail:
-        typer.echo("Nobody has asked for anything.")
+        typer.echo("No requests have been made.")
     else:
         _print_trail(trail)
 
@@ -163,7 +163,8 @@ def _request_json(request: Request) -> dict[str, Any]:
         "number": request.number,
         "time": datetime.fromtimestamp(request.time).astimezone().isoformat(timespec="milliseconds"),
         "who": request.who,
-        "wish": request.request,
+        "request": request.request,
+        "wish": request.request,  # the old key; goes away in release 0.3
         "arguments": request.arguments,
         "granted": request.granted,
         "text": request.text or None,
@@ -174,7 +175,7 @@ def _print_trail(trail: list[Request]) -> None:
     from hopfleet.monitor.terminal.tables import Column, FittedTable
     from hopfleet.monitor.wording import one_line, shorten
 
-    words = {None: ("waits", "dim"), True: ("granted", "green"), False: ("refused", "red")}
+    words = {None: ("queued", "dim"), True: ("granted", "green"), False: ("refused", "red")}
     asked = [
         shorten(" ".join(filter(None, [request.request, *map(_argument, request.arguments.items())])), 36)
         for request in trail
@@ -185,7 +186,7 @@ def _print_trail(trail: list[Request]) -> None:
                 Column("#", [str(request.number) for request in trail], 3, "right"),
                 Column("when", [f"{datetime.fromtimestamp(request.time):%m-%d %H:%M:%S}" for request in trail], 4),
                 Column("who", [request.who for request in trail], 5),
-                Column("wish", asked, 0),
+                Column("request", asked, 0),
                 Column("outcome", [words[w.granted][0] for w in trail], 1, styles=[words[w.granted][1] for w in trail]),
                 Column("answer", [shorten(one_line(request.text), 40) for request in trail], 2),
             ]
@@ -203,7 +204,7 @@ def _argument(item: tuple[str, Any]) -> str:
 
 
 def _settings(given: list[str] | None) -> dict[str, Any]:
-    """``KEY=VALUE`` pairs; a value is JSON, or else text."""
+    """Parse ``KEY=VALUE`` pairs. A value that is not JSON is text."""
     values: dict[str, Any] = {}
     for text in given or []:
         key, equals, value = text.partition("=")
@@ -217,7 +218,7 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
 
 
 def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested dicts, which is what a configuration has."""
+    """Return nested dicts for dotted keys."""
     nested: dict[str, Any] = {}
     for path, value in values.items():
         *outer, last = path.split(".")

@@ -1,4 +1,4 @@
-"""The command that makes a data set: partition."""
+"""The command that creates a data set: partition."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hopfleet.errors import UsageError
 
 
 def partition(
-    source: Annotated[Path, typer.Argument(help="A Parquet file, or a folder of them.")],
-    folder: Annotated[str, typer.Argument(help="Where the data set is made: a folder or an fsspec URL.")],
-    partitions: Annotated[int | None, typer.Option(metavar="P", help="How many partitions (8).")] = None,
+    source: Annotated[Path, typer.Argument(help="A Parquet file, or a folder of Parquet files.")],
+    folder: Annotated[str, typer.Argument(help="Where to write the data set: a folder or an fsspec URL.")],
+    partitions: Annotated[int | None, typer.Option(metavar="P", help="Number of partitions (8).")] = None,
     capacities: Annotated[
         str | None,
-        typer.Option(metavar="C,C,...", help="A number for each partition, to which its rows are proportional."),
+        typer.Option(metavar="C,C,...", help="One number per partition; its share of the rows."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which rows go where.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Describe the data set as one JSON object.")] = False,
+    seed: Annotated[int, typer.Option(help="The seed of the shuffle.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data set.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object that describes the data set.")] = False,
 ) -> int:
     """Shuffle rows into the partitions of a new data set.
 
@@ -66,4 +66,4 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"--capacities {text}: must be numbers with commas between them, e.g. 1,2,1") from None
+        raise UsageError(f"--capacities {text}: must be numbers separated by commas, e.g. 1,2,1") from None

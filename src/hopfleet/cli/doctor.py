@@ -1,4 +1,4 @@
-"""The command ``doctor``: what this machine and this installation offer, and what is missing."""
+"""The command ``doctor``: a check of the installation, the machine and, on request, a Ray cluster."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.version import __version__
 
 MANY = sys.maxsize
-"""More trials than workers, whatever the machine."""
+"""A number of trials that never limits the number of workers."""
 
 
 def doctor(
-    ray: Annotated[
-        bool, typer.Option("--ray", help="Look at a Ray cluster too: its nodes, devices and versions.")
-    ] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Also check a Ray cluster: nodes, devices and versions.")] = False,
     address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="With --ray: where the cluster is; 'auto' looks on this machine.")
+        str, typer.Option(metavar="HOST:PORT", help="With --ray: the cluster's address; 'auto' looks on this machine.")
     ] = "auto",
 ) -> int:
     """Check the installation and the machine.
 
-    The exit code is 1 if something needed is missing, or if nodes of a cluster differ.
+    The exit code is 1 if a requirement is missing, or if nodes of a cluster differ from this machine.
 
     Example: hopfleet doctor
     """
@@ -55,17 +53,17 @@ def doctor(
     facts([*_machine(), ("home folder", f"{home()}, {problem or 'writable'}"), ("free disk", _free_disk())])
     complaints = [f"{name} is missing" for name in missing]
     if problem:
-        complaints.append(f"the home folder is {problem}; set HOPFLEET_HOME to another one")
+        complaints.append(f"the home folder is {problem}; set HOPFLEET_HOME to another folder")
     if ray:
         typer.echo()
         complaints += _cluster(address)
     typer.echo()
-    typer.echo("Needed: " + "; ".join(complaints) if complaints else "All that is needed is here.")
+    typer.echo("Problems: " + "; ".join(complaints) if complaints else "No problems found.")
     return 1 if complaints else 0
 
 
 def _cluster(address: str) -> list[str]:
-    """Show what a Ray cluster has; returns what is wrong with it."""
+    """Print the nodes of a Ray cluster and return their problems."""
     from hopfleet.backends.ray.node_agents import inspect_nodes
 
     found = inspect_nodes(address)
@@ -73,17 +71,17 @@ def _cluster(address: str) -> list[str]:
     for node, here, problems in found:
         gpus = f", {node.gpus:g} GPUs {node.kind}".rstrip() if node.gpus else ""
         versions = "" if here is None else f"; Python {here.python}, ray {here.packages.get('ray', 'unknown')}"
-        verdict = "; ".join(problems) or "as here"
+        verdict = "; ".join(problems) or "same versions as here"
         lines.append((node.name, f"{node.cpus:g} CPUs{gpus}, {node.free_cpus:g} free{versions}; {verdict}"))
         complaints += [f"{node.name}: {problem}" for problem in problems]
     token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
-    on, off = "on (token)", "not asked for here; set RAY_AUTH_MODE=token on every node"
+    on, off = "on (token)", "off; set RAY_AUTH_MODE=token on every node to turn it on"
     facts([("nodes", str(len(found))), *lines, ("authentication", on if token else off)])
     return complaints
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """The packages that hopfleet needs, and those of each extra, as its own metadata tells."""
+    """Return the packages that hopfleet requires and those of each extra, from hopfleet's own metadata."""
     needed: list[str] = []
     extras: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("hopfleet") or []:
@@ -125,7 +123,7 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _devices() -> tuple[str, int, str]:
-    """The kind of device that trials would train on, how many there are, and their names."""
+    """Return the kind of device that trials would train on, the number of devices and their names."""
     if importlib.util.find_spec("torch") is None:
         return "cpu", 1, "unknown without PyTorch"
     import torch
@@ -139,10 +137,10 @@ def _devices() -> tuple[str, int, str]:
 
 
 def _home_problem() -> str:
-    """Why nothing can be written to the home folder, or nothing."""
+    """Return why the home folder cannot be written to, or an empty string."""
     place = _existing(home())
     if not place.is_dir():
-        return f"not possible, {place} is a file"
+        return f"impossible: {place} is a file"
     try:
         with tempfile.TemporaryFile(dir=place):
             return ""
@@ -155,7 +153,7 @@ def _free_disk() -> str:
 
 
 def _existing(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that is there."""
+    """Return the path itself or its nearest existing parent."""
     while not path.exists():
         path = path.parent
     return path

@@ -1,4 +1,4 @@
-"""The commands that look at experiments, running or finished: ls, show, best and export."""
+"""The commands that show experiments, running or finished: ls, show, best and export."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG_LINES = 20
 STATE_STYLES = {RunState.RUNNING: "cyan", RunState.FINISHED: "green", RunState.INTERRUPTED: "yellow"}
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name, or its run folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _load(name: str) -> Results:
@@ -45,9 +45,9 @@ def _load(name: str) -> Results:
 
 
 def ls(json: Json = False) -> None:
-    """List all experiments.
+    """List all experiments in the home folder.
 
-    They lie in the home folder: HOPFLEET_HOME, or ~/.hopfleet.
+    The home folder is HOPFLEET_HOME, or ~/.hopfleet if that is not set.
 
     Example: hopfleet ls --json
     """
@@ -58,11 +58,11 @@ def ls(json: Json = False) -> None:
         try:
             found.append(_summary(Results(folder)))
         except HopfleetError as error:
-            typer.echo(f"hopfleet: {folder.name} is left out: {error}", err=True)
+            typer.echo(f"hopfleet: skipped {folder.name}: {error}", err=True)
     if json:
         print_json(found)
     elif not found:
-        typer.echo(f"There are no experiments in {home()}; hopfleet demo makes one.")
+        typer.echo(f"No experiments in {home()}; to create one, run: hopfleet demo")
     else:
         _print_summaries(found)
 
@@ -106,9 +106,9 @@ def _print_summaries(found: list[dict[str, Any]]) -> None:
 def show(
     name: Name,
     trial: Annotated[
-        str | None, typer.Option(metavar="TRIAL", help="One trial in full, e.g. t0003 or 3.", show_default=False)
+        str | None, typer.Option(metavar="TRIAL", help="Show one trial in full, e.g. t0003 or 3.", show_default=False)
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help=f"All trials, not only the {LEADERS} best.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help=f"Show all trials, not only the best {LEADERS}.")] = False,
     json: Json = False,
 ) -> None:
     """Show an experiment or one of its trials.
@@ -194,12 +194,12 @@ def _print_experiment(results: Results, every: bool) -> None:
     screen.print(f"[{STATE_STYLES[state]}]{state.value}[/]  created {moment(results.definition['created'])}")
     screen.print()
     if not history.trials:
-        screen.print("No trial has begun yet.")
+        screen.print("No trial has started yet.")
     else:
         limit = len(history.trials) if every else LEADERS
         screen.print(leaderboard_table(history, limit))
         if limit < len(history.trials):
-            screen.print(f"{plural(len(history.trials) - limit, 'more trial')}: --all shows all", style="dim")
+            screen.print(f"{plural(len(history.trials) - limit, 'more trial')}; --all shows all of them", style="dim")
         screen.print()
     if history.workers:
         screen.print(workers_table(history))
@@ -207,7 +207,7 @@ def _print_experiment(results: Results, every: bool) -> None:
     _print_failures(screen, results)
     rows: list[tuple[str, object]] = [("run folder", results.folder.path)]
     if state is RunState.INTERRUPTED:
-        rows.append(("go on", command("resume", results.folder.handle)))
+        rows.append(("continue", command("resume", results.folder.handle)))
     facts(rows)
 
 
@@ -258,11 +258,11 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
 
 
 def _how(trial: TrialResult) -> str:
-    return f"with its model of epoch {trial.begins}" if trial.begins else "afresh"
+    return f"warm, from epoch {trial.begins}" if trial.begins else "from scratch"
 
 
 def _epochs_table(trial: TrialResult) -> Any:
-    """One row per epoch: its metrics, and the partitions in the order visited."""
+    """Return a table with the metrics of each epoch and the partitions in the order visited."""
     from hopfleet.monitor.terminal.tables import NOTHING, Column, FittedTable
     from hopfleet.monitor.wording import number
 
@@ -316,18 +316,18 @@ def best(name: Name, json: Json = False) -> None:
 
 def export(
     name: Name,
-    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write CSV; - is standard output.")] = None,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write CSV; - means standard output.")] = None,
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write Parquet.")] = None,
-    epochs: Annotated[bool, typer.Option("--epochs", help="One row per trial and epoch, not one per trial.")] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Write one row per trial and epoch.")] = False,
 ) -> None:
     """Write the table of trials to a file.
 
-    One row per trial: its state, its metrics at the best epoch, its configuration.
+    Each row has a trial's state, its metrics at its best epoch, and its configuration.
 
     Example: hopfleet export demo --csv trials.csv
     """
     if csv is None and parquet is None:
-        raise UsageError("say where to: --csv FILE (- is standard output) or --parquet FILE")
+        raise UsageError("no file given; use --csv FILE (- means standard output) or --parquet FILE")
     from hopfleet.monitor.frame import dataframe, epochs_frame
 
     results = _load(name)
@@ -344,7 +344,7 @@ def export(
 
 
 def _uniform(frame: Any) -> Any:
-    """Columns of one type each, as Parquet wants them: a setting that is now a word, now a number, becomes words."""
+    """Convert columns of mixed types to text, because a Parquet column has one type."""
     frame = frame.copy()
     for column in frame.columns:
         kinds = {type(value) for value in frame[column] if value is not None and value == value}

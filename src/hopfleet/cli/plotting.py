@@ -22,21 +22,28 @@ def plot(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", dir_okay=False, help="A .png, .svg or .pdf; else into the run folder."
+            "--output",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            help="A .png, .svg or .pdf file (default: run folder).",
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:MODE]", help="Another metric; for pareto two or three, e.g. latency:min."),
+        typer.Option(
+            metavar="NAME[:MODE]",
+            help="The metric; for pareto two or three, e.g. latency:min.",
+        ),
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="For importance: compare all trials after that epoch.")
+        int | None, typer.Option(metavar="N", min=1, help="For importance: compare all trials after epoch N.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Draw an experiment.
+    """Draw a chart of an experiment.
 
-    It may be running. With --json the data of the picture is printed, and nothing is drawn.
+    The experiment may be running. With --json, print the chart's data instead of drawing it.
 
     Example: hopfleet plot demo --kind parallel -o parallel.svg
     """
@@ -52,7 +59,7 @@ def plot(
 
 
 def _metrics(kind: str, given: list[str]) -> dict[str, Any]:
-    """The options that --metric stands for."""
+    """Translate --metric into options of the chart."""
     if not given:
         return {}
     names, _, modes = zip(*(text.partition(":") for text in given), strict=True)

@@ -1,4 +1,4 @@
-"""What the commands print with: the console, JSON, and a few words that several of them say."""
+"""Output shared by the commands: the console, tables of facts, JSON, time stamps and command lines."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 120
-"""Columns where nobody knows the width of what reads us."""
+"""Columns of output that goes to a pipe or a file."""
 
 
 def console() -> Console:
-    """Standard output with rich: coloured and as wide as a terminal where it is one."""
+    """Return a rich console on standard output, with the colours and the width of the terminal if there is one."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
@@ -31,7 +31,7 @@ def console() -> Console:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> None:
-    """Names and values in two columns. Long values are left whole, so that a path can be copied."""
+    """Print names and values in two columns. Long values are not wrapped, so that paths can be copied."""
     listed = [(name, str(value)) for name, value in pairs]
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
@@ -42,12 +42,12 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Strict JSON, indented."""
+    """Print a value as strict, indented JSON."""
     typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def plain(value: Any) -> Any:
-    """A value as strict JSON can hold it: what is not a finite number becomes null."""
+    """Return a value that strict JSON can hold: NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 
 
 def moment(iso: str) -> str:
-    """A time stamp as a person reads it, in local time."""
+    """Format a time stamp for reading, in local time."""
     try:
         return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
     except ValueError:
@@ -66,5 +66,5 @@ def moment(iso: str) -> str:
 
 
 def command(*words: str) -> str:
-    """A command line that can be pasted into a shell."""
+    """Return a hopfleet command line, quoted for a shell."""
     return " ".join(["hopfleet", *(shlex.quote(word) for word in words)])

@@ -1,4 +1,4 @@
-"""What the commands need to know of an experiment beside its results: is it running, where is it, how is it loaded."""
+"""Facts about an experiment beside its results: its state, its size on disk, and how to load its model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 class RunState(Enum):
-    RUNNING = "running"  #: a process holds its lock
+    """The state of an experiment as the commands show it."""
+
+    RUNNING = "running"  #: a process holds the run folder's lock
     FINISHED = "finished"  #: all trials have ended
-    INTERRUPTED = "interrupted"  #: it can be resumed
+    INTERRUPTED = "interrupted"  #: not running, and can be resumed
 
 
 def run_state(results: Results) -> RunState:
@@ -27,12 +29,12 @@ def run_state(results: Results) -> RunState:
 
 
 def trial_counts(results: Results) -> dict[str, int]:
-    """States and how many trials are in each, without those that none is in."""
+    """Count the trials in each state, leaving out empty states."""
     return {state.value: count for state, count in results.history.counts().items() if count}
 
 
 def bytes_on_disk(folder: RunFolder) -> int:
-    """The size of all files; those that vanish meanwhile do not count."""
+    """Sum the sizes of all files in a run folder, ignoring files that disappear meanwhile."""
     total = 0
     for path, _, files in os.walk(folder.path):
         for file in files:
@@ -44,12 +46,12 @@ def bytes_on_disk(folder: RunFolder) -> int:
 
 
 def find_trial(results: Results, name: str) -> TrialResult:
-    """A trial by its name, or by its number alone: ``3`` is ``t0003``."""
+    """Return a trial by its id or by its number alone: ``3`` is ``t0003``."""
     return results[f"t{int(name):04d}" if name.isascii() and name.isdigit() else name]
 
 
 def checkpoint_path(trial: TrialResult) -> str | None:
-    """Where the trial's best model lies, if there is one."""
+    """Return the path of the trial's best checkpoint, or None."""
     try:
         return str(trial.checkpoint)
     except (CheckpointError, NotFound):
@@ -57,7 +59,7 @@ def checkpoint_path(trial: TrialResult) -> str | None:
 
 
 def loading_code(results: Results) -> str:
-    """Three lines of Python that load the best model."""
+    """Return three lines of Python that load the best model."""
     task, origin = results.definition["task"], results.definition.get("origin", {})
     handle = results.folder.handle
     name = task["name"]

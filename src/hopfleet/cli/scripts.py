@@ -1,4 +1,4 @@
-"""Users' files: loading one to find its experiment, and running one again as Python does."""
+"""User files: loading a file to find its experiment, and running a file again as Python does."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.errors import HopfleetError, UsageError, describe
-from hopfleet.experiment.experiment import PREVIEW, RESUME, UNDER_RUN, Experiment, FitAvoided
+from hopfleet.experiment.definition import UNDER_RUN
+from hopfleet.experiment.experiment import PREVIEW, RESUME, Experiment, FitAvoided
 from hopfleet.store.folder import home
 
 
 class ScriptFailed(HopfleetError):
-    """The user's file raised an error of its own."""
+    """The error of a user's file."""
 
 
 def split_target(target: str) -> tuple[Path, str]:
-    """``FILE.py`` or ``FILE.py:variable`` as the file, which exists, and the variable, empty if there is none."""
+    """Split ``FILE.py`` or ``FILE.py:variable`` into an existing file and a variable, which may be empty."""
     file, variable = Path(target).expanduser(), ""
     if not file.exists() and ":" in target:
         name, _, variable = target.rpartition(":")
         file = Path(name).expanduser()
     if not file.is_file():
-        raise UsageError(f"{str(file)!r}: there is no such file; give a Python file that makes a hop.Experiment")
+        raise UsageError(f"{str(file)!r}: no such file; give a Python file that defines a hop.Experiment")
     return file.absolute(), variable
 
 
 def load_for_preview(file: Path, variable: str, arguments: Sequence[str] = ()) -> Experiment:
-    """The experiment of a file, nothing of which trains: if the file calls ``fit``, the first that it calls it on."""
+    """Return a file's experiment without training. If the file calls ``fit``, return the first experiment fitted."""
     os.environ[PREVIEW] = "1"
     try:
         return load_experiment(file, variable, arguments=arguments)[0]
@@ -45,26 +46,26 @@ def load_for_preview(file: Path, variable: str, arguments: Sequence[str] = ()) -
 def load_experiment(
     file: Path, variable: str = "", *, resumed: str | None = None, arguments: Sequence[str] = ()
 ) -> tuple[Experiment, str]:
-    """The experiment of a file, and the variable that holds it. ``resumed`` is the name that an unnamed one takes."""
+    """Return a file's experiment and its variable. An experiment without a name takes the name ``resumed``."""
     names = _run(file, UNDER_RUN, resumed, arguments)
     found = {name: value for name, value in names.items() if isinstance(value, Experiment)}
     listed = ", ".join(found)
     if variable:
         if variable not in found:
-            there = f"there are {listed}" if found else "there is none in the file"
+            there = f"the file's experiments are {listed}" if found else "the file has no experiment"
             raise UsageError(f"{file.name}:{variable}: is not an experiment; {there}")
         return found[variable], variable
     distinct = {id(experiment): name for name, experiment in found.items()}
     if not distinct:
-        raise UsageError(f"{file.name}: has no experiment; assign one to a variable, experiment = hop.Experiment(...)")
+        raise UsageError(f"{file.name}: has no experiment; assign one to a variable: experiment = hop.Experiment(...)")
     if len(distinct) > 1:
-        raise UsageError(f"{file.name}: has several experiments ({listed}); say which: {file.name}:{next(iter(found))}")
+        raise UsageError(f"{file.name}: has several experiments ({listed}); give one: {file.name}:{next(iter(found))}")
     name = next(iter(found))
     return found[name], name
 
 
 def enter(cwd: str) -> None:
-    """Relative paths in the file mean what they meant; those in the environment mean what they mean here."""
+    """Change to the folder in which the file ran before. A relative HOPFLEET_HOME keeps its meaning."""
     if "HOPFLEET_HOME" in os.environ:
         os.environ["HOPFLEET_HOME"] = str(home())
     if Path(cwd).is_dir():
@@ -72,7 +73,7 @@ def enter(cwd: str) -> None:
 
 
 def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
-    """Run a script once more, from the top, while the experiment ``resumed`` waits in it to go on."""
+    """Run a script again from the top, so that the experiment named ``resumed`` continues."""
     try:
         _run(file, "__main__", resumed, arguments)
     except SystemExit as leave:
@@ -81,7 +82,7 @@ def run_script(file: Path, arguments: list[str], *, resumed: str) -> None:
 
 
 def _run(file: Path, name: str, resumed: str | None, arguments: Sequence[str]) -> dict[str, Any]:
-    # Workers import what the file imports, so its folder stays on the path.
+    # Workers import the same modules as the file, so the file's folder stays on the path.
     sys.path.insert(0, str(file.parent))
     with _environment(resumed), _arguments([str(file), *arguments]):
         try:
@@ -93,7 +94,7 @@ def _run(file: Path, name: str, resumed: str | None, arguments: Sequence[str]) -
 
 
 def _place(error: Exception, file: Path) -> str:
-    """``FILE.py, line 12``: the last line of the file itself that the error went through."""
+    """Return ``FILE.py, line 12``: the last line of the file itself in the error's traceback."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]

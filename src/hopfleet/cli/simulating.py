@@ -1,4 +1,4 @@
-"""The command that only pretends to train: simulate."""
+"""The command that runs experiments in virtual time: simulate."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    trials: Annotated[int, typer.Option(metavar="S", help="How many trials.")] = 16,
-    partitions: Annotated[int, typer.Option(metavar="P", help="How many partitions, each on a worker of its own.")] = 8,
+    trials: Annotated[int, typer.Option(metavar="S", help="Number of trials.")] = 16,
+    partitions: Annotated[int, typer.Option(metavar="P", help="Number of partitions, each on its own worker.")] = 8,
     costs: Annotated[str, typer.Option(metavar="KIND", help="Unit times: homogeneous, cnn or lognormal.")] = "cnn",
     sigma: Annotated[float, typer.Option(help="The spread of lognormal unit times.")] = 0.5,
     file: Annotated[
         Path | None, typer.Option(dir_okay=False, help='Unit times as JSON: {"times": [[...]], "replicas": ...}.')
     ] = None,
-    epochs: Annotated[int, typer.Option(help="How many epochs; a file may say so itself.")] = 1,
-    replicas: Annotated[int, typer.Option(metavar="R", help="On how many workers each partition lies.")] = 1,
-    noise: Annotated[float, typer.Option(help="How wrong estimates are: the spread of a lognormal error.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="Number of epochs; a file may set it.")] = 1,
+    replicas: Annotated[int, typer.Option(metavar="R", help="Number of workers that hold each partition.")] = 1,
+    noise: Annotated[float, typer.Option(help="Error of the estimates: the spread of a lognormal.")] = 0.0,
     fail: Annotated[
-        list[str] | None, typer.Option(metavar="TIME:WORKER[:BACK]", help="A worker that is lost; may be repeated.")
+        list[str] | None, typer.Option(metavar="TIME:WORKER[:BACK]", help="Lose a worker; can be repeated.")
     ] = None,
     fetch: Annotated[
-        float, typer.Option(metavar="TIME", help="How long it takes to place a partition of a lost worker on another.")
+        float, typer.Option(metavar="TIME", help="Time to place a lost worker's partition on another worker.")
     ] = 0.0,
-    policy: Annotated[str, typer.Option(metavar="NAME", help="Which unit runs next.")] = "auto",
-    order: Annotated[str, typer.Option(help="open, or fixed: visit orders by the seed alone.")] = "open",
+    policy: Annotated[str, typer.Option(metavar="NAME", help="How the next unit is chosen.")] = "auto",
+    order: Annotated[str, typer.Option(help="open, or fixed: visit orders depend on the seed alone.")] = "open",
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Simulate so many seeds, one after another.")] = 1,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds to simulate.")] = 1,
     gantt: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Draw the last run: a .png, .svg, .pdf or .html file.")
+        Path | None, typer.Option(dir_okay=False, help="Draw the last run (.png, .svg, .pdf or .html).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object, or a list of them with --seeds.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object, or a list with --seeds.")] = False,
 ) -> int:
-    """Try a schedule in virtual time.
+    """Simulate a schedule in virtual time.
 
-    The controller that runs real experiments decides; only the training is left out.
+    The controller is the one that runs real experiments; only the training is left out.
 
     Example: hopfleet simulate --trials 16 --partitions 8 --costs cnn --policy random --seeds 5
     """

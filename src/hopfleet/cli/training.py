@@ -23,32 +23,30 @@ if TYPE_CHECKING:
     from hopfleet.runs.results import Results
 
 Workers = Annotated[
-    str | None, typer.Option(metavar="N", help="Worker processes, or 'auto' for as many as this machine carries.")
+    str | None, typer.Option(metavar="N", help="Number of worker processes, or 'auto' for as many as fit.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the outcome.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result, no progress.")]
 
 
 def demo(
     workers: Workers = "2",
-    name: Annotated[
-        str, typer.Option(help="The experiment's name. An earlier demo of that name is replaced.")
-    ] = "demo",
+    name: Annotated[str, typer.Option(help="The experiment's name; replaces an earlier demo of that name.")] = "demo",
     folder: Annotated[
-        Path | None, typer.Option(file_okay=False, help="The run folder, if it is not to lie in the home folder.")
+        Path | None, typer.Option(file_okay=False, help="The run folder; by default in the home folder.")
     ] = None,
     quiet: Quiet = False,
 ) -> int:
     """Select a model that reads handwritten digits.
 
-    Four networks, 16 trials, 2 workers, about half a minute; then a leaderboard, the best model and two pictures.
-    Needs PyTorch and scikit-learn: pip install 'hopfleet[demo]'
+    Trains 16 trials of four networks on 2 workers in about half a minute, then shows a leaderboard, the best model
+    and two charts. Needs PyTorch, scikit-learn and matplotlib: pip install 'hopfleet[demo]'
 
     Example: hopfleet demo --workers 2
     """
     experiment = _demo_experiment(name, folder, _workers(workers))
     place = experiment.folder
     if place.exists and place.definition().get("origin", {}).get("how") != "demo":
-        raise ExperimentExists(f"--name {name}: is an experiment of yours; choose another --name for the demo")
+        raise ExperimentExists(f"--name {name}: is not a demo; choose another --name for the demo")
     if not quiet:
         typer.echo(
             "16 trials: four networks, two learning rates, two batch sizes.\n"
@@ -60,45 +58,47 @@ def demo(
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="FILE.py[:VARIABLE]", help="The file, and the variable if it has several.")
+        str, typer.Argument(metavar="FILE.py[:VARIABLE]", help="The file, and the variable if there are several.")
     ],
     workers: Workers = None,
     backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where workers live: local, inline (in this process), ...")
+        str | None, typer.Option(metavar="NAME", help="Where workers run: local, inline (in this process), ...")
     ] = None,
-    policy: Annotated[str | None, typer.Option(metavar="NAME", help="Which unit runs next: auto, random, ...")] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the next unit is chosen: auto, random, ...")
+    ] = None,
     unit_timeout: Annotated[
         str | None,
-        typer.Option(metavar="SECONDS", help="When a unit counts as hung: seconds, 'auto' by estimates, or 'none'."),
+        typer.Option(metavar="SECONDS", help="When a unit counts as hung: seconds, 'auto' (by estimates) or 'none'."),
     ] = None,
     fuse: Annotated[
         str | None,
-        typer.Option(metavar="HOW", help="Train trials together: exact (the same bits), fast (rounding differs), off."),
+        typer.Option(metavar="HOW", help="Train trials together: exact (same bits), fast (rounding differs), off."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an experiment of the same name, with all its results.")
+        bool, typer.Option("--overwrite", help="Replace an experiment of the same name and all its results.")
     ] = False,
     preview: Annotated[
-        bool, typer.Option("--preview", help="Train nothing; say how long it will take and what it will need.")
+        bool, typer.Option("--preview", help="Predict duration, disk and memory without training.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="With --preview: print JSON, for other programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="With --preview: print JSON.")] = False,
     gantt: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="With --preview: draw the predicted schedule, a .png, .svg or .pdf file."),
+        typer.Option(dir_okay=False, help="With --preview: draw the predicted schedule (.png, .svg or .pdf)."),
     ] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Run the experiment that a Python file defines.
+    """Run the experiment defined in a Python file.
 
-    The file makes a hop.Experiment and need not call fit(). What stands below if __name__ == "__main__" is left out.
-    The options take the place of what the file says. An experiment that was interrupted goes on.
+    The file assigns a hop.Experiment to a variable and need not call fit(). Code below if __name__ == "__main__" does
+    not run. Options override the file. An interrupted experiment continues where it stopped.
 
     Example: hopfleet run digits.py --workers 4
     """
     from hopfleet.cli.scripts import load_experiment, load_for_preview, split_target
 
     if not preview and (json or gantt is not None):
-        raise UsageError(f"{'--json' if json else '--gantt'}: goes with --preview only; {command('show')} shows runs")
+        raise UsageError(f"{'--json' if json else '--gantt'}: needs --preview; {command('show')} shows a finished run")
     file, variable = split_target(target)
     overrides: dict[str, Any] = {
         "workers": _workers(workers),
@@ -132,20 +132,20 @@ def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: b
 def resume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name, or its run folder.")],
     trial: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="A trial that is to go on.", show_default=False)
+        str | None, typer.Argument(metavar="TRIAL", help="Continue only this trial.", show_default=False)
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Train the trial until so many epochs in all.", show_default=False),
+        typer.Option(metavar="N", help="Train the trial up to N epochs in total.", show_default=False),
     ] = None,
 ) -> int:
-    """Go on with an interrupted or paused experiment, or with one trial.
+    """Continue an interrupted or paused experiment, or one trial.
 
-    Whether it was interrupted or killed, it goes on where it stopped, to the same results. The file that defined it
-    runs again, as it was started then. Of an experiment that a notebook defined, call fit() there again. A finished
-    experiment goes on if wishes wait for it, e.g. after hopfleet extend. One that is running and paused proceeds.
+    An interrupted or killed experiment continues where it stopped, with the same results as an uninterrupted run. The
+    file that defined the experiment runs again; in a notebook, call fit() again instead. A finished experiment
+    continues if requests are queued for it, e.g. after hopfleet extend. A paused experiment proceeds.
 
-    With a trial: one that was stopped, paused or completed trains on.
+    With TRIAL, a stopped, paused or completed trial continues.
 
     Example: hopfleet resume digits-20260115-093012
     """
@@ -155,23 +155,23 @@ def resume(
         typer.echo(control(name).resume(trial, epochs))
         return 0
     if epochs is not None:
-        raise UsageError(f"--epochs {epochs}: say which trial; hopfleet extend --epochs lets all train longer")
+        raise UsageError(f"--epochs {epochs}: needs a trial; hopfleet extend adds epochs to all trials")
     folder = find_run(name)
     results = _results(folder)
     if folder.running and results.history.held:
         typer.echo(control(name).proceed())
         return 0
     if results.finished and not _requested(folder):
-        typer.echo(f"{results.name} is finished already.\n")
+        typer.echo(f"{results.name} is already finished.\n")
         _report(results, quiet=True)
         return 0
     if folder.running:
-        raise ExperimentExists(f"{name}: is running in another process; watch it with {command('show', folder.handle)}")
+        raise ExperimentExists(f"{name}: is running in another process; {command('show', folder.handle)} shows it")
     return _report(*_go_on(folder, results))
 
 
 def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
-    """Resume in the way that the experiment was started. Returns its results, and whether nothing has shown them."""
+    """Resume in the way that the experiment was started. Return its results, and whether to show them."""
     origin = results.definition.get("origin") or {}
     how = origin.get("how")
     if how == "demo":
@@ -179,33 +179,33 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
         return _fit(experiment), False
     if how not in ("run", "script"):
         raise UsageError(
-            f"{results.name}: was not started from a file, so it cannot be made again here; "
-            "call fit() again where it was defined"
+            f"{results.name}: was not started from a file and cannot be resumed here; "
+            "call fit() again where the experiment is defined"
         )
     from hopfleet.cli.scripts import enter, load_experiment, run_script
 
     file = Path(origin["file"])
     if not file.is_file():
-        raise UsageError(f"{results.name}: the file that defined it, {file}, is gone; put it back")
+        raise UsageError(f"{results.name}: the file that defined it is missing; restore {file}")
     enter(origin["cwd"])
     if how == "run":
         experiment, _ = load_experiment(file, origin["variable"], resumed=results.name)
         if experiment.folder.path != folder.path:
-            raise UsageError(f"{results.name}: {file} defines {experiment.name} now; give it its old name")
+            raise UsageError(f"{results.name}: {file} now defines {experiment.name}; restore its old name")
         return _start(experiment, origin), False
     with _resumable(folder):
         run_script(file, origin["arguments"], resumed=results.name)
     if not results.refresh().finished or _requested(folder):
-        raise UsageError(f"{results.name}: {file} ran, but did not go on with it; does it define it no more?")
+        raise UsageError(f"{results.name}: {file} ran but did not continue it; restore its definition")
     return results, True
 
 
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
-    """Fit the experiment of a file, with the options that were given on the command line."""
+    """Fit a file's experiment with the options of the command line."""
     folder = experiment.folder
     if folder.exists and not overwrite and _results(folder).finished and not _requested(folder):
         show = command("show", folder.handle)
-        raise ExperimentExists(f"{experiment.name}: is finished already; {show} shows it, --overwrite replaces it")
+        raise ExperimentExists(f"{experiment.name}: is already finished; {show} shows it, --overwrite replaces it")
     experiment.use(**origin["overrides"])
     experiment.origin = origin
     return _fit(experiment, overwrite=overwrite, quiet=quiet)
@@ -218,7 +218,7 @@ def _fit(experiment: Experiment, *, overwrite: bool = False, quiet: bool = False
 
 @contextlib.contextmanager
 def _resumable(folder: RunFolder) -> Iterator[None]:
-    """Who stops a run at once hears as well that it can go on."""
+    """Add the command that resumes the run to the message of an immediate stop."""
     try:
         yield
     except Interrupted:
@@ -227,18 +227,18 @@ def _resumable(folder: RunFolder) -> Iterator[None]:
         if not folder.journal_file.exists():
             raise
         again = command("resume", folder.handle)
-        raise Interrupted(f"stopped at once; what had been finished is kept, and it can go on: {again}") from error
+        raise Interrupted(f"stopped at once; finished units are kept; continue with: {again}") from error
 
 
 def _origin(file: Path, variable: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """How to start it once more, in the form that ``experiment.json`` keeps and ``resume`` reads."""
+    """Describe how the experiment was started, for ``experiment.json`` and ``resume``."""
     given = {name: value for name, value in overrides.items() if value is not None}
     return {"how": "run", "file": str(file), "variable": variable, "cwd": str(Path.cwd()), "overrides": given}
 
 
 def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) -> Experiment:
-    if any(importlib.util.find_spec(package) is None for package in ("torch", "sklearn")):
-        raise MissingExtra("PyTorch and scikit-learn", "demo")
+    if any(importlib.util.find_spec(package) is None for package in ("torch", "sklearn", "matplotlib")):
+        raise MissingExtra("PyTorch, scikit-learn and matplotlib", "demo")
     from hopfleet import demo
 
     workers = "auto" if workers is None else workers
@@ -248,12 +248,12 @@ def _demo_experiment(name: str, folder: Path | None, workers: int | str | None) 
 
 
 def _workers(text: str | None) -> int | str | None:
-    """A count, or the word as it is: the experiment knows which words there are."""
+    """Return a count, or the text unchanged: the experiment checks which words are valid."""
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
 
 
 def _seconds(text: str | None) -> float | str | None:
-    """A number, or the word as it is."""
+    """Return a number, or the text unchanged."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -261,7 +261,7 @@ def _seconds(text: str | None) -> float | str | None:
 
 
 def _requested(folder: RunFolder) -> bool:
-    """Whether wishes wait for the next run."""
+    """Whether requests are queued for the next run."""
     from hopfleet.store.journal import Journal
 
     with contextlib.closing(Journal(folder.journal_file)) as journal:
@@ -274,16 +274,16 @@ def _results(folder: RunFolder) -> Results:
     return Results(folder)
 
 
-# ------------------------------------------------------------------------------------------------------ the outcome
+# ------------------------------------------------------------------------------------------------------ the result
 
 
 def _report(results: Results, quiet: bool) -> int:
-    """Say what came of it, where it lies and what to do with it. Returns the exit code."""
+    """Print the leaderboard, where the results are and which commands to try next. Return the exit code."""
     _show_leaderboard(results, quiet)
     leader, handle = results.history.best(), results.folder.handle
     rows: list[tuple[str, object]] = [("run folder", results.folder.path)]
     if leader is not None:
-        rows.append(("best model", checkpoint_path(results[leader.id]) or "none was saved"))
+        rows.append(("best model", checkpoint_path(results[leader.id]) or "none saved"))
     if results.definition["origin"].get("how") == "demo":
         rows += _pictures(results)
     rows.append(("next", _next_commands(handle, leader.id if leader is not None else None)))
@@ -292,7 +292,7 @@ def _report(results: Results, quiet: bool) -> int:
     if failed:
         typer.echo(
             f"hopfleet: {len(failed)} of {len(results.trials)} trials failed; "
-            f"{command('show', handle, '--trial', failed[0])} says why",
+            f"{command('show', handle, '--trial', failed[0])} shows the reason",
             err=True,
         )
     return 1 if failed else 0
@@ -302,23 +302,23 @@ def _pictures(results: Results) -> list[tuple[str, object]]:
     results.plot()
     results.gantt()
     plots = results.folder.plots
-    return [("learning curves", plots / "curves.png"), ("who did what when", plots / "gantt.png")]
+    return [("learning curves", plots / "curves.png"), ("worker schedule", plots / "gantt.png")]
 
 
 def _next_commands(handle: str, leader: str | None) -> str:
-    """Commands to try, each with what it does."""
+    """Return commands to try next, each with a comment."""
     commands = [(command("show", handle), "all trials, workers and errors")]
     if leader is not None:
         commands += [
             (command("show", handle, "--trial", leader), "the best trial, epoch by epoch"),
-            (command("best", handle), "the Python that loads its model"),
+            (command("best", handle), "the Python code that loads its model"),
         ]
     width = max(len(line) for line, _ in commands)
     return "\n".join(f"{line.ljust(width)}  # {purpose}" for line, purpose in commands)
 
 
 def _show_leaderboard(results: Results, quiet: bool) -> None:
-    """The live view leaves its last table on a terminal, so it is shown where there was none."""
+    """Print the leaderboard, unless the live view has left its last table on the terminal."""
     from hopfleet.monitor.terminal.tables import leaderboard_table
 
     if not quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":

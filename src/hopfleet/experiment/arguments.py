@@ -182,7 +182,7 @@ def order(given: str) -> str:
 
 
 def unit_timeout(given: Any) -> Timeout:
-    if given in ("auto", "none"):
+    if given is None or given in ("auto", "none"):
         return "auto" if given == "auto" else None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise UsageError(
@@ -192,10 +192,10 @@ def unit_timeout(given: Any) -> Timeout:
     return float(given)
 
 
-def fuse(given: str, task: Task) -> str:
+def fuse(given: str, task: Task | None = None) -> str:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")
-    if given == "fast" and task.alone:
+    if task is not None and given == "fast" and task.alone:
         raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
     return given
 

@@ -1,29 +1,51 @@
-"""The data of an experiment: data sets as they are, and whatever other rows there are partitioned into its folder."""
+"""What an experiment runs with: its data, partitioned into the run folder where needed, and its workers."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hopfleet.data import Dataset, partition
+from hopfleet.backends.base import Backend, Cluster
+from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.domain.secrets import references
+from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
+from hopfleet.frameworks.base import Task
+from hopfleet.search.base import at_least_one
+from hopfleet.store.folder import RunFolder
+from hopfleet.support.machine import choose_workers, this_machine
+from hopfleet.worker.secrets import read
+from hopfleet.worker.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from hopfleet.experiment.experiment import Experiment
 
 VERIFY_BYTES = 4 << 30
-"""Data sets up to this size are read and compared with their checksums before work starts."""
+"""Data sets up to this many bytes are read and compared with their checksums before work starts."""
+
+SHARED = 8
+"""Transformed batches take at most one part in ``SHARED`` of the free memory."""
+
+
+# --------------------------------------------------------------------------------------------------------------- data
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What an experiment trains on, and what it is judged by, if it is."""
+    """The data sets of an experiment: one for training and, if given, one for validation."""
 
     train: Dataset
     valid: Dataset | None
 
     def check(self, *, checksums: bool) -> None:
-        """Raise an error unless both are whole and have the same columns. ``checksums`` reads what is not too large."""
+        """Raise an error unless both data sets are complete and have the same columns.
+
+        ``checksums`` reads data sets of up to ``VERIFY_BYTES`` bytes.
+        """
         if self.valid is not None and self.valid.columns.keys() != self.train.columns.keys():
             mine, theirs = ", ".join(self.valid.columns), ", ".join(self.train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
@@ -31,21 +53,53 @@ class Data:
             dataset.check(checksums=checksums and dataset.size <= VERIFY_BYTES)
 
     def bytes_in(self, folder: Path) -> int:
-        """What of it lies in a folder."""
+        """Count the bytes of the data sets that lie in a folder."""
         return sum(dataset.size for dataset in self._both() if folder in Path(dataset.url).parents)
 
     def _both(self) -> list[Dataset]:
         return [self.train] if self.valid is None else [self.train, self.valid]
 
 
-def fitting_partitions(source: Any) -> int:
-    """How many partitions rows are divided into unless that is given: few, if there are few rows."""
+def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset | None:
+    """Return ``source`` as a data set: as is, or partitioned into ``folder``.
+
+    Return None if ``folder`` already holds a data set made from other rows.
+    """
+    if isinstance(source, Dataset):
+        return source
+    partitions = partitions or _fitting_partitions(source)
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not folder.exists():
+        return partition(source, folder, partitions=partitions, seed=seed)
+    dataset = open_dataset(folder)
+    return dataset if _made_from(dataset, source, partitions=partitions, seed=seed) else None
+
+
+def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) -> None:
+    """Check configurations that are known in advance, so that none fails during a run.
+
+    ``batch_size`` is that of configurations without their own.
+    """
+    smallest = min(train.partition_rows)
+    for reference in set().union(*map(references, configs)):
+        read(reference)
+    for size in {config.get("batch_size", batch_size) for config in configs}:
+        at_least_one("batch_size", size)
+        if size > smallest:
+            raise UsageError(
+                f"batch_size={size}: is larger than the smallest partition ({smallest} rows); use smaller "
+                "batches or fewer partitions"
+            )
+
+
+def _fitting_partitions(source: Any) -> int:
+    """Return how many partitions suit the rows: at most 8, fewer for few rows."""
     rows = _rows(source)
     return 8 if rows is None else max(1, min(8, rows // 256))
 
 
-def made_of(dataset: Dataset, source: Any, *, partitions: int, seed: int) -> bool:
-    """Whether a data set in a local folder comes out again if these rows are partitioned in this way."""
+def _made_from(dataset: Dataset, source: Any, *, partitions: int, seed: int) -> bool:
+    """Whether partitioning these rows again gives the data set of a local folder."""
     folder = Path(dataset.url)
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         again = partition(source, Path(beside) / folder.name, partitions=partitions, seed=seed)
@@ -59,3 +113,60 @@ def _rows(source: Any) -> int | None:
         return len(source)
     except TypeError:
         return None
+
+
+# ------------------------------------------------------------------------------------------------------------ workers
+
+
+class WorkerPlan(NamedTuple):
+    """The workers that a run starts with: their device, their number and the reason for that number."""
+
+    device: str
+    workers: int
+    why: str
+
+
+def plan_workers(
+    backend: Backend, task: Task, *, workers: int | str, device: str, threads: int, trials: int
+) -> WorkerPlan:
+    """Plan the workers of a run; ``workers="auto"`` takes what the machine or cluster offers, at most ``trials``."""
+    device, devices = _device(backend, task, device)
+    if isinstance(workers, int):
+        return WorkerPlan(device, workers, "as asked")
+    if isinstance(backend, Cluster):
+        room, why = backend.offer(device, threads)
+        return WorkerPlan(device, room, why) if room <= trials else WorkerPlan(device, trials, "one per trial")
+    count, why = choose_workers(this_machine(), device=device, devices=devices, threads=threads, trials=trials)
+    return WorkerPlan(device, count, why)
+
+
+def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
+    """Return the device of each worker, and how many such devices there are."""
+    if isinstance(backend, Cluster):
+        return device, 1
+    found, count = task.devices()
+    if device == "auto":
+        return found, count
+    return device, count if device == found else 1
+
+
+def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device: str, spare: int) -> WorkerSpec:
+    """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
+    options = experiment.worker_options
+    return WorkerSpec(
+        task=experiment.task,
+        train=data.train,
+        valid=data.valid,
+        checkpoints=place.checkpoints,
+        logs=place.logs,
+        seed=experiment.seed,
+        device=device,
+        threads=options.threads,
+        batch_size=experiment.batch_size,
+        drop_last=options.drop_last,
+        fast=options.fuse == "fast",
+        count_parameters=experiment.goal.counts_parameters,
+        run=uuid.uuid4().hex,
+        transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
+        shared_bytes=this_machine().memory // SHARED,
+    )

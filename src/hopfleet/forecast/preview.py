@@ -41,6 +41,7 @@ from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal, Search, Suggestion
+from hopfleet.support.deprecation import deprecated
 from hopfleet.version import __version__
 from hopfleet.worker.spec import Profile
 
@@ -348,12 +349,19 @@ class Preview:
     def mean_utilisation(self) -> float:
         return fmean(self.utilisation.values())
 
+    @property
+    def piloted(self) -> int:
+        """Return ``profiled``. The old name; deprecated."""
+        deprecated("Preview.piloted", "Preview.profiled")
+        return self.profiled
+
     def as_json(self) -> dict[str, Any]:
         """All figures, as JSON can hold them."""
         names = [each.name for each in dataclasses.fields(self) if each.name not in ("history", "finish", "assumed")]
         figures = {name: getattr(self, name) for name in (*names, "ratio", "mean_utilisation")}
         return {
             **figures,
+            "piloted": self.profiled,  # the old key; goes away in release 0.3
             "utilisation": dict(self.utilisation),
             "makespans": dict(self.makespans),
             "finish": self.finish.isoformat(timespec="seconds"),

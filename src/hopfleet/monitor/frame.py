@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hopfleet.errors import MissingExtra
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import flatten
 
@@ -16,7 +17,10 @@ def dataframe(history: History) -> pandas.DataFrame:
 
     With several objectives ``pareto`` says whether it is on the front; with limits ``feasible``, whether it keeps them.
     """
-    import pandas
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra("pandas", "pandas") from error
 
     metrics = history.metric_names()
     trials = sorted(history.trials.values(), key=lambda trial: trial.number)
@@ -44,7 +48,10 @@ def dataframe(history: History) -> pandas.DataFrame:
 
 def epochs_frame(history: History) -> pandas.DataFrame:
     """One row per trial and epoch with all metrics; ``time`` is in seconds since the epoch."""
-    import pandas
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra("pandas", "pandas") from error
 
     names = history.metric_names()
     rows = [

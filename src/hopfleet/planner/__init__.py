@@ -1,1 +1,1 @@
-"""Plans made before a run: who trains what, where and in which order. Pure."""
+"""Plans made before a run: which configuration trains on which worker, and in which order. Pure."""

@@ -1,68 +1,74 @@
-"""Who trains where when partitions have replicas and workers differ in speed: a small linear program, rounded.
+"""Assignment of work to workers when partitions have replicas: a small linear program, rounded.
 
-With one copy of each partition there is nothing to decide but the order. With more, a greedy rule sends too much to
-slow workers, whatever its order, and ends at 1.2 to 1.5 times the optimum. So the work is shared out first:
+With one copy of each partition only the order is left to decide. With replicas, every greedy rule sends too much work
+to slow workers and ends at 1.2 to 1.5 times the optimum. Therefore the work is divided up first:
 
     minimise C    over the shares x[config, partition, worker] ≥ 0, for workers that hold the partition
     subject to    the shares of each (config, partition) add up to 1
-                  worker_ready + Σ x · seconds ≤ C    for each worker, since it runs one unit at a time
-                  config_ready + Σ x · seconds ≤ C    for each config, since it is trained in one place at a time
+                  worker_ready + Σ x · seconds ≤ C    for each worker, which runs one unit at a time
+                  config_ready + Σ x · seconds ≤ C    for each config, which trains on one worker at a time
 
-No schedule ends before C. A basic solution splits no more cells than there are tight loads, a handful, and those are
-then given whole to one worker. ``choose`` dispatches by such a balance and lets idle workers steal.
+No schedule ends before C. A basic solution splits at most one cell per tight load, hence only a few cells, and each of
+these is then given to a single worker. ``choose`` dispatches by such a balance and lets idle workers steal.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hopfleet.errors import UsageError
+from hopfleet.errors import MissingExtra, UsageError
 
 Cell = tuple[str, int]
-"""A config and a partition that it has yet to visit in this epoch."""
+"""A config and a partition that the config has yet to visit in this epoch."""
 
 Cells = Mapping[Cell, Mapping[str, float]]
-"""The seconds that each cell takes on each of the workers that hold its partition."""
+"""The seconds of each cell on each worker that holds its partition."""
 
 Times = Mapping[str, float]
 """Seconds by worker or by config."""
 
 Shares = Mapping[Cell, Times]
-"""What part of each cell goes to which worker."""
+"""The part of each cell that goes to each worker."""
 
 ZERO = 1e-7
-"""The precision of the solver: shares below it are none, times closer than it are equal."""
+"""The solver's precision: smaller shares count as none, times closer together as equal (relative to the bound)."""
 
 NEAR = 1.001
-"""Rounded shares this close to the bound need no improvement."""
+"""Ratio of peak to bound from which on rounded shares are improved no further."""
 
 SPARE = 0.3
-"""A config is urgent if it has less to spare than this part of the time that is left."""
+"""A config is urgent if its slack is less than this part of the remaining time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Who should train what, so that no worker and no config is kept busy much beyond ``bound``.
+    """A worker for each cell, such that no worker and no config is busy much beyond ``bound``.
 
-    It holds for the cells and workers that it was made for. When there are others, make another.
+    A balance is valid for the cells and workers that it was made for; make another when these change.
     """
 
-    #: No schedule can end earlier, up to the solver's precision; counted from the zero of the ready times.
+    #: A lower bound on the end of every schedule, up to the solver's precision, on the clock of the ready times.
     bound: float
-    #: The best shares. They add up to 1 for each cell; those of nothing are left out.
+    #: The optimal shares, which add up to 1 for each cell; zero shares are left out.
     share: Shares
     #: The rounded shares: one worker for each cell.
     worker: Mapping[Cell, str]
-    #: When the last worker and config would be done under the rounded shares, if nobody ever had to wait.
+    #: The end of the last worker or config under the rounded shares, if none ever had to wait.
     peak: float
 
 
-def balance(cells: Cells, *, worker_ready: Times | None = None, config_ready: Times | None = None) -> Balance:
-    """Share the cells out among the workers that hold them.
+def installed() -> bool:
+    """Whether SciPy, which solves the linear program, is installed."""
+    return importlib.util.find_spec("scipy") is not None
 
-    Workers and configs are taken to be busy until they are ready, which is at 0 unless given; the bound counts that.
+
+def balance(cells: Cells, *, worker_ready: Times | None = None, config_ready: Times | None = None) -> Balance:
+    """Divide the cells among the workers that hold them.
+
+    Workers and configs count as busy until they are ready, by default at 0, and the bound includes that time.
     """
     bound, share = relax(cells, worker_ready=worker_ready, config_ready=config_ready)
     loads = _Loads(cells, worker_ready or {}, config_ready or {})
@@ -78,43 +84,44 @@ def balance(cells: Cells, *, worker_ready: Times | None = None, config_ready: Ti
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How far the cells of a balance have come. Times count from the balance's zero."""
+    """The progress of a balance's cells. Times are on the clock of the balance."""
 
     now: float
-    #: When each worker that runs a unit, and each config that is in one, is expected to be free; idle ones left out.
+    #: The expected end of the unit that each busy worker runs and each busy config is in; idle ones are left out.
     worker_free: Times
     config_free: Times
-    #: The seconds of the cells not started yet that each worker has by the balance, and that each config has.
+    #: The seconds of cells not started yet, by the worker that the balance gives them to and by config.
     worker_left: Times
     config_left: Times
 
     def worker_ends(self, worker: str) -> float:
-        """When a worker would be done with its own cells if it never had to wait."""
+        """Return when a worker would be done with its own cells if it never had to wait."""
         return max(self.now, self.worker_free.get(worker, self.now)) + self.worker_left.get(worker, 0.0)
 
     def config_ends(self, config: str) -> float:
-        """When a config would be done if it never had to wait."""
+        """Return when a config would be done if it never had to wait."""
         return max(self.now, self.config_free.get(config, self.now)) + self.config_left.get(config, 0.0)
 
 
 def choose(
     worker: str, own: Iterable[Cell], others: Iterable[Cell], cells: Cells, balance: Balance, outlook: Outlook
 ) -> Cell | None:
-    """The cell that an idle worker should start now, or None if it does better to wait for the next event.
+    """Return the cell that an idle worker should start now, or None if waiting for the next event is better.
 
-    ``own`` are the cells not started yet that the balance gives to the worker, ``others`` are those that it could
-    steal, since it holds their partition; those of running configs are among both.
+    ``own`` holds the cells not started yet that the balance gives to the worker, ``others`` the cells that the worker
+    could steal because it holds their partition; both include cells of running configs.
 
-    - *Own*: the worker takes the cell of the config with most left, of those that leave little time to spare. Of the
-      others, it takes the one that it does better than anybody else by most, in case this worker is lost.
-    - *Steal*: if it has none that could start, it takes another's, as long as both it and the config would end by
-      the time that the balance promises, or else by the time that the robbed worker would; it robs where it gains
-      the most time.
-    - *Wait*: it starts neither if that would make a running config late that it is to train next, unless the wait
-      makes the worker itself late, or a config with more left.
+    - *Own*: among configs with little slack, the worker takes the cell of the config with the most work left. Without
+      such a config, it takes the cell for which it has the largest advantage over all other workers, in case this
+      worker is lost.
+    - *Steal*: if none of its own cells can start, the worker takes another worker's cell, provided that both the thief
+      and the config would still end by the time that the balance promises, or by the time that the robbed worker
+      would. It steals where it gains the most time.
+    - *Wait*: the worker starts nothing if starting a cell would delay a running config that it is to train next beyond
+      the limit, unless the wait would delay the worker itself, or a config with more work left.
 
-    Nobody waits but for a unit that runs and is not overdue, so there is always somebody to go on. Ask on behalf of
-    the idle worker with most left first.
+    A worker only waits for a running unit that is not overdue, so some unit always runs. Call ``choose`` for the idle
+    worker with the most work left first.
     """
     limit = max(balance.bound, balance.peak) * (1 + ZERO)
     able: list[Cell] = []
@@ -146,13 +153,13 @@ def _most_urgent(own: Iterable[Cell], worker: str, cells: Cells, outlook: Outloo
 
 
 def _saved(cell: Cell, worker: str, cells: Cells) -> float:
-    """The seconds that a cell would take more on the fastest other worker; 0 if there is none."""
+    """Return how many seconds longer a cell takes on the fastest other worker; 0 if there is no other."""
     others = [seconds for other, seconds in cells[cell].items() if other != worker]
     return min(others) - cells[cell][worker] if others else 0.0
 
 
 def _gain(cell: Cell, worker: str, cells: Cells, balance: Balance, outlook: Outlook, limit: float) -> float:
-    """By how much the thief would end before the robbed worker; -inf if it must not steal this cell."""
+    """Return how much earlier the thief would end than the robbed worker; -inf if it must not steal the cell."""
     robbed = balance.worker[cell]
     before = outlook.worker_ends(robbed)
     after = outlook.worker_ends(worker) + cells[cell][worker]
@@ -161,7 +168,7 @@ def _gain(cell: Cell, worker: str, cells: Cells, balance: Balance, outlook: Outl
 
 
 def _worth_waiting(awaited: Cell, chosen: Cell, worker: str, cells: Cells, outlook: Outlook, limit: float) -> bool:
-    """Whether starting ``chosen`` would make the config of ``awaited`` late, and not starting it is no worse."""
+    """Whether starting ``chosen`` would make the config of ``awaited`` late and waiting does less harm."""
     free = outlook.config_free[awaited[0]]
     delay = outlook.now + cells[chosen][worker] - free
     wait = free - outlook.now
@@ -182,60 +189,85 @@ def relax(
     config_ready: Times | None = None,
     worker_until: Times | None = None,
 ) -> tuple[float, Shares]:
-    """The linear program: its bound and its shares. ``worker_until`` tells when a worker is known to leave."""
-    import numpy as np
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
+    """Solve the linear program and return its bound and its shares.
 
+    ``worker_until`` holds the departure time of each worker known to leave.
+    """
     worker_ready, config_ready, worker_until = worker_ready or {}, config_ready or {}, worker_until or {}
     _check(cells, worker_ready=worker_ready, config_ready=config_ready, worker_until=worker_until)
-    floor = max([0.0, *worker_ready.values(), *config_ready.values()])
+    latest_ready = max([0.0, *worker_ready.values(), *config_ready.values()])
     if not cells:
-        return floor, {}
-    columns = [(cell, worker, seconds) for cell, row in cells.items() for worker, seconds in row.items()]
-    bound_column = len(columns)
-    workers = dict.fromkeys(worker for _, worker, _ in columns)
-    # One row for each load: -C + load ≤ -ready. A worker that leaves has a second one: load ≤ until - ready.
-    names = [("worker", worker) for worker in workers]
-    names += [("config", config) for config in _may_bind(cells, worker_ready, config_ready, floor)]
-    names += [("until", worker) for worker in workers if worker in worker_until]
-    limits = {
-        "worker": lambda name: -worker_ready.get(name, 0.0),
-        "config": lambda name: -config_ready.get(name, 0.0),
-        "until": lambda name: worker_until[name] - worker_ready.get(name, 0.0),
-    }
-    # Times of at most 1 keep the solver's absolute precision meaningful.
-    scale = max(floor, *(seconds for _, _, seconds in columns)) or 1.0
-    row_of = {name: row for row, name in enumerate(names)}
-    entries = [(row, bound_column, -1.0) for (kind, _), row in row_of.items() if kind != "until"]
-    for column, ((config, _), worker, seconds) in enumerate(columns):
-        touched = (("worker", worker), ("config", config), ("until", worker))
-        entries += [(row_of[name], column, seconds / scale) for name in touched if name in row_of]
-    rows, places, values = (np.array(part) for part in zip(*entries, strict=True))
-    cell_of = np.repeat(np.arange(len(cells)), [len(row) for row in cells.values()])
-    solution = linprog(
-        np.eye(1, bound_column + 1, bound_column)[0],
-        A_ub=csr_array((values, (rows, places)), shape=(len(names), bound_column + 1)),
-        b_ub=np.array([limits[kind](name) for kind, name in names]) / scale,
-        A_eq=csr_array((np.ones(bound_column), (cell_of, np.arange(bound_column))), (len(cells), bound_column + 1)),
-        b_eq=np.ones(len(cells)),
-        bounds=[(0, None)] * bound_column + [(floor / scale, None)],
-        method="highs",
-    )
-    if solution.x is None:
-        raise UsageError(
-            f"worker_until={dict(worker_until)}: the cells that no other worker holds cannot be trained by then; "
-            "copy their partitions to a worker that stays, or let these stay longer"
+        return latest_ready, {}
+    return _Program(cells, worker_ready, config_ready, worker_until, latest_ready).solve()
+
+
+class _Program:
+    """The linear program at the top of this file: one column per share, one for the bound, one row per load."""
+
+    def __init__(
+        self, cells: Cells, worker_ready: Times, config_ready: Times, worker_until: Times, latest_ready: float
+    ) -> None:
+        self.cells, self.worker_until, self.latest_ready = cells, worker_until, latest_ready
+        self.columns = [(cell, worker, seconds) for cell, row in cells.items() for worker, seconds in row.items()]
+        #: Seconds per unit of the program: times of at most 1 keep the solver's absolute precision meaningful.
+        self.scale = max(latest_ready, *(seconds for _, _, seconds in self.columns)) or 1.0
+        workers = dict.fromkeys(worker for _, worker, _ in self.columns)
+        #: The upper limit of each row, in seconds, by kind and name of its load. A load row reads -C + load <= -ready;
+        #: a worker that leaves has a second row: load <= until - ready.
+        self.limits = {("worker", worker): -worker_ready.get(worker, 0.0) for worker in workers}
+        for config in _may_bind(cells, worker_ready, config_ready, latest_ready):
+            self.limits["config", config] = -config_ready.get(config, 0.0)
+        for worker in workers:
+            if worker in worker_until:
+                self.limits["until", worker] = worker_until[worker] - worker_ready.get(worker, 0.0)
+
+    def solve(self) -> tuple[float, Shares]:
+        import numpy as np
+
+        try:
+            from scipy.optimize import linprog
+            from scipy.sparse import csr_array
+        except ImportError as error:
+            raise MissingExtra("SciPy", "scipy", otherwise="without SciPy, give each partition one replica") from error
+
+        bound = len(self.columns)
+        rows, places, values = (np.array(part) for part in zip(*self._entries(), strict=True))
+        cell_of = np.repeat(np.arange(len(self.cells)), [len(row) for row in self.cells.values()])
+        solution = linprog(
+            np.eye(1, bound + 1, bound)[0],
+            A_ub=csr_array((values, (rows, places)), shape=(len(self.limits), bound + 1)),
+            b_ub=np.array(list(self.limits.values())) / self.scale,
+            A_eq=csr_array((np.ones(bound), (cell_of, np.arange(bound))), (len(self.cells), bound + 1)),
+            b_eq=np.ones(len(self.cells)),
+            bounds=[(0, None)] * bound + [(self.latest_ready / self.scale, None)],
+            method="highs",
         )
-    share: dict[Cell, dict[str, float]] = {cell: {} for cell in cells}
-    for (cell, worker, _), part in zip(columns, solution.x.tolist(), strict=False):
-        if part > ZERO:
-            share[cell][worker] = part
-    return float(solution.fun) * scale, share
+        if solution.x is None:
+            raise UsageError(
+                f"worker_until={dict(self.worker_until)}: too early to train the cells that no other worker holds; "
+                "copy their partitions to a worker that stays, or let these workers stay longer"
+            )
+        return float(solution.fun) * self.scale, self._shares(solution.x.tolist())
+
+    def _entries(self) -> list[tuple[int, int, float]]:
+        """Return the row, the column and the value of each coefficient of the load rows."""
+        row_of = {load: row for row, load in enumerate(self.limits)}
+        entries = [(row, len(self.columns), -1.0) for (kind, _), row in row_of.items() if kind != "until"]
+        for column, ((config, _), worker, seconds) in enumerate(self.columns):
+            touched = (("worker", worker), ("config", config), ("until", worker))
+            entries += [(row_of[load], column, seconds / self.scale) for load in touched if load in row_of]
+        return entries
+
+    def _shares(self, parts: list[float]) -> Shares:
+        share: dict[Cell, dict[str, float]] = {cell: {} for cell in self.cells}
+        for (cell, worker, _), part in zip(self.columns, parts, strict=False):
+            if part > ZERO:
+                share[cell][worker] = part
+        return share
 
 
-def _may_bind(cells: Cells, worker_ready: Times, config_ready: Times, floor: float) -> Iterator[str]:
-    """The configs whose load can reach the bound. With many configs there are none, which halves the program."""
+def _may_bind(cells: Cells, worker_ready: Times, config_ready: Times, latest_ready: float) -> Iterator[str]:
+    """Return the configs whose load can reach the bound; with many configs there are none, which halves the program."""
     least, most = dict(config_ready), dict(config_ready)
     workers = {worker for row in cells.values() for worker in row}
     total = sum(worker_ready.get(worker, 0.0) for worker in workers)
@@ -244,7 +276,7 @@ def _may_bind(cells: Cells, worker_ready: Times, config_ready: Times, floor: flo
         least[config] = least.get(config, 0.0) + fastest
         most[config] = most.get(config, 0.0) + max(row.values())
         total += fastest
-    lower = max(floor, total / len(workers), *least.values())
+    lower = max(latest_ready, total / len(workers), *least.values())
     return (config for config in dict.fromkeys(config for config, _ in cells) if most[config] > lower * (1 - ZERO))
 
 
@@ -252,23 +284,25 @@ def _check(cells: Cells, **times: Times) -> None:
     for (config, partition), row in cells.items():
         if not row:
             raise UsageError(
-                f"partition {partition}, wanted by config {config}, is on no worker: "
-                "wait for one that holds it, or copy it to one"
+                f"partition {partition}, needed by config {config}, is on no worker: "
+                "wait for a worker that holds it, or copy it to one"
             )
         for worker, seconds in row.items():
             if not 0 <= seconds < math.inf:
                 raise UsageError(
                     f"{seconds} seconds for config {config} on partition {partition} at worker {worker}: "
-                    "must be finite and at least 0; estimate it from the units measured so far"
+                    "must be finite and at least 0; estimate the time from the units measured so far"
                 )
     for name, values in times.items():
         for owner, seconds in values.items():
             if not 0 <= seconds < math.inf:
-                raise UsageError(f"{name}[{owner!r}]={seconds}: must be finite and at least 0; leave it out for none")
+                raise UsageError(
+                    f"{name}[{owner!r}]={seconds}: must be finite and at least 0; leave the entry out for 0"
+                )
 
 
 class _Loads:
-    """The loads of workers and configs while cells are given to workers, and the moves that lower the highest."""
+    """The loads of workers and configs under a tentative assignment, and the moves that lower the highest load."""
 
     def __init__(self, cells: Cells, worker_ready: Times, config_ready: Times) -> None:
         self.cells = cells
@@ -283,7 +317,7 @@ class _Loads:
         return max([0.0, *self.workers.values(), *self.configs.values()])
 
     def assign(self, cell: Cell, worker: str) -> None:
-        """Give a cell to a worker, and take it from the one that had it."""
+        """Assign a cell to a worker, and take it from its former worker."""
         former = self.worker.get(cell)
         if former is not None:
             del self.at[former][cell]
@@ -295,13 +329,13 @@ class _Loads:
         self.configs[cell[0]] += self.cells[cell][worker]
 
     def ends(self, cell: Cell, worker: str) -> float:
-        """The higher of the two loads that a cell would add to at another worker."""
+        """Return the higher of the loads of a worker and a config if the worker got the cell."""
         seconds = self.cells[cell][worker]
         saved = self.cells[cell][self.worker[cell]] if cell in self.worker else 0.0
         return max(self.workers[worker] + seconds, self.configs[cell[0]] + seconds - saved)
 
     def improve(self, target: float) -> None:
-        """Move cells off whatever has the highest load, one at a time or two in exchange, until nothing helps."""
+        """Move cells off the highest load, one at a time or two in exchange, until no move lowers it."""
         for _ in self.worker:
             if self.peak <= target:
                 return
@@ -321,8 +355,10 @@ class _Loads:
         return best
 
     def _exchange(self, target: float) -> list[tuple[Cell, str]]:
-        """A cell that goes to another worker, and one that leaves that worker for it. The first pair that reaches
-        the target will do: with many cells there are many."""
+        """Return a cell to move to another worker, and a cell to move off that worker in exchange.
+
+        The first pair that reaches the target will do: with many cells there are many such pairs.
+        """
         best: list[tuple[Cell, str]] = []
         lowest = self.peak * (1 - ZERO)
         for cell, worker in self._moves(self._on_peak()):
@@ -346,7 +382,7 @@ class _Loads:
                     yield cell, worker
 
     def _on_peak(self) -> list[Cell]:
-        """The cells of the worker or config with the highest load."""
+        """Return the cells of the worker or config with the highest load."""
         worker = max(self.workers, key=self.workers.__getitem__)
         config = max(self.configs, key=self.configs.__getitem__)
         if self.workers[worker] >= self.configs[config]:

@@ -1,4 +1,4 @@
-"""Unit times to plan for where nothing was measured: matrices with a row per configuration and a column per worker.
+"""Synthetic unit times for planning without measurements: matrices of configurations (rows) by workers (columns).
 
 ``cnns`` is the heterogeneous setting of the Cerebro paper (its figure 6): costs of well-known networks on GPUs of
 several generations.
@@ -15,12 +15,12 @@ Times = list[list[float]]
 
 
 def homogeneous(configs: int, workers: int) -> Times:
-    """Every unit takes one second."""
+    """Return times of one second for every unit."""
     return [[1.0] * workers for _ in range(configs)]
 
 
 def cnns(configs: int, workers: int, rng: random.Random) -> Times:
-    """Networks and GPUs drawn with replacement; a unit takes cost / speed."""
+    """Draw networks and GPUs with replacement; a unit takes cost / speed."""
     megaflops, teraflops = _catalog()
     costs = [rng.choice(megaflops) for _ in range(configs)]
     speeds = [rng.choice(teraflops) for _ in range(workers)]
@@ -28,7 +28,7 @@ def cnns(configs: int, workers: int, rng: random.Random) -> Times:
 
 
 def lognormal(configs: int, workers: int, rng: random.Random, sigma: float) -> Times:
-    """Every unit takes a second or so: the median is 1, ``sigma`` the deviation of the logarithm."""
+    """Draw log-normal times with a median of 1 second; ``sigma`` is the standard deviation of the logarithm."""
     return [[rng.lognormvariate(0.0, sigma) for _ in range(workers)] for _ in range(configs)]
 
 

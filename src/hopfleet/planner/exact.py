@@ -1,4 +1,4 @@
-"""Optimal timetables, by the CP-SAT solver of OR-tools: for small shops, and to say how good the others are."""
+"""Optimal timetables from the CP-SAT solver of OR-tools: for small shops, and to judge the other planners."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
 
 LIMIT = 5000
-"""Units of the largest shop that is worth a try: 256 configurations on 16 workers have 4096."""
+"""Units of the largest shop that the solver accepts: 256 configurations on 16 workers have 4096."""
 FINEST = 2.0**36
-"""Ticks in the sum of all times, unless they are whole numbers: the solver's own sums must not overflow."""
-
-
+"""Ticks in the sum of all times, unless the times are whole numbers; more could overflow the solver's own sums."""
 STEPS = 0.115
-"""What the solver does in about a second, as it counts its steps itself."""
+"""The solver's deterministic time units per second of computing, as measured."""
 
 
 def installed() -> bool:
+    """Whether OR-tools can be imported."""
     return importlib.util.find_spec("ortools") is not None
 
 
 def load() -> Any:
-    """The solver. The first time takes the better part of a second."""
+    """Return the solver's module. The first import takes most of a second."""
     try:
         from ortools.sat.python import cp_model
     except ImportError:
@@ -37,19 +36,22 @@ def load() -> Any:
 def solve(
     shop: Shop, *, seconds: float, hint: Timetable | None = None, workers: int = 1, counted: bool = False
 ) -> tuple[Timetable, bool]:
-    """The best timetable that is found in ``seconds``, and whether it is proven to be optimal.
+    """Return the best timetable found in ``seconds``, and whether it is proven to be optimal.
 
-    Whole numbers of seconds are solved exactly; others are rounded to 2^-36 of their sum, and proofs hold for those.
-    ``hint`` is where to start: the result is no worse. ``workers`` is the number of the solver's threads. One thread
-    proves most: two or more spend their time on other ways to search, of which few fit this problem. If ``counted``,
-    the solver counts its steps instead of reading the clock: the same question gets the same answer, in about the time.
+    Whole numbers of seconds are solved exactly; other times are rounded to 2^-36 of their sum, and the proof holds for
+    the rounded times. The result is never worse than ``hint``. ``workers`` is the number of solver threads; one thread
+    proves the most, because additional threads try search strategies that rarely suit this problem. If ``counted``, the
+    solver limits its steps instead of reading the clock, so the same shop always gets the same timetable, in about the
+    same time.
     """
     if len(shop.units) > LIMIT:
-        raise UsageError(f"{len(shop.units)} units: exact solving takes at most {LIMIT}; portfolio.plan has no limit")
+        raise UsageError(
+            f"{len(shop.units)} units: the exact solver takes at most {LIMIT}; use portfolio.plan, which has no limit"
+        )
     if not seconds > 0:
         raise UsageError(f"seconds={seconds}: must be above 0")
     if hint and hint.shop != shop:
-        raise UsageError("hint: is a timetable of another shop; plan this one")
+        raise UsageError("hint: is a timetable of another shop; plan this shop with portfolio.plan")
     cp_model = load()
     grid = Grid.of(shop, FINEST)
     order = _order(grid, hint.starts) if hint else list(range(len(grid)))
@@ -59,7 +61,7 @@ def solve(
         return known, True
 
     model, starts = _model(cp_model, grid, horizon=max(ends))
-    for start, time in zip(starts, _mirrored(grid, ends), strict=True):
+    for start, time in zip(starts, _admissible_starts(grid, ends), strict=True):
         model.add_hint(start, time)
     solver = cp_model.CpSolver()
     if counted:
@@ -67,7 +69,7 @@ def solve(
     else:
         solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = workers
-    # A shop has no linear structure worth a simplex step, and strong propagation on who goes first proves far more.
+    # An open shop has no linear structure worth a simplex step; strong propagation of precedences proves far more.
     solver.parameters.linearization_level = 0
     solver.parameters.use_strong_propagation_in_disjunctive = True
     status = solver.solve(model)
@@ -79,12 +81,12 @@ def solve(
 
 
 def _order(grid: Grid, starts: Sequence[float]) -> Order:
-    """By start; units without length come before what starts with them."""
+    """Return the units by start; units of zero length come before units that start at the same time."""
     return sorted(range(len(grid)), key=lambda u: (starts[u], grid.ticks[u]))
 
 
 def _model(cp_model: Any, grid: Grid, horizon: int) -> tuple[Any, list[Any]]:
-    """Minimise the makespan of intervals that do not overlap on any worker or configuration."""
+    """Build a model that minimises the makespan of intervals without overlap on any worker or configuration."""
     model = cp_model.CpModel()
     makespan = model.new_int_var(grid.bound, horizon, "makespan")
     starts, intervals = [], []
@@ -104,7 +106,10 @@ def _model(cp_model: Any, grid: Grid, horizon: int) -> tuple[Any, list[Any]]:
 
 
 def _reversible(grid: Grid) -> bool:
-    """If all are ready at 0, a timetable read from its end is one too: the longest unit may lie in the first half."""
+    """Whether a reversed timetable is valid too, as it is when all are ready at 0.
+
+    The longest unit may then be placed in the first half of the timetable.
+    """
     return not any(grid.config_ready) and not any(grid.worker_ready)
 
 
@@ -112,8 +117,8 @@ def _longest(grid: Grid) -> int:
     return max(range(len(grid)), key=grid.ticks.__getitem__)
 
 
-def _mirrored(grid: Grid, ends: list[int]) -> list[int]:
-    """Starts, of the reversed timetable if that is the one of the two which the model admits."""
+def _admissible_starts(grid: Grid, ends: list[int]) -> list[int]:
+    """Return the starts of the timetable, or of the reversed timetable if the model admits only that one."""
     starts = [end - length for end, length in zip(ends, grid.ticks, strict=True)]
     longest, makespan = _longest(grid), max(ends)
     if _reversible(grid) and starts[longest] + ends[longest] > makespan:

@@ -1,8 +1,8 @@
 """A shop in whole ticks, laid out for speed.
 
-Searches compare sums of times that were added in different orders; in ticks they are equal exactly when they should
-be, so that a unit fits a gap of its own length. What a search returns is an *order* of units: the timetable made from
-it has the shop's own times again.
+Searches compare sums of times that were added in different orders. Sums of whole ticks are exact, so a unit fits a gap
+of its own length. A search returns an *order* of units, and the timetable made from the order uses the shop's own times
+again.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from hopfleet.planner.shop import Shop
 
 Order = list[int]
-"""All units, each after those that its configuration and its worker run before it."""
+"""All units, each after the units that its configuration and its worker run earlier."""
 
 FINEST = 2.0**50
-"""Ticks in the sum of all times, unless they are whole numbers already."""
+"""Ticks in the sum of all times, unless the times are whole numbers already."""
 SHORTEST = 1e-200
-"""A tick in seconds, when times are next to nothing: less could not be divided by."""
+"""Seconds of the smallest tick; dividing by less would overflow when times are next to nothing."""
 
 
 def tick(shop: Shop, finest: float = FINEST) -> float:
-    """Seconds of one tick: 1 if all times are whole numbers with a sum of at most ``finest``, else as fine as that."""
+    """Return the seconds of one tick: 1 if all times are whole and sum to at most ``finest``, else sum / ``finest``."""
     times = [*(unit.seconds for unit in shop.units), *shop.config_ready, *shop.worker_ready]
     total = math.fsum(times)
     if total <= finest and all(float(time).is_integer() for time in times):
@@ -33,14 +33,14 @@ def tick(shop: Shop, finest: float = FINEST) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The fields of a shop's units as parallel lists, by unit."""
+    """The units of a shop as parallel lists, one entry per unit."""
 
     config: list[int]
     worker: list[int]
     ticks: list[int]
     config_ready: list[int]
     worker_ready: list[int]
-    #: Ticks of each configuration and each worker, without the time until it is ready.
+    #: Ticks of the units of each configuration and of each worker, without the time until it is ready.
     config_load: list[int]
     worker_load: list[int]
     bound: int
@@ -67,7 +67,7 @@ class Grid:
         return len(self.ticks)
 
     def ends(self, order: Iterable[int]) -> list[int]:
-        """When each unit ends, if each starts as early as those before it in the order let it."""
+        """Return the end of each unit if every unit starts as early as its predecessors in the order allow."""
         config, worker, ticks = self.config, self.worker, self.ticks
         config_free, worker_free = self.config_ready[:], self.worker_ready[:]
         ends = [0] * len(ticks)

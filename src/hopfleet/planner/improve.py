@@ -1,7 +1,7 @@
-"""Better orders from a good one: by moving everything to and fro, and by taking units out and putting them back.
+"""Improvement of a given order, by shifting all units back and forth and by removing and reinserting units.
 
-``justify`` is cheap and never loses; ``reinsert`` searches on for as long as it may. Both count what they do in
-*placements*, one for each unit that they put somewhere, so that a budget means the same on every machine.
+``justify`` is cheap and never makes an order worse; ``reinsert`` searches until its budget is spent. Both measure their
+work in *placements*, one for each unit that they place, so a budget has the same effect on every machine.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hopfleet.planner.grid import Grid, Order
 
 @dataclass(slots=True)
 class Budget:
-    """How much a search may still do."""
+    """The work that a search may still do."""
 
     placements: float
-    #: Asked now and then; True ends the search at once.
+    #: Polled between steps; True ends the search at once.
     stop: Callable[[], bool] = lambda: False
 
     def spend(self, placements: float) -> None:
@@ -32,20 +32,21 @@ class Budget:
         return self.placements <= 0 or self.stop()
 
 
-# ---------------------------------------------------------------------------------------------------- to and fro
+# ---------------------------------------------------------------------------------------------------- justification
 
 
 def justify(grid: Grid, order: Order, budget: Budget) -> Order:
-    """Forward-backward improvement: all units as late as the makespan lets them, then as early; again while it helps.
+    """Shift all units as late as the makespan allows, then as early as possible, and repeat while the makespan falls.
 
-    Every unit may use a gap that others left, and finds at least its former place free: the makespan never grows.
+    In this forward-backward improvement a unit may use any gap and always finds its former place free, so the makespan
+    never grows.
     """
     ends = grid.ends(order)
     makespan = max(ends, default=0)
     while makespan > grid.bound:
         backward = sorted(order, key=ends.__getitem__)[::-1]
         before_end = _earliest(grid, backward, [0] * len(grid.config_ready), [0] * len(grid.worker_ready))
-        # The later a unit starts when counted from the end, the earlier it ends.
+        # Times count from the end: the later a unit starts in the reversed schedule, the earlier it ends.
         left = [start + length for start, length in zip(before_end, grid.ticks, strict=True)]
         forward = sorted(backward, key=left.__getitem__)[::-1]
         starts = _earliest(grid, forward, grid.config_ready, grid.worker_ready)
@@ -59,7 +60,7 @@ def justify(grid: Grid, order: Order, budget: Budget) -> Order:
 
 
 def _earliest(grid: Grid, order: Order, config_ready: list[int], worker_ready: list[int]) -> list[int]:
-    """Starts, if each unit takes the first gap that is long enough on both its configuration and its worker."""
+    """Return the starts if each unit takes the first gap that is long enough on its configuration and its worker."""
     config_gaps = [[(ready, math.inf)] for ready in config_ready]
     worker_gaps = [[(ready, math.inf)] for ready in worker_ready]
     starts = [0] * len(grid)
@@ -89,33 +90,33 @@ def _earliest(grid: Grid, order: Order, config_ready: list[int], worker_ready: l
 
 
 def _rest(opens: int, closes: float, start: int, end: int) -> list[tuple[int, float]]:
-    """What a unit leaves of a gap. One without length divides it too: nothing may run across it."""
+    """Return the parts of a gap that a unit leaves free. A unit of zero length splits the gap too."""
     if opens < start:
         return [(opens, start), (end, closes)] if end < closes else [(opens, start)]
     return [(end, closes)] if end < closes else []
 
 
-# ---------------------------------------------------------------------------------------------------- out and in
+# ---------------------------------------------------------------------------------------------------- reinsertion
 
 HEAT = 2.0
-"""How much worse an order may become at the beginning for the sake of variety, in standard deviations of unit times."""
+"""Initial temperature of the search, in standard deviations of unit times: how much worse an accepted order may be."""
 PATIENCE = 100
-"""Reinsertions of each unit that are worth the full heat; with fewer it would never cool down."""
+"""Reinsertions per unit that justify the full heat; with a smaller budget the heat is reduced in proportion."""
 SOME = 6
-"""Units taken out at a time, unless they are those of one worker or configuration."""
+"""Units removed at a time, unless they are most units of one worker or configuration."""
 
 
 def reinsert(grid: Grid, order: Order, rng: random.Random, budget: Budget) -> Order:
-    """Iterated greedy search, cooling down: take out some units around a critical one, put each back where it is best.
+    """Return the best order seen by an iterated greedy search with falling temperature.
 
-    Where a unit is best follows from two figures of each other unit: ``before``, when it ends, and ``after``, the time
-    from its start to the end of all. Between two neighbours, a new unit makes a path of before + its time + after.
-    Returns the best order seen.
+    Each step removes some units around a critical one and reinserts each at its best place. The best place follows from
+    two figures of every other unit: ``before``, the time of its end, and ``after``, the time from its start to the end
+    of the schedule. A unit inserted between two neighbours lies on a path of length before + its own time + after.
     """
     search = _Reinsertion(grid, order, rng)
     best, best_makespan = order, search.makespan
     allowed = max(budget.placements, 1.0)
-    cost = 8 + 0.3 * len(grid)  # of a reinsertion, in placements, as measured
+    cost = 8 + 0.3 * len(grid)  # placements per reinsertion, as measured
     patience = min(1.0, allowed / (cost * max(len(grid), 1) * PATIENCE))
     heat = HEAT * patience * (statistics.pstdev(grid.ticks) if grid.ticks else 0.0)
     while best_makespan > grid.bound and not budget.spent:
@@ -129,37 +130,42 @@ def reinsert(grid: Grid, order: Order, rng: random.Random, budget: Budget) -> Or
 
 
 class _Reinsertion:
+    """The current order of the search, and the steps that change it."""
+
     def __init__(self, grid: Grid, order: Order, rng: random.Random) -> None:
         self.grid, self.rng, self.order = grid, rng, order
         self.before, self.after = grid.ends(order), self._after(order)
         self.makespan = max(self.before, default=0)
 
     def choose(self) -> list[int]:
-        """Units to take out, in the order in which to put them back."""
+        """Return the units to remove, in the order in which to reinsert them."""
         grid, rng = self.grid, self.rng
         length = self.makespan
         critical = [u for u in self.order if self.before[u] + self.after[u] - grid.ticks[u] >= length]
-        one = rng.choice(critical)
-        way, some = rng.randrange(4), rng.randint(1, SOME)
-        if way == 0:  # critical ones and any others
-            chosen = {one, *(rng.choice(critical if rng.random() < 0.5 else self.order) for _ in range(some - 1))}
-        elif way == 1:  # most of one worker or one configuration
-            owner = grid.worker if rng.random() < 0.5 else grid.config
-            chosen = {u for u in self.order if owner[u] == owner[one] and (u == one or rng.random() < 0.7)}
-        elif way == 2:  # those at about the same time
-            here = self.order.index(one)
-            chosen = set(self.order[max(0, here - some // 2) : here + some // 2 + 1])
-        else:  # those that compete with it
-            rivals = [u for u in self.order if grid.worker[u] == grid.worker[one] or grid.config[u] == grid.config[one]]
-            chosen = {one, *rng.sample(rivals, min(len(rivals), some + 1))}
-        units = sorted(chosen)
+        units = sorted(self._around(rng.choice(critical), critical))
         rng.shuffle(units)
         if rng.random() < 0.5:
             units.sort(key=lambda u: grid.ticks[u] * (0.5 + rng.random()), reverse=True)
         return units
 
+    def _around(self, one: int, critical: list[int]) -> set[int]:
+        """Return a critical unit together with others, drawn in one of four ways."""
+        grid, rng = self.grid, self.rng
+        way, some = rng.randrange(4), rng.randint(1, SOME)
+        if way == 0:  # critical units and any others
+            return {one, *(rng.choice(critical if rng.random() < 0.5 else self.order) for _ in range(some - 1))}
+        if way == 1:  # most units of its worker or its configuration
+            owner = grid.worker if rng.random() < 0.5 else grid.config
+            return {u for u in self.order if owner[u] == owner[one] and (u == one or rng.random() < 0.7)}
+        if way == 2:  # units at about the same time
+            here = self.order.index(one)
+            return set(self.order[max(0, here - some // 2) : here + some // 2 + 1])
+        # units that compete for its worker or its configuration
+        rivals = [u for u in self.order if grid.worker[u] == grid.worker[one] or grid.config[u] == grid.config[one]]
+        return {one, *rng.sample(rivals, min(len(rivals), some + 1))}
+
     def step(self, removed: list[int], slack: float) -> None:
-        """Put units elsewhere, and stay there if the makespan grows by at most ``slack``."""
+        """Reinsert units, and accept the new order if the makespan grows by at most ``slack``."""
         out = set(removed)
         order = [u for u in self.order if u not in out]
         for unit in removed:
@@ -173,7 +179,7 @@ class _Reinsertion:
     def _put(self, unit: int, order: Order) -> Order:
         grid, rng = self.grid, self.rng
         before, after = grid.ends(order), self._after(order)
-        # Both are orders of the same schedule, with different places between a worker's and a configuration's units.
+        # Both sort keys give the same schedule, but different places between a worker's and a configuration's units.
         if rng.random() < 0.5:
             order.sort(key=[end - length for end, length in zip(before, grid.ticks, strict=True)].__getitem__)
         else:
@@ -191,7 +197,7 @@ class _Reinsertion:
         return order
 
     def _after(self, order: Order) -> list[int]:
-        """Time from each unit's start to the end of all, if nothing runs earlier than it must."""
+        """Return the time from each unit's start to the end of the schedule if every unit runs as late as possible."""
         config, worker, ticks = self.grid.config, self.grid.worker, self.grid.ticks
         config_left, worker_left = [0] * len(self.grid.config_ready), [0] * len(self.grid.worker_ready)
         after = [0] * len(ticks)

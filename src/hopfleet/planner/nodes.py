@@ -1,9 +1,9 @@
-"""Tasks that visit nodes of several GPUs: the problem, its bounds and its plans.
+"""Tasks that visit nodes with several GPUs: the problem, its bounds and its plans.
 
-The unified scheduling problem of the Cerebro platform: every task visits every node exactly once, in any order and at
-one node at a time. At a node it runs with one of several strategies, each with its number of GPUs and its time; all
-its GPUs start together, and a GPU runs one task at a time. With one GPU a node this is the open shop of model hopping.
-``nodes_fast`` finds good plans at once, ``nodes_exact`` the best ones in time.
+This is the unified scheduling problem of the Cerebro platform. Every task visits every node exactly once, in any order
+and one node at a time. At a node the task runs with one of several strategies, each with its number of GPUs and its
+time; all its GPUs start together, and a GPU runs one task at a time. With one GPU per node, the problem is the open
+shop of model hopping. ``nodes_fast`` finds good plans at once, ``nodes_exact`` the best ones given time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hopfleet.errors import InvariantBroken, UsageError
+from hopfleet.errors import InvariantBroken, MissingExtra, UsageError
 
 CLOSE = 1e-9
-"""Times that differ by this share of the makespan are equal."""
+"""Times that differ by no more than this part of the makespan are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class NodeShop:
-    """What there is to plan."""
+    """The tasks and nodes to plan for."""
 
     #: The number of GPUs of each node.
     gpus: tuple[int, ...]
-    #: The choice that each task has at each node: ``strategies[task][node]``.
+    #: The strategies available to each task at each node: ``strategies[task][node]``.
     strategies: tuple[tuple[tuple[Strategy, ...], ...], ...]
 
     def __post_init__(self) -> None:
@@ -44,21 +44,24 @@ class NodeShop:
         for task, row in enumerate(self.strategies):
             if len(row) != len(self.gpus):
                 raise UsageError(
-                    f"task {task} has strategies for {len(row)} nodes: there are {len(self.gpus)}, and it visits all"
+                    f"task {task} has strategies for {len(row)} nodes: must have them for all {len(self.gpus)} nodes"
                 )
             for node, choice in enumerate(row):
                 self._check(task, node, choice)
 
     def _check(self, task: int, node: int, choice: Sequence[Strategy]) -> None:
         if not choice:
-            raise UsageError(f"task {task} has no strategy at node {node}: give one, or keep the task off this cluster")
+            raise UsageError(f"task {task} has no strategy at node {node}: add one, or leave the task out")
         for strategy in choice:
             what = f"strategy {strategy.name} of task {task} at node {node}"
             if not 0 < strategy.seconds < math.inf:
-                raise UsageError(f"{what}: {strategy.seconds} seconds: must be finite and above 0; profile it anew")
+                raise UsageError(
+                    f"{what}: {strategy.seconds} seconds: must be finite and above 0; profile the strategy again"
+                )
             if not 1 <= strategy.gpus <= self.gpus[node]:
                 raise UsageError(
-                    f"{what}: {strategy.gpus} GPUs: must be from 1 to the {self.gpus[node]} of the node; leave it out"
+                    f"{what}: {strategy.gpus} GPUs: must be from 1 to the {self.gpus[node]} of the node; "
+                    "leave the strategy out"
                 )
 
     @property
@@ -70,19 +73,19 @@ class NodeShop:
         return len(self.gpus)
 
     def visits(self) -> Iterable[tuple[int, int]]:
-        """All pairs of a task and a node."""
+        """Return all pairs of a task and a node."""
         return itertools.product(range(self.tasks), range(self.nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A task at a node."""
+    """A run of a task at a node."""
 
     task: int
     node: int
     strategy: Strategy
     start: float
-    #: Which GPUs of the node, from 0.
+    #: The indices of the GPUs at the node, counted from 0.
     gpus: tuple[int, ...]
 
     @property
@@ -92,12 +95,12 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """When each task is at each node, and how it runs there."""
+    """The start, strategy and GPUs of each visit of a shop."""
 
     shop: NodeShop
-    #: By start, then node.
+    #: Sorted by start, then by node.
     visits: tuple[Visit, ...]
-    #: No plan of this shop ends earlier.
+    #: A lower bound on the makespan of every plan of this shop.
     bound: float
 
     @property
@@ -105,7 +108,7 @@ class NodePlan:
         return max((visit.end for visit in self.visits), default=0.0)
 
     def check(self) -> None:
-        """Raise InvariantBroken unless the plan does all that the shop asks, and nothing twice at a time."""
+        """Raise InvariantBroken unless the plan covers every visit of the shop once, without overlap."""
         _ensure(sorted((v.task, v.node) for v in self.visits) == list(self.shop.visits()), "not each pair once")
         for visit in self.visits:
             _ensure(visit.strategy in self.shop.strategies[visit.task][visit.node], f"no such strategy: {visit}")
@@ -130,13 +133,13 @@ def _ensure(holds: bool, problem: str) -> None:
 
 
 def lower_bound(shop: NodeShop) -> float:
-    """No plan ends earlier than the larger of
+    """Return a lower bound on the makespan, the larger of
 
-    - the optimum of a linear program that picks shares of strategies: y[task, node, strategy] ≥ 0 that add up to 1,
-      Σ y · seconds ≤ C for each task, since it is at one node at a time, and Σ y · GPUs · seconds ≤ C · GPUs of the
-      node, since no GPU runs two tasks at a time;
-    - for each node, the least time of all tasks that need more than half of its GPUs whatever their strategy, since
-      no two of them run side by side.
+    - the optimum of a linear program over shares of strategies y[task, node, strategy] ≥ 0 that add up to 1, subject to
+      Σ y · seconds ≤ C for each task, which is at one node at a time, and Σ y · GPUs · seconds ≤ C · GPUs of the node,
+      where no GPU runs two tasks at a time;
+    - for each node, the total least time of the tasks that need more than half of its GPUs under every strategy, no two
+      of which can run side by side.
     """
     wide = [
         sum(
@@ -150,10 +153,14 @@ def lower_bound(shop: NodeShop) -> float:
 
 
 def relaxed(shop: NodeShop) -> tuple[float, dict[tuple[int, int], list[float]]]:
-    """The linear program of ``lower_bound``: its optimum, and the share of each strategy of each visit."""
+    """Solve the linear program of ``lower_bound``; return its optimum and the share of each strategy of each visit."""
     import numpy as np
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
+
+    try:
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array
+    except ImportError as error:
+        raise MissingExtra("SciPy", "scipy") from error
 
     columns = [(task, node, s) for task, node in shop.visits() for s in shop.strategies[task][node]]
     if not columns:
@@ -183,9 +190,9 @@ def relaxed(shop: NodeShop) -> tuple[float, dict[tuple[int, int], list[float]]]:
 
 
 def sharded(seconds: Sequence[float], gpus: Sequence[int]) -> NodeShop:
-    """The shop of equal GPUs with one shard of data each, where k GPUs train k times as fast as one.
+    """Return the shop of equal GPUs with one shard of data each, where k GPUs train k times as fast as one.
 
-    ``seconds`` are those of each task on one shard with one GPU. A node holds the shards of all its GPUs.
+    ``seconds`` holds the time of each task on one shard with one GPU. A node holds the shards of all its GPUs.
     """
     return NodeShop(
         tuple(gpus),
@@ -197,12 +204,12 @@ def sharded(seconds: Sequence[float], gpus: Sequence[int]) -> NodeShop:
 
 
 def per_gpu(seconds: Sequence[float], gpus: Sequence[int]) -> NodeShop:
-    """The same cluster with every GPU a node of its own: one task a GPU, each GPU with its own shard."""
+    """Return the shop of the same cluster with every GPU as a node of its own, with its own shard."""
     return sharded(seconds, [1] * sum(gpus))
 
 
 def whole_nodes(shop: NodeShop) -> NodeShop:
-    """The same shop with only those strategies that use the most GPUs at their node."""
+    """Return the same shop with only the strategies that use the most GPUs at their node."""
 
     def widest(choice: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         most = max(strategy.gpus for strategy in choice)
@@ -212,9 +219,9 @@ def whole_nodes(shop: NodeShop) -> NodeShop:
 
 
 def capacity_rows(rows: int, capacities: Sequence[float]) -> list[int]:
-    """How many rows each worker's partition should have: in proportion to its capacity, at least one each.
+    """Return the number of rows for each worker's partition: in proportion to its capacity, and at least one.
 
-    Rounded by largest remainders, the earlier worker first where they are equal; they add up to ``rows``.
+    The numbers are rounded by largest remainders, where ties go to the earlier worker, and add up to ``rows``.
     """
     for worker, capacity in enumerate(capacities):
         if not 0 < capacity < math.inf:
@@ -223,9 +230,9 @@ def capacity_rows(rows: int, capacities: Sequence[float]) -> list[int]:
             )
     if not capacities or rows < len(capacities):
         raise UsageError(
-            f"rows={rows} for {len(capacities)} workers: each needs at least one row; use from 1 to {rows} workers"
+            f"rows={rows} for {len(capacities)} workers: each worker needs at least one row; use 1 to {rows} workers"
         )
-    # One row each first, and the others by what is then still missing.
+    # Every worker gets one row; the rest goes by the capacity not yet covered.
     total = math.fsum(capacities)
     missing_each = [max(0.0, rows * (capacity / total) - 1) for capacity in capacities]
     spare = rows - len(capacities)

@@ -1,9 +1,9 @@
-"""Good plans for tasks on nodes of several GPUs, at once: list scheduling, forward-backward improvement, restarts.
+"""Good plans for tasks on nodes with several GPUs, at once: list scheduling, forward-backward improvement, restarts.
 
-A plan is built from a choice of strategies and a priority for each visit. Two builders share the work. ``dispatch``
-walks through time and lets nothing idle that could run. ``insert`` takes visits one by one and puts each where it can
-start first, gaps included. Run on the visits of a plan from the last end to the first, and once more on those of the
-result, which is the same problem with time reversed, it never makes a plan longer and often makes it shorter.
+A plan is built from a choice of strategies and a priority for each visit, by one of two builders. ``dispatch`` walks
+through time and keeps no GPU idle that could run a task. ``insert`` takes visits one by one and places each at its
+earliest start, gaps included. Applied to the visits of a plan from the last end to the first, and then to the result,
+which is the same problem with time reversed, ``insert`` never makes a plan longer and often makes it shorter.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Starts = dict[Pair, float]
 Choice = dict[Pair, Strategy]
 
 NOISE = (0.02, 0.1, 0.5)
-"""How much restarts blur the priorities of visits, or their order in the best plan so far."""
+"""Random perturbations of restarts, as part of the largest load (priorities) or of the makespan (the best order)."""
 
 
 def solve_fast(shop: NodeShop, rng: random.Random, *, effort: int = 300) -> NodePlan:
-    """The best of ``effort`` plans, or the first one that ends at the lower bound."""
+    """Return the best of ``effort`` plans, or the first one that ends at the lower bound."""
     bound = lower_bound(shop)
     best: tuple[float, Choice, Starts] = (math.inf, {}, {})
     choices = _first_choices(shop)
@@ -51,7 +51,7 @@ def solve_fast(shop: NodeShop, rng: random.Random, *, effort: int = 300) -> Node
 
 
 def solve_randomly(shop: NodeShop, rng: random.Random) -> NodePlan:
-    """The thesis' random scheduler: one task a node, on all of its GPUs; any pair that can start is started."""
+    """Plan like the random scheduler of the thesis: one task per node, on all its GPUs, started in random order."""
     wide = whole_nodes(shop)
     choice = {(task, node): rng.choice(wide.strategies[task][node]) for task, node in wide.visits()}
     starts = dispatch(shop, choice, lambda pair, left, load: rng.random())
@@ -59,11 +59,11 @@ def solve_randomly(shop: NodeShop, rng: random.Random) -> NodePlan:
 
 
 Priority = Callable[[Pair, Sequence[float], Sequence[float]], float]
-"""How urgent a visit is, given the time that each task has left, and each node with all its GPUs at work."""
+"""The urgency of a visit, given the time left for each task, and for each node with all its GPUs at work."""
 
 
 def dispatch(shop: NodeShop, choice: Mapping[Pair, Strategy], priority: Priority) -> Starts:
-    """Whenever something can start, start the most urgent."""
+    """Build a plan in the order of time: whenever visits can start, start the most urgent one."""
     left = [0.0] * shop.tasks
     load = [0.0] * shop.nodes
     for (task, node), strategy in choice.items():
@@ -96,7 +96,7 @@ def dispatch(shop: NodeShop, choice: Mapping[Pair, Strategy], priority: Priority
 
 
 def insert(shop: NodeShop, choice: Mapping[Pair, Strategy], order: Iterable[Pair]) -> Starts:
-    """Put each visit, in this order, where it can start first without moving those before it."""
+    """Place each visit, in this order, at its earliest start without moving earlier visits."""
     starts: Starts = {}
     of_task: list[list[Pair]] = [[] for _ in range(shop.tasks)]
     of_node: list[list[Pair]] = [[] for _ in range(shop.nodes)]
@@ -120,7 +120,7 @@ def _fits(
     mine: Sequence[tuple[float, float]],
     others: Sequence[tuple[float, float, int]],
 ) -> bool:
-    """Whether a task can run from ``start``, given its own visits and those of others at the node."""
+    """Whether a task can run from ``start``, given its own visits and the other tasks' visits at the node."""
     end = start + strategy.seconds
     if any(first < end and start < last for first, last in mine):
         return False
@@ -128,13 +128,13 @@ def _fits(
 
 
 def _most_at_once(visits: Sequence[tuple[float, float, int]], start: float) -> int:
-    """The most GPUs that these visits use at any moment from ``start`` on."""
+    """Return the largest number of GPUs that these visits use at any moment from ``start`` on."""
     moments = {start, *(first for first, _, _ in visits if first > start)}
     return max(sum(gpus for first, last, gpus in visits if first <= moment < last) for moment in moments)
 
 
 def _tightened(shop: NodeShop, choice: Choice, starts: Starts) -> Starts:
-    """The plan after rounds of insertion from the back and from the front, as long as they help."""
+    """Repeat insertion from the back and from the front while the plan gets shorter."""
     span = _span(choice, starts)
     while True:
         backwards = insert(shop, choice, sorted(starts, key=lambda p: -(starts[p] + choice[p].seconds)))
@@ -146,7 +146,7 @@ def _tightened(shop: NodeShop, choice: Choice, starts: Starts) -> Starts:
 
 
 def _urgency(choice: Choice, rng: random.Random, noise: float) -> Priority:
-    """Tasks and nodes with much left first, the longer end of both above all."""
+    """Return a priority for tasks and nodes with much time left, dominated by the larger of the two."""
     jitter = {pair: rng.uniform(0, noise) for pair in choice}
 
     def priority(pair: Pair, left: Sequence[float], load: Sequence[float]) -> float:
@@ -158,7 +158,7 @@ def _urgency(choice: Choice, rng: random.Random, noise: float) -> Priority:
 
 
 def _first_choices(shop: NodeShop) -> list[Choice]:
-    """Strategies to begin with: those of the linear program, the fastest, and those of the least GPU time."""
+    """Return initial strategies: those of the linear program, the fastest, and those with the least GPU time."""
     _, share = relaxed(shop)
 
     def pick(key: Callable[[Strategy, float], tuple[float, float]]) -> Choice:
@@ -175,7 +175,7 @@ def _first_choices(shop: NodeShop) -> list[Choice]:
 
 
 def _varied(shop: NodeShop, choice: Choice, rng: random.Random) -> Choice:
-    """Another strategy for a few visits, where there is one."""
+    """Draw other strategies for a few visits."""
     varied = dict(choice)
     for task, node in rng.choices(list(choice), k=rng.choice((0, 0, 1, 2, 3))):
         varied[task, node] = rng.choice(shop.strategies[task][node])
@@ -187,7 +187,7 @@ def _span(choice: Mapping[Pair, Strategy], starts: Starts) -> float:
 
 
 def as_plan(shop: NodeShop, choice: Mapping[Pair, Strategy], starts: Starts, bound: float) -> NodePlan:
-    """The plan with GPUs given out: by start, the lowest that are free, of which there are always enough."""
+    """Number the GPUs of a plan: visits take the lowest free GPUs, by start; there are always enough."""
     free_at = [[0.0] * count for count in shop.gpus]
     visits = []
     for start, (task, node) in sorted((start, pair) for pair, start in starts.items()):

@@ -1,8 +1,8 @@
-"""The planner's own way to a timetable: several rules, each improved; then noisy restarts; then a search from the best.
+"""The default planner: several priority rules, each improved; then noisy restarts; then a search from the best.
 
-It ends as soon as a timetable reaches the lower bound, which on real experiments one of the first usually does. Where
-it does not, and the shop is small, the exact solver finds in the same time what no search of ours does: ``best`` asks
-it, if it is installed.
+Planning ends as soon as a timetable reaches the lower bound, as one of the first usually does on real experiments. On
+small shops where none does, the exact solver finds better timetables in the same time; ``best`` uses the solver where
+it is installed.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.planner import exact
 from hopfleet.planner.grid import Grid, Order
 from hopfleet.planner.improve import Budget, justify, reinsert
-from hopfleet.planner.rules import RULES, longest_remaining
+from hopfleet.planner.rules import PRIORITY_RULES, longest_remaining
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
 
 EFFORT = 75_000
-"""Placements of units, of some two microseconds each."""
+"""Placements of units; each takes about two microseconds."""
 NOISES = (0.02, 0.05, 0.1, 0.2, 0.4)
 RESTARTS = 0.4
-"""Part of the effort for restarts, while they help; the rest is for the search."""
+"""Part of the effort spent on restarts; the rest is for the search."""
 RULE_COST = 4
-"""What a rule does for each unit, in placements."""
+"""Cost of a priority rule per unit, in placements."""
 CLOSE = 1e-9
-"""A timetable this close to the lower bound is at it: sums of seconds are rounded."""
+"""Relative distance to the lower bound at which a timetable counts as optimal, since sums of seconds are rounded."""
 SMALL = 100
 """Units of the largest shop on which the exact solver was seen to beat the search within a second."""
 
@@ -35,10 +35,10 @@ SMALL = 100
 def plan(
     shop: Shop, rng: random.Random, *, effort: float = EFFORT, stop: Callable[[], bool] = lambda: False
 ) -> Timetable:
-    """A timetable of the least makespan found. The same shop, random numbers and effort give the same timetable.
+    """Return the shortest timetable found. Equal shop, random state and effort give equal timetables.
 
-    ``effort`` limits the placements of units. ``stop`` is asked between the steps of the search and ends it when it
-    returns True; with it, the result may depend on the clock that it reads.
+    ``effort`` limits the placements of units. ``stop`` is polled between steps of the search and ends it when it
+    returns True; the result then depends on the clock that ``stop`` reads.
     """
     if not 0 <= effort < math.inf:
         raise UsageError(f"effort={effort}: must be a finite number of placements, at least 0")
@@ -63,10 +63,10 @@ def best(
     effort: float = EFFORT,
     stop: Callable[[], bool] = lambda: False,
 ) -> Timetable:
-    """The better of ``plan`` and what the exact solver makes of it in about ``seconds``.
+    """Return the timetable of ``plan``, improved by the exact solver in about ``seconds``.
 
-    The solver is left out where it cannot help: at the lower bound, with more than ``SMALL`` units, or if it is not
-    installed. It counts steps rather than seconds, so the same question gets the same timetable.
+    The solver is skipped where it cannot help: at the lower bound, with more than ``SMALL`` units, or if it is not
+    installed. The solver counts steps rather than seconds, so the same shop gets the same timetable.
     """
     planned = plan(shop, rng, effort=effort, stop=stop)
     if len(shop.units) > SMALL or planned.ratio <= 1 + CLOSE:
@@ -79,7 +79,7 @@ def best(
 
 def _candidates(grid: Grid, rng: random.Random, budget: Budget) -> Iterator[Order]:
     search = (1 - RESTARTS) * budget.placements
-    for rule in RULES.values():
+    for rule in PRIORITY_RULES.values():
         yield _improved(grid, rule(grid, rng), budget)
     while budget.placements > search:
         yield _improved(grid, longest_remaining(grid, rng, rng.choice(NOISES)), budget)

@@ -1,12 +1,12 @@
 """Vector rearrangement: the approximation algorithm that the Cerebro paper compares with (after Sevastyanov and Fiala).
 
-All workers run the configurations in one circular order, each from another place of the circle. If the order keeps
-what the workers have done about equal at every place, and the circle is long enough for their places to lie well
-apart, then no two ever run the same configuration, and nobody waits. With p workers, Lmax the largest load of a
-worker and Tmax the longest time of one configuration on one worker, this works if Lmax >= (p² + p - 1) Tmax; then the
-timetable is optimal. Otherwise the places on the circle are mere priorities, and the makespan is at most
-C* + (p - 1) Tmax, as for every rule that keeps workers busy. Both hold for shops whose workers and configurations are
-all ready at 0; several units of a pair count as one.
+All workers run the configurations in the same circular order, each from a different starting place. If the order keeps
+the workers' accumulated loads about equal at every place, and the circle is long enough for the starting places to lie
+well apart, then no two workers ever need the same configuration, and no worker waits. With p workers, Lmax the largest
+load of a worker and Tmax the longest time of one configuration on one worker, this works if Lmax >= (p² + p - 1) Tmax;
+then the timetable is optimal. Otherwise the places on the circle serve as priorities only, and the makespan is at most
+C* + (p - 1) Tmax, as for every rule that keeps workers busy. Both statements hold for shops whose workers and
+configurations are all ready at 0; several units of a pair count as one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hopfleet.planner.timetable import Timetable
 Matrix = NDArray[np.float64]
 
 TINY = 1e-9
-"""Weights within this of 0 or 1 have arrived there."""
+"""Weights this close to 0 or 1 count as 0 or 1."""
 BLOCK = 48
-"""Weights that are moved before the ways to go are computed afresh: more would take longer, and drift."""
+"""Weights moved per computation of the null space; more would take longer and accumulate rounding errors."""
 
 
 def rearrange(shop: Shop) -> Timetable:
-    """A timetable by vector rearrangement."""
+    """Return the timetable of vector rearrangement."""
     grid = Grid.of(shop)
     if not any(grid.ticks):
         return Timetable.of_order(shop, range(len(grid)))
@@ -53,7 +53,7 @@ def optimal(shop: Shop) -> bool:
 
 
 def _circle(times: Matrix) -> Matrix:
-    """When each worker would start each configuration: shape (configs, workers), as ``times``."""
+    """Return when each worker would start each configuration: shape (configs, workers), as ``times``."""
     workers = times.shape[1]
     longest, raised = times.max(), _raise(times)
     around = raised.sum(axis=0).max()
@@ -64,7 +64,7 @@ def _circle(times: Matrix) -> Matrix:
     starts = np.empty_like(places)
     for worker in range(workers):
         column = places[:, worker]
-        # The next boundary of units, so that none is cut in two where the circle is; a little is left to rounding.
+        # Move to the next boundary between units, so that no unit is cut in two; TINY allows for rounding.
         boundaries = column[column >= offset - TINY * around]
         offset = float(boundaries.min(initial=around)) % around
         starts[:, worker] = np.where(column >= offset, column - offset, column - offset + around)
@@ -73,7 +73,7 @@ def _circle(times: Matrix) -> Matrix:
 
 
 def _raise(times: Matrix) -> Matrix:
-    """Longer times, none above the longest there was, with which all workers are loaded alike."""
+    """Return times raised so that all workers have equal loads, none above the longest time."""
     loads, longest = times.sum(axis=0), times.max()
     room = longest - times
     missing = loads.max() - loads
@@ -84,11 +84,11 @@ def _raise(times: Matrix) -> Matrix:
 
 
 def steinitz(vectors: Matrix) -> Order:
-    """An order of vectors whose sum is 0 in which all partial sums are short (Grinberg and Sevastyanov).
+    """Order vectors with sum 0 such that all partial sums are short (Grinberg and Sevastyanov).
 
-    In whatever norm all vectors have at most length 1, no partial sum is longer than their dimension d. The last places
-    are given away first. For the k vectors left there are weights from 0 to 1 with sum k - d and weighted sum 0;
-    at a corner of the polytope of weights with sum k - d - 1, one of the weights is 0, and its vector comes k-th.
+    In any norm in which all vectors have at most length 1, no partial sum is longer than their dimension d. The last
+    places are filled first. For the k vectors left there are weights from 0 to 1 with sum k - d and weighted sum 0; at
+    a corner of the polytope of weights with sum k - d - 1, one of the weights is 0, and its vector comes k-th.
     """
     count, dimension = vectors.shape
     left = np.arange(count)
@@ -103,13 +103,13 @@ def steinitz(vectors: Matrix) -> Order:
 
 
 def _corner(vectors: Matrix, weights: Matrix) -> Matrix:
-    """Weights with the same sums and at most d + 1 of them strictly between 0 and 1."""
+    """Return weights with the same sums, at most d + 1 of them strictly between 0 and 1."""
     weights = weights.copy()
     rows = np.column_stack([vectors, np.ones(len(vectors))])
     equations = rows.shape[1]
     while len(between := np.flatnonzero((weights > TINY) & (weights < 1 - TINY))) > equations:
         some = between[: equations + BLOCK]
-        # More weights than equations: there are ways to go that change no sum. Each leads to where a weight arrives.
+        # With more weights than equations, some directions change no sum; along each, a weight reaches 0 or 1.
         ways = np.linalg.svd(rows[some].T)[2][equations:]
         here = weights[some]
         while len(ways):
@@ -119,7 +119,7 @@ def _corner(vectors: Matrix, weights: Matrix) -> Matrix:
             limits[up], limits[down] = (1 - here[up]) / way[up], here[down] / -way[down]
             arrived = int(np.argmin(limits))
             here = np.clip(here + limits[arrived] * way, 0.0, 1.0)
-            # The other ways must leave alone the weight that arrived.
+            # The remaining directions must not move that weight again.
             pivot = int(np.argmax(np.abs(ways[:, arrived])))
             ways = np.delete(ways - np.outer(ways[:, arrived] / ways[pivot, arrived], ways[pivot]), pivot, axis=0)
         weights[some] = here

@@ -1,7 +1,7 @@
-"""List scheduling: whenever a worker and a configuration with a unit for it are both idle, some such pair starts.
+"""List scheduling: whenever a worker and a configuration with a unit for that worker are both idle, a pair starts.
 
-A rule only says which pair goes first. Nobody who could work waits, so all is done by the sum of the loads of the last
-unit's worker and configuration at the latest. ``colored`` is the exception.
+A priority rule only decides which pair starts first. No worker waits that could run a unit, so the makespan is at most
+the sum of the loads of the last unit's worker and configuration. The rule ``colored`` is the exception.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from hopfleet.planner.grid import Grid, Order
 from hopfleet.planner.shop import Shop
 from hopfleet.planner.timetable import Timetable
 
-Rule = Callable[[Grid, random.Random], Order]
+PriorityRule = Callable[[Grid, random.Random], Order]
+"""Returns the order in which list scheduling starts the units of a shop."""
 
 
-def schedule(shop: Shop, rule: Rule, rng: random.Random) -> Timetable:
+def schedule(shop: Shop, rule: PriorityRule, rng: random.Random) -> Timetable:
+    """Return the timetable of a priority rule."""
     return Timetable.of_order(shop, rule(Grid.of(shop), rng))
 
 
@@ -25,64 +27,65 @@ def schedule(shop: Shop, rule: Rule, rng: random.Random) -> Timetable:
 
 
 def longest_remaining(grid: Grid, rng: random.Random, noise: float = 0.0) -> Order:
-    """The most loaded idle worker first; it takes the configuration with the most left to do.
+    """Start with the idle worker with the largest load, which takes the configuration with the most work left.
 
-    ``noise`` raises every load by up to this part of the lower bound, so that other orders come out.
+    ``noise`` raises every load by up to this part of the lower bound, which yields other orders.
     """
     config_left, worker_left = _loads(grid, rng, noise)
 
-    def choose(floor: _Floor) -> int | None:
-        floor.idle.sort(key=worker_left.__getitem__)
-        for worker in reversed(floor.idle):
-            config = max(floor.waiting[worker].keys() & floor.free, key=config_left.__getitem__, default=None)
+    def choose(state: _ListState) -> int | None:
+        state.idle.sort(key=worker_left.__getitem__)
+        for worker in reversed(state.idle):
+            config = max(state.waiting[worker].keys() & state.free, key=config_left.__getitem__, default=None)
             if config is not None:
-                unit = floor.waiting[worker][config][-1]
+                unit = state.waiting[worker][config][-1]
                 config_left[config] -= grid.ticks[unit]
                 worker_left[worker] -= grid.ticks[unit]
                 return unit
         return None
 
-    return _Floor(grid).run(choose)
+    return _ListState(grid).run(choose)
 
 
 def heaviest_match(grid: Grid, rng: random.Random, noise: float = 0.0) -> Order:
-    """The pair of the greatest weight first, where being urgent on one side counts more than a little on both."""
+    """Start the pair of the largest weight, where one very urgent side outweighs two moderately urgent sides."""
     config_left, worker_left = _loads(grid, rng, noise)
     unit_of_weight = max(*config_left, *worker_left, 1.0)
 
-    def choose(floor: _Floor) -> int | None:
+    def choose(state: _ListState) -> int | None:
         best, best_weight = None, -1.0
-        for worker in floor.idle:
+        for worker in state.idle:
             load = worker_left[worker] / unit_of_weight
-            for config in floor.waiting[worker].keys() & floor.free:
+            for config in state.waiting[worker].keys() & state.free:
                 left = config_left[config] / unit_of_weight
                 weight = left**4 + load**4 + 0.3 * left * load
                 if weight > best_weight:
-                    best, best_weight = floor.waiting[worker][config][-1], weight
+                    best, best_weight = state.waiting[worker][config][-1], weight
         if best is not None:
             config_left[grid.config[best]] -= grid.ticks[best]
             worker_left[grid.worker[best]] -= grid.ticks[best]
         return best
 
-    return _Floor(grid).run(choose)
+    return _ListState(grid).run(choose)
 
 
 def longest_unit(grid: Grid, rng: random.Random) -> Order:
+    """Start the longest unit."""
     return by_priority(grid, grid.ticks)
 
 
 def random_unit(grid: Grid, rng: random.Random) -> Order:
-    """The Cerebro paper's choice."""
+    """Start a random unit, as in the Cerebro paper."""
     return by_priority(grid, [rng.random() for _ in grid.ticks])
 
 
 def colored(grid: Grid, rng: random.Random) -> Order:
-    """By the colours of a bipartite edge colouring, as if all units took the same time: if they do, this is optimal.
+    """Order units by the colours of a bipartite edge colouring, which is optimal if all units take the same time.
 
-    It alone of the rules lets a worker wait for its turn, which pays where units take nearly the same time.
+    Unlike the other rules, ``colored`` lets a worker wait for its turn, which pays where unit times are nearly equal.
 
-    A graph of greatest degree d needs d colours: a new edge takes a colour that is free at its configuration and, if
-    that is taken at its worker, swaps the two colours along the path that starts there.
+    A bipartite graph of maximum degree d needs d colours: a new edge takes a colour that is free at its configuration;
+    if the colour is taken at its worker, the two colours are swapped along the path that starts there.
     """
     size = len(grid.config_ready)
     nodes: list[dict[int, int]] = [{} for _ in range(size + len(grid.worker_ready))]  # colour -> unit, by node
@@ -109,18 +112,18 @@ def colored(grid: Grid, rng: random.Random) -> Order:
 
 
 def by_priority(grid: Grid, priority: Sequence[float]) -> Order:
-    """The unit of the greatest priority first, of those that can start; of equal ones the first in the shop."""
+    """Start the unit with the highest priority that can start; ties go to the first in the shop."""
     rank = [0] * len(grid)
     queues: list[list[int]] = [[] for _ in grid.worker_ready]
     for place, unit in enumerate(sorted(range(len(grid)), key=lambda u: -priority[u])):
         rank[unit] = place
         queues[grid.worker[unit]].append(unit)
 
-    def choose(floor: _Floor) -> int | None:
+    def choose(state: _ListState) -> int | None:
         best = None
-        for worker in floor.idle:
+        for worker in state.idle:
             for unit in queues[worker]:
-                if grid.config[unit] in floor.free:
+                if grid.config[unit] in state.free:
                     if best is None or rank[unit] < rank[best]:
                         best = unit
                     break
@@ -128,10 +131,10 @@ def by_priority(grid: Grid, priority: Sequence[float]) -> Order:
             queues[grid.worker[best]].remove(best)
         return best
 
-    return _Floor(grid).run(choose)
+    return _ListState(grid).run(choose)
 
 
-RULES: Mapping[str, Rule] = {
+PRIORITY_RULES: Mapping[str, PriorityRule] = {
     "longest-remaining": longest_remaining,
     "colored": colored,
     "heaviest-match": heaviest_match,
@@ -140,25 +143,25 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------- the floor
+# ---------------------------------------------------------------------------------------------------- list scheduling
 
 
-class _Floor:
-    """Who is idle while the clock of a schedule runs on."""
+class _ListState:
+    """The idle workers and configurations at one moment of a list schedule."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.idle: list[int] = []
         self.free: set[int] = set()
-        #: Units not started, by worker and configuration, the longest last.
+        #: Units not started, by worker and configuration, the longest unit last.
         self.waiting: list[dict[int, list[int]]] = [{} for _ in grid.worker_ready]
         for unit in sorted(range(len(grid)), key=grid.ticks.__getitem__):
             self.waiting[grid.worker[unit]].setdefault(grid.config[unit], []).append(unit)
 
-    def run(self, choose: Callable[[_Floor], int | None]) -> Order:
-        """Start what ``choose`` names, as often as it names a unit, then let time pass to the next end of a unit."""
+    def run(self, choose: Callable[[_ListState], int | None]) -> Order:
+        """Start the units that ``choose`` returns until it returns None, then advance to the next end of a unit."""
         grid, idle, free = self.grid, self.idle, self.free
-        # Time, then a configuration and a worker that are free from then on, or -1.
+        # Entries: a time, then the configuration and the worker that are free from then on (-1 for none).
         heap = [(time, config, -1) for config, time in enumerate(grid.config_ready)]
         heap += [(time, -1, worker) for worker, time in enumerate(grid.worker_ready)]
         heapq.heapify(heap)

@@ -1,7 +1,7 @@
-"""An open shop: every unit of work belongs to a configuration and a worker, and each of these does one unit at a time.
+"""An open shop: every unit of work belongs to a configuration and a worker, and each of these runs one unit at a time.
 
-This is what a planner sees of an experiment: no epochs, no partitions, only who must meet whom and for how long. The
-order of a configuration's units is free, which is what makes the shop open.
+A planner sees an experiment as a shop: no epochs and no partitions, only which configuration runs on which worker and
+for how long. The shop is open because the order of a configuration's units is free.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from hopfleet.errors import UsageError
 
 FOREVER = 1e100
-"""Seconds that no unit takes: their sums would not be numbers any more."""
+"""Seconds; times must be below, so that their sums stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShopUnit:
+    """One unit of work: a configuration on a worker."""
+
     config: int
     worker: int
     seconds: float
@@ -30,7 +32,7 @@ class Shop:
     configs: int
     workers: int
     units: tuple[ShopUnit, ...]
-    #: When each configuration and each worker can start its first unit. Empty means at 0, all of them.
+    #: The time when each configuration and each worker can start its first unit; empty means 0 for all.
     config_ready: tuple[float, ...] = ()
     worker_ready: tuple[float, ...] = ()
 
@@ -40,7 +42,9 @@ class Shop:
                 raise UsageError(f"{name}={count}: must be at least 0")
             ready: tuple[float, ...] = getattr(self, f"{kind}_ready") or (0.0,) * count
             if len(ready) != count:
-                raise UsageError(f"{kind}_ready has {len(ready)} times for {name}={count}: give one for each {kind}")
+                raise UsageError(
+                    f"{kind}_ready has {len(ready)} times for {name}={count}: must have one for each {kind}"
+                )
             for index, time in enumerate(ready):
                 _check_time(time, f"{kind}_ready[{index}]")
             object.__setattr__(self, f"{kind}_ready", ready)
@@ -52,12 +56,14 @@ class Shop:
 
     @classmethod
     def of_times(cls, times: Iterable[Sequence[float]]) -> Shop:
-        """One unit for each entry of a matrix with a row per configuration and a column per worker."""
+        """Return a shop with one unit per entry of a matrix of configurations (rows) by workers (columns)."""
         rows = [list(row) for row in times]
         columns = len(rows[0]) if rows else 0
         for config, row in enumerate(rows):
             if len(row) != columns:
-                raise UsageError(f"times[{config}] has {len(row)} entries, times[0] has {columns}: rows must be alike")
+                raise UsageError(
+                    f"times[{config}] has {len(row)} entries, times[0] has {columns}: must be equally many"
+                )
             for worker, seconds in enumerate(row):
                 _check_time(seconds, f"times[{config}][{worker}]")
         units = (ShopUnit(i, j, float(seconds)) for i, row in enumerate(rows) for j, seconds in enumerate(row))
@@ -65,19 +71,19 @@ class Shop:
 
 
 def lower_bound(shop: Shop) -> float:
-    """No schedule ends earlier: when the busiest worker or configuration is done, if it never waits."""
+    """Return the end of the busiest worker or configuration if it never waits; no schedule ends earlier."""
     config_times: list[list[float]] = [[ready] for ready in shop.config_ready]
     worker_times: list[list[float]] = [[ready] for ready in shop.worker_ready]
     for unit in shop.units:
         config_times[unit.config].append(unit.seconds)
         worker_times[unit.worker].append(unit.seconds)
-    # Those without units end nothing, however late they are ready.
+    # Workers and configurations without units do not count, however late they are ready.
     return max((math.fsum(times) for times in config_times + worker_times if len(times) > 1), default=0.0)
 
 
 def _check_time(seconds: object, name: str) -> None:
     if seconds is None:
-        raise UsageError(f"{name} is missing: estimate every unit's time")
+        raise UsageError(f"{name} is missing: must be a number of seconds; estimate the time of every unit")
     try:
         good = 0 <= float(seconds) < FOREVER  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""When every unit of a shop starts. Whoever makes one, ``check`` says whether it can be carried out."""
+"""Timetables: the start of every unit of a shop. ``Timetable.check`` verifies that a timetable is feasible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hopfleet.planner.shop import Shop, lower_bound
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Indices of units by start: one sequence for each worker and for each configuration."""
+    """Indices of units by start, one sequence per worker and per configuration."""
 
     workers: tuple[tuple[int, ...], ...]
     configs: tuple[tuple[int, ...], ...]
@@ -20,14 +20,14 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """``starts[i]`` is when ``shop.units[i]`` starts."""
+    """The start of every unit of a shop: ``starts[i]`` belongs to ``shop.units[i]``."""
 
     shop: Shop
     starts: tuple[float, ...]
 
     @classmethod
     def of_order(cls, shop: Shop, order: Sequence[int]) -> Timetable:
-        """Every unit as early as the units before it in ``order``, a permutation of all units, let it."""
+        """Start every unit as early as its predecessors in ``order``, a permutation of all units, allow."""
         config_free, worker_free = list(shop.config_ready), list(shop.worker_ready)
         starts = [0.0] * len(shop.units)
         for index in order:
@@ -43,21 +43,22 @@ class Timetable:
 
     @property
     def ratio(self) -> float:
-        """The makespan by the lower bound: 1 cannot be improved."""
+        """Return the makespan divided by the lower bound; 1 cannot be improved."""
         bound = lower_bound(self.shop)
         return self.makespan / bound if bound else 1.0
 
     def orders(self) -> Orders:
+        """Return the units of each worker and each configuration by start."""
         workers: list[list[int]] = [[] for _ in range(self.shop.workers)]
         configs: list[list[int]] = [[] for _ in range(self.shop.configs)]
-        # Of two units that start together, one takes no time: it comes first.
+        # Of two units that start together, the one of zero length comes first.
         for index in sorted(range(len(self.starts)), key=lambda i: (self.starts[i], self._end(i), i)):
             workers[self.shop.units[index].worker].append(index)
             configs[self.shop.units[index].config].append(index)
         return Orders(tuple(map(tuple, workers)), tuple(map(tuple, configs)))
 
     def check(self) -> None:
-        """Raise InvariantBroken unless every worker and every configuration runs one unit at a time, when ready."""
+        """Raise InvariantBroken unless every worker and configuration runs one unit at a time, and only once ready."""
         if len(self.starts) != len(self.shop.units):
             raise InvariantBroken(f"{len(self.starts)} starts for {len(self.shop.units)} units")
         orders = self.orders()

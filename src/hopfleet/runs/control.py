@@ -1,10 +1,8 @@
-"""Control: a person at the wheel of an experiment, from any process of the same user.
+"""Control: steer an experiment from any process of the same user.
 
-Each method puts a wish into the queue of the journal and waits for the answer. While a run is going on, its controller
-answers within a fraction of a second. Otherwise what can be checked is checked at once, and the wish waits for the next
-run. Nothing is decided here.
-
-The module is not called like the function: importing it would put it in the place of ``hopfleet.control``.
+Each method puts a request into the journal's queue and waits for the answer. The controller of a running experiment
+answers within a fraction of a second. Without a running controller, the request is checked as far as the journal
+allows and then waits for the next run. All decisions are the controller's.
 """
 
 from __future__ import annotations
@@ -29,21 +27,21 @@ from hopfleet.store.journal import Journal, Request
 from hopfleet.support.deprecation import deprecated
 
 WAIT_SECONDS = 10.0
-"""How long to wait for an answer of a run that is going on."""
+"""Default seconds to wait for the answer of a running experiment; without one, the request stays in the queue."""
 
 LOOK_SECONDS = 0.02
-"""How often to look for it."""
+"""Seconds between two looks into the journal while waiting for an answer."""
 
 
 def control(name: str | os.PathLike[str], *, who: str | None = None, wait: float = WAIT_SECONDS) -> Control:
-    """The wheel of an experiment, by its name or run folder. ``who`` is user@host unless told."""
+    """Return the control of an experiment, found by its name or run folder. ``who`` defaults to user@host."""
     return Control(find_run(name), who=who, wait=wait)
 
 
 class Control:
-    """Asks things of an experiment. Every method returns the answer in words, or raises UsageError if it is refused.
+    """The control of one experiment. Each method returns the answer as text and raises UsageError on a refusal.
 
-    A trial is named as in ``"t0003"``, or by its number alone.
+    A trial is named by its id, as in ``"t0003"``, or by its number alone.
     """
 
     def __init__(self, folder: RunFolder, *, who: str | None = None, wait: float = WAIT_SECONDS) -> None:
@@ -57,15 +55,15 @@ class Control:
     # --------------------------------------------------------------------------------------------- one trial
 
     def stop(self, trial: str | int, now: bool = False) -> str:
-        """Train a trial no further. It finishes what it is doing, unless that is to end ``now``. Its model stays."""
+        """Stop a trial after its current unit, or at once with ``now``. The trial's models are kept."""
         return self._ask("stop", trial=_name(trial), now=now)
 
     def resume(self, trial: str | int, epochs: int | None = None) -> str:
-        """Let a trial go on that was stopped, paused or completed, until so many epochs in all."""
+        """Continue a stopped, paused or completed trial, up to ``epochs`` epochs in total."""
         return self._ask("resume", trial=_name(trial), epochs=epochs)
 
     def delete(self, trial: str | int, now: bool = False) -> str:
-        """Forget a trial and its models. Only the journal remembers it."""
+        """Delete a trial and its models. Only the journal keeps a record of the trial."""
         return self._ask("delete", trial=_name(trial), now=now)
 
     def clone(
@@ -75,42 +73,42 @@ class Control:
         warm: bool = False,
         epochs: int | None = None,
     ) -> str:
-        """Add a trial with the configuration of another one but for some ``changes``, by dotted path.
+        """Add a trial with the configuration of another trial and some ``changes``, given by dotted path.
 
-        A ``warm`` one goes on from the last epoch of the other one, with its model, optimizer and random streams.
+        A ``warm`` clone continues from the other trial's last epoch, with its model, optimizer and random streams.
         """
         given = spaces.plain(dict(changes or {}), ["changes"])
         return self._ask("clone", trial=_name(trial), changes=given, warm=warm, epochs=epochs)
 
     def add(self, config: Mapping[str, Any]) -> str:
-        """Add a trial with a whole configuration."""
+        """Add a trial with a complete configuration."""
         return self._ask("add", config=spaces.plain(dict(config), ["config"]))
 
     def prioritise(self, trial: str | int, level: int = 1) -> str:
-        """Let a trial go before those of a lower level; all begin with level 0."""
+        """Schedule a trial before all trials of a lower level. Every trial starts at level 0."""
         return self._ask("prioritise", trial=_name(trial), level=level)
 
     # ------------------------------------------------------------------------------------ the whole experiment
 
     def extend(self, trials: int = 0, epochs: int = 0, space: Mapping[str, Any] | None = None) -> str:
-        """More trials, more epochs for all, other dimensions for the trials to come.
+        """Add trials, add epochs to all trials, or change dimensions of the space for trials yet to be drawn.
 
-        Dimensions are given as such or as text, ``{"lr": "loguniform(1e-5, 1e-2)"}``.
+        A dimension is an object or its text, as in ``{"lr": "loguniform(1e-5, 1e-2)"}``.
         """
         described = spaces.describe(dict(space or {}))
         spaces.parse(described)
         return self._ask("extend", trials=trials, epochs=epochs, space=described)
 
     def pause(self) -> str:
-        """Start no more units until ``proceed``. Those at work end."""
+        """Finish running units and start no others until ``proceed``."""
         return self._ask("pause")
 
     def proceed(self) -> str:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         return self._ask("proceed")
 
     def workers(self, count: int | str) -> str:
-        """Have so many workers; ``"+2"`` and ``"-1"`` mean more or fewer. Those that go finish their unit first."""
+        """Set the number of workers, or change it by ``"+2"`` or ``"-1"``. Removed workers finish their unit first."""
         number, relative = _count(count)
         return self._ask("workers", by=number) if relative else self._ask("workers", count=number)
 
@@ -122,7 +120,7 @@ class Control:
         return self.requests()
 
     def requests(self) -> list[Request]:
-        """The audit trail: everything that anybody ever asked for, when, and what came of it."""
+        """Return the audit trail: every request ever made, with its time, its author and its answer."""
         with self._journal() as journal:
             return journal.trail()
 
@@ -142,7 +140,8 @@ class Control:
     def _answer(self, journal: Journal, number: int) -> RequestAnswered | None:
         deadline = time.monotonic() + self.wait
         while True:
-            running = self.folder.running  # asked first: what it answered at its very end is there
+            # Look at the lock before the journal: an answer given just before the run ended is then found.
+            running = self.folder.running
             answer = journal.answer(number)
             if answer is not None or not running or time.monotonic() > deadline:
                 return answer
@@ -151,24 +150,24 @@ class Control:
     def _later(self, number: int) -> str:
         handle = shlex.quote(self.folder.handle)
         if self.folder.running:
-            return f"wish {number} has no answer yet; hopfleet requests {handle} will show it"
-        return f"wish {number} waits for: hopfleet resume {handle}"
+            return f"request {number} has no answer yet; hopfleet requests {handle} will show it"
+        return f"request {number} is queued for the next run: hopfleet resume {handle}"
 
     def _journal(self) -> contextlib.closing[Journal]:
         return contextlib.closing(Journal(self.folder.journal_file))
 
 
-# --------------------------------------------------------------------- what can be told without the controller
+# ------------------------------------------------------------------- checks of requests while nothing is running
 
 
 def _known(results: Results, trial: str) -> TrialHistory:
     if trial not in results.history.trials:
-        raise UsageError(f"trial {trial!r}: there is none of that name; hopfleet show lists them")
+        raise UsageError(f"trial {trial!r}: no such trial; hopfleet show lists all trials")
     return results.history.trials[trial]
 
 
 def _unchecked(results: Results, given: Mapping[str, Any]) -> None:
-    """All else is up to the run that takes the wish."""
+    """Accept the request; the next run checks it."""
 
 
 def _check_trial(results: Results, given: Mapping[str, Any]) -> None:
@@ -178,17 +177,17 @@ def _check_trial(results: Results, given: Mapping[str, Any]) -> None:
 def _check_live(results: Results, given: Mapping[str, Any]) -> None:
     trial = _known(results, given["trial"])
     if trial.state.ended:
-        raise UsageError(f"{trial.id} does not train: it is {trial.state.value}")
+        raise UsageError(f"{trial.id} is {trial.state.value}: a trial that has ended cannot be stopped or prioritised")
 
 
 def _check_resume(results: Results, given: Mapping[str, Any]) -> None:
     trial = _known(results, given["trial"])
     if trial.state is TrialState.FAILED:
-        raise UsageError(f"{trial.id} has failed and would fail again; clone it with another configuration")
+        raise UsageError(f"{trial.id} failed and would fail again; clone it with another configuration")
     until = given.get("epochs")
     if until is not None and until <= trial.epochs_trained:
         raise UsageError(
-            f"epochs={until}: {trial.id} has trained for {trial.epochs_trained} epochs already; ask for more"
+            f"epochs={until}: {trial.id} has already trained for {trial.epochs_trained} epochs; give a larger number"
         )
 
 
@@ -196,7 +195,9 @@ def _check_clone(results: Results, given: Mapping[str, Any]) -> None:
     trial = _known(results, given["trial"])
     spaces.changed(trial.config, given["changes"])
     if given["warm"] and not trial.saved:
-        raise UsageError(f"{trial.id} has no saved model yet; wait for the end of its first epoch, or clone it cold")
+        raise UsageError(
+            f"{trial.id} has no saved model yet; wait for the end of its first epoch, or clone it without warm"
+        )
 
 
 def _check_add(results: Results, given: Mapping[str, Any]) -> None:
@@ -204,17 +205,17 @@ def _check_add(results: Results, given: Mapping[str, Any]) -> None:
     wrong = [f"{name} is unknown" for name in sorted(mine.keys() - known.keys())]
     wrong += [f"{name} is missing" for name in sorted(known.keys() - mine.keys())]
     if wrong:
-        raise UsageError(f"config: {', '.join(wrong)}; there are {', '.join(known)}")
+        raise UsageError(f"config: {', '.join(wrong)}; the keys are {', '.join(known)}")
 
 
 def _check_extend(results: Results, given: Mapping[str, Any]) -> None:
     if not (given["trials"] or given["epochs"] or given["space"]):
-        raise UsageError("extend by what? Give trials, epochs or dimensions")
+        raise UsageError("extend: nothing to add; give trials, epochs or dimensions")
     spaces.widened(results.definition["space"], given["space"])
 
 
 def _check_running(results: Results, given: Mapping[str, Any]) -> None:
-    raise UsageError(f"{results.name} does not run, so there is nothing to pause or to let proceed")
+    raise UsageError(f"{results.name} is not running, so there is nothing to pause or continue")
 
 
 CHECKS: Mapping[str, Callable[[Results, Mapping[str, Any]], None]] = {
@@ -236,13 +237,13 @@ def _name(trial: str | int) -> str:
 
 
 def _count(count: int | str) -> tuple[int, bool]:
-    """A number of workers, and whether it is one more or fewer."""
+    """Return a number of workers, and whether the number is relative."""
     text = str(count)
     if not (text.isascii() and text.lstrip("+-").isdigit()):
-        raise UsageError(f"workers={count!r}: must be a number, or one more or fewer like +2 and -1")
+        raise UsageError(f"workers={count!r}: must be a number, or a change such as '+2' or '-1'")
     relative = text[0] in "+-"
     if int(text) == 0 or (relative and isinstance(count, int)):
-        raise UsageError(f"workers={count!r}: must be an integer of at least 1; Ctrl-C or pause let nothing run")
+        raise UsageError(f"workers={count!r}: must be an integer of at least 1; to run nothing, pause the experiment")
     return int(text), relative
 
 

@@ -1,6 +1,6 @@
-"""Results: everything that an experiment has brought, read from its journal and checkpoints.
+"""Results of an experiment, read from its journal and checkpoints.
 
-Opens finished experiments and running ones alike, from any process; ``refresh`` reads what has come since.
+Results of finished and of running experiments can be opened from any process; ``refresh`` reads new journal entries.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
-    """The results of an experiment by its name or run folder, finished or not. ``task`` is needed for models only."""
+    """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
 
 
 class TrialResult:
-    """One trial: what was tried, how it went, and the model."""
+    """One trial: its configuration, its metrics and its model."""
 
     def __init__(self, results: Results, trial: TrialHistory) -> None:
         self._results = results
@@ -51,7 +51,7 @@ class TrialResult:
 
     @property
     def seed(self) -> int:
-        """What python's, numpy's and the framework's generators were seeded with before ``build``."""
+        """The seed of Python's, numpy's and the framework's random generators before ``build``."""
         return self._trial.seed
 
     @property
@@ -60,7 +60,7 @@ class TrialResult:
 
     @property
     def error(self) -> str | None:
-        """Why it failed, with the traceback if there is one."""
+        """Why the trial failed, with the traceback if there is one; None if the trial has not failed."""
         if self._trial.error and self._trial.traceback:
             return f"{self._trial.error}\n\n{self._trial.traceback}"
         return self._trial.error
@@ -81,22 +81,22 @@ class TrialResult:
 
     @property
     def origin(self) -> str:
-        """Who wanted it: ``search``, ``point`` (to try first), ``clone`` or ``person``."""
+        """Where the trial comes from: ``search``, ``point`` (a point to try first), ``clone`` or ``person``."""
         return self._trial.origin
 
     @property
     def parent(self) -> str | None:
-        """The trial that it was cloned from."""
+        """The trial that this one was cloned from."""
         return self._trial.parent or None
 
     @property
     def begins(self) -> int:
-        """The epoch of its parent that it went on from; 0 if it started afresh."""
+        """The epoch of the parent from which a warm clone continues; 0 for all other trials."""
         return self._trial.begins
 
     @property
     def visits(self) -> list[list[int]]:
-        """The partitions in the order visited, a list for each epoch; without those that a parent visited."""
+        """The partitions in the order visited, one list per epoch, without visits inherited from a parent."""
         return self._trial.visits
 
     @property
@@ -110,7 +110,7 @@ class TrialResult:
         return self._file(max(self._trial.saved, default=None), "last")
 
     def model(self, task: Task | None = None) -> Any:
-        """The model of the best epoch, ready to predict."""
+        """Return the model of the best epoch, ready to predict."""
         path = self.checkpoint
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
@@ -118,13 +118,13 @@ class TrialResult:
         return self._results.find_task(task).model(config, path)
 
     def log(self) -> str:
-        """What the trial's code printed."""
+        """Return the output of the trial's code."""
         path = self._results.folder.logs / f"{self.id}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def _file(self, version: int | None, which: str) -> Path:
         if version is None:
-            raise NotFound(f"{self.id} has no {which} checkpoint: it is {self.state.value}, no epoch has ended")
+            raise NotFound(f"{self.id} has no {which} checkpoint: it is {self.state.value} without a finished epoch")
         folder, saved = self._results.folder.checkpoints, self._trial.saved.get(version)
         if saved is None:
             raise CheckpointError(f"{folder / self.id}: version {version} is not saved")
@@ -139,7 +139,7 @@ class TrialResult:
 
 
 class Results:
-    """All trials of an experiment. ``best`` is the one with the best epoch by the experiment's metric."""
+    """All trials of an experiment. ``best`` is the trial with the best epoch by the experiment's metric."""
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
         self.folder = folder
@@ -157,7 +157,7 @@ class Results:
         self.refresh()
 
     def refresh(self) -> Results:
-        """Take in what has been journaled since."""
+        """Read new journal entries, and return these results."""
         if self.folder.journal_file.exists():
             with contextlib.closing(Journal(self.folder.journal_file)) as journal:
                 for number, time, message in journal.read(self._read):
@@ -175,7 +175,7 @@ class Results:
 
     @property
     def trials(self) -> list[TrialResult]:
-        """All trials in the order that they were added."""
+        """All trials in the order in which they were added."""
         return [TrialResult(self, trial) for trial in self.history.trials.values()]
 
     @property
@@ -184,35 +184,35 @@ class Results:
         best = self.history.best()
         if best is None and any(trial.best for trial in self.history.trials.values()):
             wanted = ", ".join(map(str, self.history.limits)) or f"a {self.history.metric} that is a number"
-            raise NotFound(f"{self.name} has no trial with {wanted}; results.trials has all of them")
+            raise NotFound(f"{self.name} has no trial with {wanted}; results.trials lists all trials")
         if best is None:
             raise NotFound(f"{self.name} has no trial with a finished epoch yet")
         return TrialResult(self, best)
 
     @property
     def pareto(self) -> list[TrialResult]:
-        """The trials that no other one beats in all metrics of the experiment, in the order that they were added.
+        """The trials that no other trial beats in all metrics of the experiment, in the order in which they were added.
 
-        Each counts with its best epoch by the first metric. Trials beyond a limit are left out.
+        Trials are compared at their best epoch by the first metric. Trials that violate a limit are left out.
         """
         return [TrialResult(self, trial) for trial in self.history.pareto()]
 
     def __getitem__(self, trial: str) -> TrialResult:
         if trial not in self.history.trials:
-            raise NotFound(f"{trial!r}: no such trial; there are {len(self.history.trials)}, from t0001 on")
+            raise NotFound(f"{trial!r}: no such trial; {self.name} has {len(self.history.trials)}, starting with t0001")
         return TrialResult(self, self.history.trials[trial])
 
     def dataframe(self) -> Any:
-        """A pandas DataFrame, one row a trial."""
+        """Return a pandas DataFrame with one row per trial."""
         from hopfleet.monitor.frame import dataframe
 
         return dataframe(self.history)
 
     def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
-        """A chart as a matplotlib figure, written to ``path`` or to plots/KIND.png in the run folder.
+        """Draw a chart into ``path``, or into plots/KIND.png in the run folder, and return the matplotlib figure.
 
-        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". Options depend on it:
-        ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
+        Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". The options depend on
+        the kind: ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
         """
         from hopfleet.monitor.charts.charts import draw_chart
 
@@ -221,13 +221,13 @@ class Results:
         return figure
 
     def plot_data(self, kind: str = "curves", **options: Any) -> dict[str, Any]:
-        """What a chart shows, as plain values that JSON can hold."""
+        """Return the data of a chart as plain values that JSON can hold."""
         from hopfleet.monitor.charts.charts import chart_data
 
         return chart_data(self.history, kind, **self._completed(kind, options))
 
     def _completed(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options with what the run folder tells of a chart."""
+        """Return the options, completed with defaults from the run folder."""
         objectives = self.history.objectives
         if kind == "gantt":
             return {"predicted": self._predicted(), **options}
@@ -236,7 +236,7 @@ class Results:
         return dict(options)
 
     def gantt(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """Which worker trained what and when, and beneath, what a pilot predicted: ``plot("gantt", path)``."""
+        """Draw the workers' schedule, with the predicted schedule below if there is one: ``plot("gantt", path)``."""
         return self.plot("gantt", path)
 
     def _predicted(self) -> list[Span]:
@@ -247,16 +247,16 @@ class Results:
         ]
 
     def verify(self) -> Verdict:
-        """Compare the run folder with its journal: invariants, checksums of models and data, permissions.
+        """Check the run folder against its journal: invariants, checksums of models and data, permissions.
 
-        ``ok`` of the verdict says whether all is well, ``faults`` what is not.
+        The verdict's ``ok`` is True if there are no ``faults``.
         """
         from hopfleet.runs.verify import verify
 
         return verify(self.folder)
 
     def find_task(self, task: Task | None = None) -> Task:
-        """The task given, or the one of the experiment if it can be imported."""
+        """Return the given task, or the experiment's own task if it can be imported."""
         task = task or self._task
         if task is not None:
             return task
@@ -265,7 +265,7 @@ class Results:
             found = getattr(importlib.import_module(module), name)()
         except Exception as error:
             raise UsageError(
-                f"the task {module}.{name} cannot be made here ({error}): pass it, as in model(task={name}())"
+                f"the task {module}.{name} cannot be created here ({error}); pass it, as in model(task={name}())"
             ) from error
         assert isinstance(found, Task)
         return found

@@ -1,8 +1,8 @@
-"""Verification: whether a run folder is what its journal says.
+"""Verification of a run folder against its journal.
 
-The journal is checked against the invariants, every durable model and the data against their SHA-256, and the folder
-for who may read it. Nothing is changed. A run may go on meanwhile: before a file counts as missing, damaged or stray,
-the journal is read again, and what it has dropped or saved since is taken as it is now.
+The journal is checked against the invariants, every durable model and the data against their SHA-256, and the folder's
+permissions against 0700. Verification changes nothing and works while the experiment runs: before a file counts as
+missing, damaged or stray, the journal is read again for versions dropped or saved in the meantime.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ PARTS = ("journal", "models", "data", "folder")
 RESTORE = "restore it or partition again"
 
 TELL_SECONDS = 0.5
-"""How often to say how far it has come."""
+"""Seconds between two progress reports, and before a second look at a journal that is being created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it should be, and what to do about it."""
+    """A problem of the run folder and its remedy."""
 
     part: str  #: "journal", "models", "data" or "folder"
     where: str
@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was looked at, part by part, what is wrong, and what could not be looked at."""
+    """The result of a verification: a summary of each part, the faults, and notes on files that were not checked."""
 
     checked: dict[str, str]
     faults: list[Fault]
@@ -76,7 +76,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Known:
-    """What the journal says of model files and of who may still write some."""
+    """The journal's record of model files and of trials that may still write some."""
 
     saved: dict[tuple[str, int], VersionSaved] = field(default_factory=dict)
     states: dict[str, TrialState] = field(default_factory=dict)
@@ -107,25 +107,27 @@ class _Known:
                 pass
 
     def leftover(self, name: str) -> bool:
-        """Whether a file that the journal does not know is there in the course of things.
+        """Whether an unrecorded file is a normal leftover.
 
-        A run that goes on, or was cut off, writes files before it journals them. One that ends tidies up.
+        A running or interrupted experiment writes files before it records them; a finished one has removed them.
         """
         return not self.finished and OURS.fullmatch(name) is not None
 
 
 def find_data(folder: RunFolder, role: str) -> Dataset:
-    """The data set of a run, ``train`` or ``valid``: in its folder, which may have moved, or where it was then."""
+    """Open the ``train`` or ``valid`` data of a run: inside the run folder if present, else at its recorded URL."""
     own = folder.data / role
     return open_dataset(own if own.is_dir() else folder.definition()[role]["url"])
 
 
 def verify(folder: RunFolder, tell: Callable[[str], None] = lambda text: None) -> Verdict:
-    """Check a run folder; ``tell`` hears how far it has come."""
+    """Check a run folder, reporting progress to ``tell``."""
     return _Verification(folder, tell).verdict()
 
 
 class _Verification:
+    """One pass over a run folder."""
+
     def __init__(self, folder: RunFolder, tell: Callable[[str], None]) -> None:
         self._folder = folder
         self._definition = folder.definition()
@@ -158,7 +160,7 @@ class _Verification:
         pending = set(jobs)
         while pending:
             _, pending = wait(pending, TELL_SECONDS, return_when=FIRST_COMPLETED)
-            self._tell(f"{len(jobs) - len(pending)} of {len(jobs)} models and data sets are read")
+            self._tell(f"{len(jobs) - len(pending)} of {len(jobs)} models and data sets checked")
 
     # ------------------------------------------------------------------------------------------- folder, journal
 
@@ -172,24 +174,24 @@ class _Verification:
             )
 
     def _check_journal(self) -> _Known | None:
-        """What the journal says; None if it cannot be read."""
+        """Return the journal's record, or None if the journal cannot be read."""
         path = self._folder.journal_file
         try:
             known, broken = self._read_settled()
         except JournalError as error:
             self._checked["journal"] = "cannot be read"
-            self._checked["models"] = "not checked, for want of a journal"
+            self._checked["models"] = "not checked without a journal"
             problem = str(error).removeprefix(f"{path}: ")
             self._faults.append(Fault("journal", str(path), problem, "restore it from a backup"))
             return None
         self._checked["journal"] = f"{known.messages} messages"
         if broken:
-            remedy = "restore it from a backup; if nobody has touched it, this is a bug of Hopfleet: please tell us"
+            remedy = "restore it from a backup; if it was not modified, please report this as a bug in Hopfleet"
             self._faults.append(Fault("journal", str(path), broken, remedy))
         return known
 
     def _read_settled(self) -> tuple[_Known, str]:
-        """The same as ``_read``, twice where a run may just be making the journal."""
+        """Return ``_read()``, trying twice if a running experiment may just be creating the journal."""
         try:
             return self._read()
         except JournalError:
@@ -199,9 +201,9 @@ class _Verification:
         return self._read()
 
     def _read(self) -> tuple[_Known, str]:
-        """What the journal says, and which invariant it breaks."""
+        """Return the journal's record and the first broken invariant, or an empty string."""
         known, broken = _Known(), ""
-        if not self._folder.journal_file.exists():  # no run has ever got so far
+        if not self._folder.journal_file.exists():  # the experiment never started
             return known, broken
         with contextlib.closing(Journal(self._folder.journal_file)) as journal:
             messages = _passed(journal, known)
@@ -210,8 +212,8 @@ class _Verification:
             except InvariantBroken as error:
                 broken = f"breaks an invariant ({error})"
             except KeyError as error:
-                broken = f"tells of a trial that was never added ({error})"
-            for _ in messages:  # files are judged by all of it
+                broken = f"refers to a trial that was never added ({error})"
+            for _ in messages:  # read the rest too: files are compared with the complete journal
                 pass
         return known, broken
 
@@ -222,23 +224,23 @@ class _Verification:
         path = self._versions.path(saved.ref, durable=True)
         goes_on = not known.finished and known.states.get(trial) is TrialState.RUNNING
         backup = "restore it from a backup"
-        again = f"hopfleet resume {self._folder.handle} makes it again"
+        again = f"hopfleet resume {self._folder.handle} recreates it"
         try:
             size = path.stat().st_size
             if size != saved.size:
                 problem = f"is damaged: {size} bytes instead of {saved.size}"
             elif digest(path) != saved.digest:
-                problem = "is damaged: another SHA-256 than in the journal"
+                problem = "is damaged: its SHA-256 differs from the journal"
             else:
                 return None
         except FileNotFoundError:
             return Fault("models", str(path), "is missing", again if goes_on else backup)
         except OSError as error:
-            return Fault("models", str(path), f"cannot be read ({error})", "see to its permissions and the disk")
-        return Fault("models", str(path), problem, f"delete it, and {again}" if goes_on else backup)
+            return Fault("models", str(path), f"cannot be read ({error})", "check its permissions and the disk")
+        return Fault("models", str(path), problem, f"delete it; {again}" if goes_on else backup)
 
     def _check_models(self, known: _Known, suspects: list[tuple[str, int]]) -> None:
-        """Look again at what seemed wrong, and at files that the journal does not know."""
+        """Check suspect models again, and report files that are not in the journal."""
         files = self._files()
         names = self._names(known)
         strays = [name for name in files if name not in names]
@@ -252,20 +254,22 @@ class _Verification:
             path = self._folder.checkpoints / name
             if path.exists() and name not in names:
                 if now.leftover(name):
-                    self._notes.append(f"{path}: is not in the journal yet, or left over from a fault; it does no harm")
+                    self._notes.append(
+                        f"{path}: is not in the journal yet, or is left over from a fault; it is harmless"
+                    )
                 else:
-                    remedy = "nothing reads it; if it is not yours, delete it"
-                    self._faults.append(Fault("models", str(path), "is a stray: the journal does not know it", remedy))
+                    remedy = "delete it, or move it elsewhere if you put it there"
+                    self._faults.append(Fault("models", str(path), "is a stray file: it is not in the journal", remedy))
 
     def _files(self) -> list[str]:
-        """All files beside the models, those of other people included, relative to the folder of checkpoints."""
+        """Return all files in the checkpoints folder, relative to that folder."""
         base = self._folder.checkpoints
         return sorted(
             Path(folder, name).relative_to(base).as_posix() for folder, _, names in os.walk(base) for name in names
         )
 
     def _names(self, known: _Known) -> set[str]:
-        """The names of all files that the journal knows, relative to the folder of checkpoints."""
+        """Return the files recorded in the journal, relative to the checkpoints folder."""
         paths = (self._versions.path(saved.ref, durable=True) for saved in known.saved.values())
         return {path.relative_to(self._folder.checkpoints).as_posix() for path in paths}
 
@@ -286,10 +290,10 @@ class _Verification:
         except (HopfleetError, OSError) as error:
             if here:
                 return _damage(role, error)
-            self._notes.append(f"{role} data: out of reach, so not checked ({error})")
+            self._notes.append(f"{role} data: not checked because it cannot be reached ({error})")
             return None
         if dataset.fingerprint != told["fingerprint"]:
-            return Fault("data", url, f"is not the {role} data of the experiment: another fingerprint", RESTORE)
+            return Fault("data", url, f"is not the {role} data of the experiment: its fingerprint differs", RESTORE)
         try:
             dataset.check(checksums=True)
         except (HopfleetError, OSError) as error:
@@ -298,7 +302,7 @@ class _Verification:
 
 
 def _damage(role: str, error: Exception) -> Fault:
-    """A fault of a data set, whose errors name the file, what is wrong with it and what to do."""
+    """Convert an error of a data set, which names the file, the problem and the remedy, to a fault."""
     problem, _, remedy = str(error).partition("; ")
     return Fault("data", f"{role} data", problem, remedy or RESTORE)
 

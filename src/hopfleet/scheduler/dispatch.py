@@ -1,8 +1,7 @@
-"""The next thing for an idle worker to do: evaluations of the model that it holds, then training, then other
-evaluations.
+"""The next work for an idle worker: evaluations of models that the worker holds, then training, then others.
 
-An evaluation on the worker that trained last costs no hop and lets the trial go on, so it comes first. On any
-other worker it costs a hop, so it fills time that no training unit can use.
+An evaluation on the worker that trained the model last costs no hop and lets the trial continue, so it comes first. On
+any other worker an evaluation costs a hop, so it only fills time that no training unit can use.
 """
 
 from __future__ import annotations
@@ -17,38 +16,38 @@ from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
 
 class Policy(Protocol):
-    """Picks the next training unit for some idle worker. A plain function will do.
+    """A callable that picks the next training unit for some idle worker. A plain function will do.
 
-    A policy reads the schedule and changes nothing but its own memory; two controllers must not share one. None means
-    that no idle worker should start anything before the next event. If there is something to start, a policy may say so
-    only while a worker runs or a model is being saved, so that there is a next event. Workers that will be done soon
-    may be shown to it as idle, to see what they will want.
+    A policy reads the schedule and changes nothing but its own memory; two controllers must not share a policy. None
+    means that no idle worker should start anything before the next event. If a unit could start, a policy may return
+    None only while a worker runs or a model is being saved, so that there is a next event. A schedule may present
+    workers that will soon be done as idle, to ask for their next unit in advance.
     """
 
     def __call__(self, schedule: Schedule, rng: random.Random, /) -> Assignment | None: ...
 
 
 def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> Assignment | None:
-    """One thing that an idle worker should start now, or None if all must stay as they are."""
+    """Return one unit that an idle worker should start now, or None if none should."""
     if not schedule.idle:
         return None
     return (
         _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
         or _urgent(schedule)
-        or (_staying(schedule) if schedule.sticky else None)
+        or (_sticky(schedule) if schedule.sticky else None)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, lambda progress, slot: True)
     )
 
 
 def foreseen(schedule: Schedule, policy: Policy, rng: random.Random, slots: dict[str, Slot]) -> Assignment | None:
-    """What one of these workers would be given to train if it had nothing to do."""
+    """Return the training unit that one of these workers would get if it were idle."""
     with schedule.supposing(slots):
-        return _urgent(schedule) or _staying(schedule) or (policy(schedule, rng) if schedule.ready else None)
+        return _urgent(schedule) or _sticky(schedule) or (policy(schedule, rng) if schedule.ready else None)
 
 
 def _urgent(schedule: Schedule) -> Assignment | None:
-    """A unit of the trial with the highest level above 0 that an idle worker can train."""
+    """Return a unit of the trial with the highest level above 0 that an idle worker can train."""
     urgent = [schedule.ready[trial] for trial in schedule.urgent if trial in schedule.ready]
     for progress in sorted(urgent, key=lambda progress: -progress.level):
         for slot in sorted(schedule.idle.values(), key=lambda slot: slot.worker != progress.holder):
@@ -60,8 +59,8 @@ def _urgent(schedule: Schedule) -> Assignment | None:
     return None
 
 
-def _staying(schedule: Schedule) -> Assignment | None:
-    """A unit of the trial with the most left among those whose models idle workers hold."""
+def _sticky(schedule: Schedule) -> Assignment | None:
+    """Return a unit of the trial with the most work left among the trials whose models idle workers hold."""
     for slot in schedule.idle.values():
         progress = schedule.longest_held(slot)
         if progress is not None:

@@ -1,6 +1,6 @@
-"""A rule tried out on a copy of the floor, in virtual time: what the makespan would be if units took so long.
+"""Dry runs: the makespan of a dispatch rule on a copy of the shop state, in virtual time.
 
-The rule sees the expected times alone, as it would in earnest; the actual ones are the expected ones times a factor.
+The rule sees expected times only, as in a real run; the actual times are the expected times multiplied by a factor.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from hopfleet.scheduler.shop_state import Floor, Rule
+from hopfleet.scheduler.shop_state import DispatchRule, ShopState
 
 Factor = Callable[[int, int, int], float]
-"""By what an actual unit time differs, by trial, partition and epoch."""
+"""Actual by expected unit time, by trial, partition and epoch."""
 
 DRAWN = 10007
-"""Random numbers that all dry runs share, each from another beginning; a prime, so that units rarely meet."""
+"""Random numbers shared by all dry runs, each from its own offset; prime, so that units rarely share a number."""
 
 
 def exact(trial: int, partition: int, epoch: int) -> float:
+    """Return the factor of a unit that takes exactly its expected time."""
     return 1.0
 
 
 def lognormal(sigma: float, seed: int) -> Factor:
-    """Independent factors with a mean of 1; the same unit always gets the same one, whatever the rule does."""
+    """Return independent factors with mean 1; a unit gets the same factor under every dispatch rule."""
     normals, shift, exp = _normals(), -sigma * sigma / 2, math.exp
 
     def factor(trial: int, partition: int, epoch: int) -> float:
@@ -43,7 +44,7 @@ def _normals() -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a dry run went. ``bound`` is what the makespan could not fall below with these actual times."""
+    """The result of a dry run. ``bound`` is a lower bound on the makespan with the same actual times."""
 
     makespan: float
     bound: float
@@ -53,38 +54,38 @@ class Outcome:
         return self.makespan / self.bound if self.bound else 1.0
 
 
-def dry_run(floor: Floor, rule: Rule, *, laps: int = 0, factor: Factor = exact) -> Outcome:
-    """Live through the floor's units, with at most ``laps`` further epochs. What runs now ends as expected."""
-    return _live(floor.copy(laps), rule, factor, math.inf)
+def dry_run(state: ShopState, rule: DispatchRule, *, laps: int = 0, factor: Factor = exact) -> Outcome:
+    """Simulate the units of a state, with at most ``laps`` further epochs. Running units end as expected."""
+    return _simulate(state.copy(laps), rule, factor, math.inf)
 
 
-def later(floor: Floor, rule: Rule, *, laps: int, ends: int) -> Floor:
-    """The floor when so many units will have ended, or all of them, if they take as long as expected."""
-    floor = floor.copy(laps)
-    _live(floor, rule, exact, ends)
-    return floor
+def later(state: ShopState, rule: DispatchRule, *, laps: int, ends: int) -> ShopState:
+    """Return the state after the next ``ends`` ends of units, or after all, if units take as long as expected."""
+    state = state.copy(laps)
+    _simulate(state, rule, exact, ends)
+    return state
 
 
-def _live(floor: Floor, rule: Rule, factor: Factor, ends: float) -> Outcome:
-    begun = floor.now
-    running = [(max(floor.worker_free[worker], begun), worker) for worker in floor.runs]
+def _simulate(state: ShopState, rule: DispatchRule, factor: Factor, ends: float) -> Outcome:
+    begun = state.now
+    running = [(max(state.worker_free[worker], begun), worker) for worker in state.runs]
     heapq.heapify(running)
-    trials = [max(free - begun, 0.0) for free in floor.trial_free]
-    workers = [max(free - begun, 0.0) for free in floor.worker_free]
-    seconds, epoch, now = floor.seconds, floor.epoch, begun
+    trials = [max(free - begun, 0.0) for free in state.trial_free]
+    workers = [max(free - begun, 0.0) for free in state.worker_free]
+    seconds, epoch, now = state.seconds, state.epoch, begun
     while True:
-        if floor.idle_trials and floor.idle_workers:
-            for trial, worker in rule(floor):
-                partition = floor.start(trial, worker)
+        if state.idle_trials and state.idle_workers:
+            for trial, worker in rule(state):
+                partition = state.start(trial, worker)
                 actual = seconds[trial][partition] * factor(trial, partition, epoch[trial])
                 trials[trial] += actual
                 workers[worker] += actual
                 heapq.heappush(running, (now + actual, worker))
         if not running or ends <= 0:
             return Outcome(now - begun, max(*trials, *workers, 0.0))
-        now = floor.now = running[0][0]
-        # Ends that only rounding keeps apart are one event.
+        now = state.now = running[0][0]
+        # Ends that differ by rounding only are one event.
         same = now * (1 + 1e-12)
         while running and running[0][0] <= same:
-            floor.finish(heapq.heappop(running)[1])
+            state.finish(heapq.heappop(running)[1])
             ends -= 1

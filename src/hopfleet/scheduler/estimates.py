@@ -1,10 +1,10 @@
-"""How long units take: what was expected, corrected by what was measured.
+"""Expected unit times: priors, corrected by measurements.
 
-A unit's time is taken as a product: what the trial costs, how slow the worker is, how large the partition is. Priors
-may come from a pilot; without one everything starts as equal and is learned as units finish. What is measured of a
-trial or a worker is believed as far as it stands out from the noise: if all differ by no more than chance would have
-it, the prior stays. The noise that is left, as a standard deviation of the logarithm, tells planners how far to trust
-these numbers.
+A unit's time is modelled as a product of the trial's cost, the worker's slowness and the partition's size. Priors may
+come from profiling; without priors all trials and workers start as equal, and differences are learned as units finish.
+A measured effect of a trial or a worker counts as far as it stands out from the noise: effects no larger than chance
+leave the prior unchanged. The residual noise, as a standard deviation of the logarithm, tells planners how far to
+trust the estimates.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import math
 from collections.abc import Callable, Sequence
 
 Prior = Callable[[int, str, int], float]
-"""Expected seconds of (trial number, worker, partition), before anything was measured."""
+"""Returns the expected seconds of (trial number, worker, partition) before any measurement."""
 
 RECENT = 128
-"""The noise is that of about so many units: the first ones, of which nothing was known, are soon forgotten."""
+"""Units that the noise is averaged over, about; the first, poorly estimated units are soon forgotten."""
 
 
 class Estimates:
-    """Expected unit times. ``rows`` gives the size of each partition; only their ratios matter."""
+    """Expected unit times. ``rows`` holds the number of rows of each partition; only their ratios matter."""
 
     def __init__(self, rows: Sequence[int], prior: Prior | None = None) -> None:
         mean = sum(rows) / len(rows)
@@ -28,15 +28,15 @@ class Estimates:
         self._prior = prior
         self._trials = _Effects()
         self._workers = _Effects()
-        #: Squares of log(measured / expected), and their number.
+        #: The sum of squares of log(measured / expected), and their number.
         self._squares = (0.0, 0)
 
     def expected(self, trial: str, number: int, worker: str, partition: int) -> float:
-        """The seconds that a unit is expected to take."""
+        """Return the expected seconds of a unit."""
         return self.row(trial, number, {partition: worker})[0]
 
     def row(self, trial: str, number: int, workers: dict[int, str]) -> list[float]:
-        """The same for several units of a trial, by partition and worker."""
+        """Return the expected seconds of several units of a trial, by partition and worker."""
         by_trial, noise = self._trials.of(trial, self._variance), self._variance
         return [
             self._base(number, worker, partition) * math.exp(by_trial + self._workers.of(worker, noise))
@@ -44,17 +44,17 @@ class Estimates:
         ]
 
     def beforehand(self, number: int, worker: str) -> float | None:
-        """The mean time of a trial's units on a worker, as it was expected before anything was measured."""
+        """Return the prior mean time of a trial's units on a worker; None without a prior."""
         if self._prior is None:
             return None
         return sum(self._prior(number, worker, partition) for partition in range(len(self._size))) / len(self._size)
 
     def size(self, partition: int) -> float:
-        """The rows of a partition, as a part of the mean."""
+        """Return the number of rows of a partition divided by the mean."""
         return self._size[partition]
 
     def slowness(self, worker: str) -> float:
-        """How long a worker takes for what others do; only ratios mean anything."""
+        """Return the relative slowness of a worker; only ratios between workers are meaningful."""
         return math.exp(self._workers.of(worker, self._variance))
 
     def measured(self, trial: str, number: int, worker: str, partition: int, seconds: float) -> None:
@@ -67,29 +67,29 @@ class Estimates:
             if count == RECENT:
                 total, count = total - total / count, count - 1
             self._squares = total + (residual - by_trial - by_worker) ** 2, count + 1
-        # The worker learns what the trial does not explain, and the other way round.
+        # The worker effect learns the part that the trial effect does not explain, and vice versa.
         if known:
             self._workers.learn(worker, residual - by_trial)
         self._trials.learn(trial, residual - by_worker)
 
     def forget(self, trial: str) -> None:
-        """The trial has ended; what it taught about workers and noise stays."""
+        """Discard the effect of an ended trial; worker effects and noise are kept."""
         self._trials.forget(trial)
 
     @property
     def noise(self) -> float:
-        """The standard deviation of log(measured / expected); 0 until something surprised us."""
+        """Return the standard deviation of log(measured / expected); 0 until an estimate could be compared."""
         total, count = self._squares
         return math.sqrt(total / count) if count else 0.0
 
     @property
     def judged(self) -> int:
-        """How many units the noise is known from; the latest ``RECENT`` at most."""
+        """Return the number of units that the noise was estimated from, at most ``RECENT``."""
         return self._squares[1]
 
     @property
     def _variance(self) -> float:
-        """Of the logarithm of one unit's time among those of the same trial; before any came twice, of all."""
+        """Return the variance of log times within trials; over all units until a trial has two units."""
         if self._trials.repeated:
             return self._trials.within / self._trials.repeated
         total, count = self._squares
@@ -100,14 +100,14 @@ class Estimates:
 
 
 class _Effects:
-    """What each trial, or each worker, adds to the logarithm of a unit's time."""
+    """The effect of each trial, or of each worker, on the logarithm of a unit's time."""
 
     def __init__(self) -> None:
-        #: Mean and number of what was measured.
+        #: The mean and the number of measurements.
         self._means: dict[str, tuple[float, int]] = {}
-        #: Sums over all of them: of the means, their squares, and one by their numbers.
+        #: Sums over all names: of the means, of their squares, and of 1 / number.
         self._sums = (0.0, 0.0, 0.0)
-        #: Squares of the deviations from the own mean, and how many of these are free.
+        #: The sum of squared deviations from each name's own mean, and their degrees of freedom.
         self.within = 0.0
         self.repeated = 0
 
@@ -115,7 +115,7 @@ class _Effects:
         return name in self._means
 
     def of(self, name: str, variance: float) -> float:
-        """The mean of all, and as much of the own mean's distance from it as is not chance."""
+        """Return the overall mean, plus the part of the name's own deviation that exceeds chance."""
         size = len(self._means)
         if not size:
             return 0.0
@@ -128,6 +128,7 @@ class _Effects:
         return middle + (mean - middle) * between * count / (between * count + variance or 1.0)
 
     def learn(self, name: str, value: float) -> None:
+        """Add a measurement."""
         mean, count = self._means.get(name, (0.0, 0))
         self.forget(name)
         after = mean + (value - mean) / (count + 1)
@@ -138,6 +139,7 @@ class _Effects:
         self._add(after, count + 1, 1)
 
     def forget(self, name: str) -> None:
+        """Discard all measurements of a name."""
         if name in self._means:
             self._add(*self._means.pop(name), -1)
 

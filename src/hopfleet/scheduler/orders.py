@@ -1,7 +1,7 @@
-"""Visit orders that depend on the seed alone, for experiments whose bits must not depend on the schedule.
+"""Visit orders that depend on the seed alone, for experiments whose results must not depend on the schedule.
 
-All trials go round the same circle of partitions, each from a starting point of its own, so that trials of equal pace
-never meet at a partition.
+All trials cycle through the partitions in the same circular order, each from its own starting point, so trials of equal
+pace never need the same partition at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hopfleet.domain.seeds import derive
 
 
 def fixed_order(seed: int, number: int, *, partitions: int, epochs: int) -> list[int]:
-    """The partitions that trial ``number`` visits, all epochs in a row."""
+    """Return the partitions that trial ``number`` visits, for all epochs in sequence."""
     circle = list(range(partitions))
     random.Random(derive(seed, "circle")).shuffle(circle)
     start = number % partitions

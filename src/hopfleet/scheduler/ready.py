@@ -1,8 +1,9 @@
-"""Trials that may train now, by who can take them and by what they have left.
+"""Trials that may train now, indexed by the workers that can take them and by the work they have left.
 
-A policy asks for the longest trial, or for any, that a certain worker can take. With thousands of trials it must not
-look at all of them to find out, so they stand in lines: for each set of partitions that workers can read, and for each
-worker, if it holds their models. ``Schedule`` puts a trial anew whenever something about it changes.
+A policy asks for the longest trial, or for a random trial, that a certain worker can take. With thousands of trials
+the answer must not require a scan, so trials are kept in queues: one pair for each set of partitions that workers read,
+and one pair for each worker, for trials whose models the worker holds. ``Schedule`` puts a trial again whenever the
+trial changes.
 """
 
 from __future__ import annotations
@@ -17,152 +18,154 @@ from typing import NamedTuple
 from hopfleet.scheduler.progress import Progress, Readable
 
 DRAWS = 16
-"""So many draws in a row that miss are a sign that most places are given up."""
+"""Consecutive draws of outdated entries after which the queues are purged; most of their entries are outdated then."""
 
 
-class Place(NamedTuple):
-    """Where a trial stands; the least comes first. A trial that is put anew has another place."""
+class Entry(NamedTuple):
+    """A queue entry of a trial; the smallest comes first. A trial that is put again gets a new entry."""
 
-    #: What it has left, negative: in seconds, or in units while nothing is known of them.
+    #: The negated work left: in seconds, or in units while no unit of the trial was measured.
     left: float
-    #: The number of the place that it got when it became ready.
+    #: The number of the entry that the trial got when it became ready.
     since: int
-    #: Counts all places, so that no two are equal.
+    #: A running number, which makes entries distinct.
     number: int
     progress: Progress
 
 
-class Line:
-    """A heap of places. Those given up stay until they come first, or until they are the most of them."""
+class Queue:
+    """A heap of entries. Outdated entries remain until they come first, or until they are the majority."""
 
-    def __init__(self, current: Mapping[str, Place]) -> None:
+    def __init__(self, current: Mapping[str, Entry]) -> None:
         self._current = current
-        self.places: list[Place] = []
+        self.entries: list[Entry] = []
 
-    def add(self, place: Place) -> None:
-        heapq.heappush(self.places, place)
-        if len(self.places) > 2 * len(self._current) + DRAWS:
-            self.tidy()
+    def add(self, entry: Entry) -> None:
+        heapq.heappush(self.entries, entry)
+        if len(self.entries) > 2 * len(self._current) + DRAWS:
+            self.purge()
 
-    def first(self) -> Place | None:
-        while self.places and not self.keeps(self.places[0]):
-            heapq.heappop(self.places)
-        return self.places[0] if self.places else None
+    def first(self) -> Entry | None:
+        while self.entries and not self.is_current(self.entries[0]):
+            heapq.heappop(self.entries)
+        return self.entries[0] if self.entries else None
 
-    def keeps(self, place: Place) -> bool:
-        return self._current.get(place.progress.trial.id) is place
+    def is_current(self, entry: Entry) -> bool:
+        return self._current.get(entry.progress.trial.id) is entry
 
-    def tidy(self) -> None:
-        self.places = [place for place in self.places if self.keeps(place)]
-        heapq.heapify(self.places)
-
-
-@dataclass(frozen=True, slots=True)
-class Hall:
-    """The trials that every worker that reads the same partitions can take."""
-
-    known: Line
-    #: These expect the same time for each unit. It changes with every unit that ends; their order does not.
-    unknown: Line
-
-    def add(self, place: Place) -> None:
-        (self.known if place.progress.known else self.unknown).add(place)
+    def purge(self) -> None:
+        self.entries = [entry for entry in self.entries if self.is_current(entry)]
+        heapq.heapify(self.entries)
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """One worker, and the trials that it can take and whose models it holds."""
+class SharedQueues:
+    """Trials that every worker with access to the same partitions can take."""
+
+    known: Queue
+    #: Unmeasured trials share one expected unit time, which changes with every finished unit; their order does not.
+    unknown: Queue
+
+    def add(self, entry: Entry) -> None:
+        (self.known if entry.progress.known else self.unknown).add(entry)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueues:
+    """Trials that one worker can take and whose models it holds."""
 
     readable: Readable
-    #: Trials that any worker could load.
-    held: Line
-    #: Trials that no other worker can load.
-    own: Line
+    #: Trials whose models other workers can load too.
+    held: Queue
+    #: Trials whose models no other worker can load.
+    own: Queue
 
 
 class Ready:
-    """All the lines of a schedule."""
+    """All queues of a schedule."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
-        self._halls: dict[Readable, Hall] = {}
-        self._desks: dict[str, Desk] = {}
+        self._entries: dict[str, Entry] = {}
+        self._shared: dict[Readable, SharedQueues] = {}
+        self._local: dict[str, LocalQueues] = {}
         self._number = 0
 
     def join(self, worker: str, readable: Readable) -> None:
-        self._desks[worker] = Desk(readable, Line(self._places), Line(self._places))
-        if readable not in self._halls:
-            hall = self._halls[readable] = Hall(Line(self._places), Line(self._places))
-            for place in self._places.values():
-                if place.progress.loadable and place.progress.owed_to(readable):
-                    hall.add(place)
+        """Add a worker that can read these partitions."""
+        self._local[worker] = LocalQueues(readable, Queue(self._entries), Queue(self._entries))
+        if readable not in self._shared:
+            shared = self._shared[readable] = SharedQueues(Queue(self._entries), Queue(self._entries))
+            for entry in self._entries.values():
+                if entry.progress.loadable and entry.progress.owed_to(readable):
+                    shared.add(entry)
 
     def leave(self, worker: str) -> None:
-        readable = self._desks.pop(worker).readable
-        if all(desk.readable != readable for desk in self._desks.values()):
-            del self._halls[readable]
+        """Remove a worker."""
+        readable = self._local.pop(worker).readable
+        if all(local.readable != readable for local in self._local.values()):
+            del self._shared[readable]
 
     def put(self, progress: Progress) -> None:
-        """A trial is ready, or something about one that is ready has changed."""
+        """Add a trial that became ready, or update a ready trial that has changed."""
         trial = progress.trial.id
-        before = self._places.get(trial)
+        before = self._entries.get(trial)
         self._number += 1
         since = self._number if before is None else before.since
-        place = Place(-progress.unit_seconds * progress.units_left, since, self._number, progress)
-        self._places[trial] = place
+        entry = Entry(-progress.unit_seconds * progress.units_left, since, self._number, progress)
+        self._entries[trial] = entry
         if progress.loadable:
-            for readable, hall in self._halls.items():
+            for readable, shared in self._shared.items():
                 if progress.owed_to(readable):
-                    hall.add(place)
+                    shared.add(entry)
         if progress.holder is not None:
-            desk = self._desks[progress.holder]
-            if progress.owed_to(desk.readable):
-                (desk.held if progress.loadable else desk.own).add(place)
+            local = self._local[progress.holder]
+            if progress.owed_to(local.readable):
+                (local.held if progress.loadable else local.own).add(entry)
 
     def remove(self, trial: str) -> None:
-        """A trial is not ready, if it ever was."""
-        self._places.pop(trial, None)
+        """Remove a trial if it is ready."""
+        self._entries.pop(trial, None)
 
     def longest(self, worker: str, unit_seconds: float) -> Progress | None:
-        """The trial with the most left that a worker can take, if a unit of an unknown one takes ``unit_seconds``.
+        """Return the trial with the most work left that a worker can take; unmeasured units take ``unit_seconds``.
 
-        Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
+        Ties go to a trial whose model the worker holds, then to the trial that has been ready the longest.
         """
-        desk = self._desks[worker]
-        hall = self._halls[desk.readable]
-        lines = ((hall.known, 1.0, 0), (hall.unknown, unit_seconds, 0), (desk.held, 1.0, 1), (desk.own, 1.0, 1))
+        local = self._local[worker]
+        shared = self._shared[local.readable]
+        queues = ((shared.known, 1.0, 0), (shared.unknown, unit_seconds, 0), (local.held, 1.0, 1), (local.own, 1.0, 1))
         candidates = [
-            (-place.left * seconds, held, -place.since, place.progress)
-            for line, seconds, held in lines
-            if (place := line.first()) is not None
+            (-entry.left * seconds, held, -entry.since, entry.progress)
+            for queue, seconds, held in queues
+            if (entry := queue.first()) is not None
         ]
         return max(candidates, key=itemgetter(0, 1, 2))[3] if candidates else None
 
     def longest_held(self, worker: str) -> Progress | None:
-        """The trial with the most left among those that a worker can take and whose models it holds."""
-        desk = self._desks[worker]
-        places = [place for line in (desk.held, desk.own) if (place := line.first()) is not None]
-        return min(places).progress if places else None
+        """Return the trial with the most work left that a worker can take and whose model it holds."""
+        local = self._local[worker]
+        entries = [entry for queue in (local.held, local.own) if (entry := queue.first()) is not None]
+        return min(entries).progress if entries else None
 
     def draw(self, worker: str, rng: random.Random) -> Progress | None:
-        """Each trial that a worker can take with the same chance."""
-        lines = [line for line in self._lines(worker) if line.first() is not None]
-        sizes = [len(line.places) for line in lines]
-        for _ in range(DRAWS if lines else 0):
-            line = rng.choices(lines, sizes)[0]
-            place = rng.choice(line.places)
-            if line.keeps(place):
-                return place.progress
-        for line in lines:
-            line.tidy()
-        return rng.choice(self.able(worker)) if lines else None
+        """Draw one of the trials that a worker can take, with equal probability."""
+        queues = [queue for queue in self._queues(worker) if queue.first() is not None]
+        sizes = [len(queue.entries) for queue in queues]
+        for _ in range(DRAWS if queues else 0):
+            queue = rng.choices(queues, sizes)[0]
+            entry = rng.choice(queue.entries)
+            if queue.is_current(entry):
+                return entry.progress
+        for queue in queues:
+            queue.purge()
+        return rng.choice(self.able(worker)) if queues else None
 
     def able(self, worker: str) -> list[Progress]:
-        """All trials that a worker can take."""
-        return [place.progress for line in self._lines(worker) for place in line.places if line.keeps(place)]
+        """Return all trials that a worker can take."""
+        return [entry.progress for queue in self._queues(worker) for entry in queue.entries if queue.is_current(entry)]
 
-    def _lines(self, worker: str) -> tuple[Line, ...]:
-        """Where those stand that a worker can take, each of them once."""
-        desk = self._desks[worker]
-        hall = self._halls[desk.readable]
-        return hall.known, hall.unknown, desk.own
+    def _queues(self, worker: str) -> tuple[Queue, ...]:
+        """Return the queues that together hold each trial that a worker can take once."""
+        local = self._local[worker]
+        shared = self._shared[local.readable]
+        return shared.known, shared.unknown, local.own

@@ -1,7 +1,8 @@
-"""Who is idle, who is busy until when and what is left to do, as plain lists: what a rule looks at to choose.
+"""The state of the shop as plain lists: idle and busy trials and workers, and the work left. Dispatch rules read it.
 
-A floor knows trials and workers by index, partitions by number, and each partition is at home on one worker. The same
-rules run on the floor of a live schedule (``mirror``) and on copies of it that live through a dry run (``dryrun``).
+A shop state identifies trials and workers by index and partitions by number; each partition has one home worker. The
+same dispatch rules run on the state of a live schedule (``shop_view``) and on copies that a dry run simulates
+(``dryrun``).
 """
 
 from __future__ import annotations
@@ -10,29 +11,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 Start = tuple[int, int]
-"""A trial and the worker that begins its next unit."""
+"""A trial and the worker that starts its next unit."""
 
-Rule = Callable[["Floor"], Sequence[Start]]
-"""All that should start now, each trial and each worker at most once, the most urgent first.
+DispatchRule = Callable[["ShopState"], Sequence[Start]]
+"""Returns the units to start now, each trial and each worker at most once, the most urgent first.
 
-A rule reads the floor and changes nothing. Whoever it leaves out does better to wait for somebody who is busy; while
-nobody is busy it names a start if there is one."""
+A dispatch rule reads the state and changes nothing. Idle trials and workers that it leaves out wait for a busy one;
+while no worker is busy, the rule returns at least one start if one is possible."""
 
 
 @dataclass(slots=True)
-class Floor:
-    """Trials and workers at one moment. Times are in seconds, on the clock of ``now``."""
+class ShopState:
+    """The trials and workers at one moment. Times are in seconds, on the clock of ``now``."""
 
     now: float
-    #: The worker of each partition; -1 while there is none.
+    #: The worker of each partition; -1 while no worker has the partition.
     home: list[int]
-    #: When each worker will be free. It is idle if that is not after ``now``.
+    #: The time when each worker will be free; no later than ``now`` for an idle worker.
     worker_free: list[float]
-    #: Expected seconds of the units that each worker has left, without those that run.
+    #: Expected seconds of the units left for each worker, without running units.
     worker_left: list[float]
     #: Expected seconds by trial and partition.
     seconds: list[list[float]] = field(default_factory=list)
-    #: Partitions not begun in the current epoch, by trial and worker.
+    #: Partitions not started in the current epoch, by trial and worker.
     todo: list[dict[int, list[int]]] = field(default_factory=list)
     #: The trials with a partition in ``todo`` at each worker.
     wanted: list[set[int]] = field(default_factory=list)
@@ -41,58 +42,58 @@ class Floor:
     laps: list[int] = field(default_factory=list)
     trial_free: list[float] = field(default_factory=list)
     trial_left: list[float] = field(default_factory=list)
-    #: The only partition that a trial may visit next, where its order is given.
+    #: The next partition of each trial whose visit order is fixed.
     forced: dict[int, int] = field(default_factory=dict)
-    #: Whether a trial goes on where it is for as long as it can, whatever a plan says.
-    stays: bool = False
-    #: What each busy worker trains; -1 for an evaluation.
+    #: Whether a trial continues on its worker while that worker has partitions for it, whatever a plan says.
+    sticky: bool = False
+    #: The trial that each busy worker trains; -1 for an evaluation.
     runs: dict[int, int] = field(default_factory=dict)
-    #: Units not begun, of all epochs.
+    #: Units not started, of all epochs.
     units: int = 0
-    #: By how much units miss their expected times: the standard deviation of the logarithm.
+    #: The deviation of units from their expected times: the standard deviation of log(measured / expected).
     noise: float = 0.0
-    #: How many units that is known from.
+    #: The number of units that ``noise`` was estimated from.
     judged: int = 0
-    #: Trials whose next unit may begin, or may as soon as their model is saved; workers that run nothing.
+    #: Trials whose next unit may start, at once or as soon as their model is saved; workers that run nothing.
     idle_trials: set[int] = field(default_factory=set)
     idle_workers: set[int] = field(default_factory=set)
 
     def meets(self, trial: int, worker: int) -> bool:
-        """Whether the next unit of ``trial`` may be at ``worker``."""
+        """Whether the next unit of ``trial`` may run on ``worker``."""
         return worker in self.todo[trial] and (trial not in self.forced or self.home[self.forced[trial]] == worker)
 
     @property
     def plannable(self) -> bool:
-        """Whether everything that is left could be planned: all partitions are there, and no order is given."""
+        """Whether all remaining work can be planned: every partition has a worker, and no visit order is fixed."""
         return not self.forced and -1 not in self.home
 
     @property
     def expects_more(self) -> bool:
-        """Whether more units should end at this very moment. In earnest two never do; in virtual time they often do."""
-        # As far as sums of times are off by rounding; the time of day is a large number, of which this is milliseconds.
+        """Whether more units are expected to end at this moment, as happens in virtual time but not in real time."""
+        # The tolerance covers the rounding of sums; for the time of day, a large number, it amounts to milliseconds.
         close = 1e-12 * abs(self.now)
         return any(abs(self.worker_free[w] - self.now) <= close for w, trial in self.runs.items() if trial >= 0)
 
     def able(self, worker: int) -> set[int]:
-        """The idle trials whose next unit may be at ``worker``."""
+        """Return the idle trials whose next unit may run on ``worker``."""
         trials = self.wanted[worker] & self.idle_trials
         if self.forced:
             trials = {trial for trial in trials if self.meets(trial, worker)}
         return trials
 
     def partition(self, trial: int, worker: int) -> int:
-        """The partition of that unit."""
+        """Return the partition of a trial's next unit on ``worker``."""
         return self.forced[trial] if trial in self.forced else self.todo[trial][worker][-1]
 
     def lap(self, trial: int) -> dict[int, list[int]]:
-        """All partitions of an epoch by worker, the longest unit last."""
+        """Return all partitions of an epoch by worker, the longest unit last."""
         visits: dict[int, list[int]] = {}
         for partition in sorted(range(len(self.home)), key=self.seconds[trial].__getitem__):
             visits.setdefault(self.home[partition], []).append(partition)
         return visits
 
     def start(self, trial: int, worker: int) -> int:
-        """Begin the next unit of a trial at a worker; returns its partition."""
+        """Start the next unit of a trial on a worker, and return the unit's partition."""
         partition = self.partition(trial, worker)
         seconds = self.seconds[trial][partition]
         todo = self.todo[trial]
@@ -111,7 +112,7 @@ class Floor:
         return partition
 
     def finish(self, worker: int) -> None:
-        """A worker is done: it and its trial are free, and a trial that has completed an epoch enters the next."""
+        """Free a worker and its trial; a trial that has completed an epoch enters the next."""
         trial = self.runs.pop(worker)
         self.worker_free[worker] = self.now
         self.idle_workers.add(worker)
@@ -127,25 +128,25 @@ class Floor:
         if self.todo[trial]:
             self.idle_trials.add(trial)
 
-    def copy(self, most_laps: int) -> Floor:
-        """The same floor with at most so many further epochs, and without given orders."""
-        floor = Floor(self.now, self.home, self.worker_free[:], [0.0] * len(self.worker_left), self.seconds)
-        floor.noise = self.noise
-        floor.todo = [{worker: visits[:] for worker, visits in todo.items()} for todo in self.todo]
-        floor.epoch = self.epoch[:]
-        # Of everybody the same: who is ahead stays ahead.
+    def copy(self, most_laps: int) -> ShopState:
+        """Return a copy with at most ``most_laps`` further epochs, and without fixed visit orders."""
+        state = ShopState(self.now, self.home, self.worker_free[:], [0.0] * len(self.worker_left), self.seconds)
+        state.noise = self.noise
+        state.todo = [{worker: visits[:] for worker, visits in todo.items()} for todo in self.todo]
+        state.epoch = self.epoch[:]
+        # All trials lose the same number of epochs, so their relative progress is kept.
         beyond = max(0, max(self.laps, default=0) - most_laps)
-        floor.laps = [max(0, laps - beyond) for laps in self.laps]
-        floor.trial_free = self.trial_free[:]
-        floor.runs = self.runs.copy()
+        state.laps = [max(0, laps - beyond) for laps in self.laps]
+        state.trial_free = self.trial_free[:]
+        state.runs = self.runs.copy()
         busy = set(self.runs.values())
-        floor.idle_trials = {trial for trial, todo in enumerate(self.todo) if todo and trial not in busy}
-        floor.idle_workers = self.idle_workers.copy()
-        floor.sum_up()
-        return floor
+        state.idle_trials = {trial for trial, todo in enumerate(self.todo) if todo and trial not in busy}
+        state.idle_workers = self.idle_workers.copy()
+        state.sum_up()
+        return state
 
     def sum_up(self) -> None:
-        """Work out what is left of each trial and for each worker."""
+        """Recompute the work left for each trial and each worker."""
         self.trial_left = [0.0] * len(self.todo)
         self.worker_left = [0.0] * len(self.worker_left)
         self.units = len(self.home) * sum(self.laps)
@@ -163,15 +164,15 @@ class Floor:
                 self.worker_left[self.home[partition]] += times * seconds[partition]
 
 
-def floor_of(seconds: list[list[float]], *, home: list[int] | None = None, laps: int = 0) -> Floor:
-    """A floor where everything is still to do: ``seconds`` by trial and partition, and ``laps`` more epochs."""
+def initial_state(seconds: list[list[float]], *, home: list[int] | None = None, laps: int = 0) -> ShopState:
+    """Return a state with no unit started: ``seconds`` by trial and partition, ``laps`` epochs after the first."""
     home = list(range(len(seconds[0]))) if home is None else home
     workers = max(home) + 1
-    floor = Floor(0.0, home, [0.0] * workers, [0.0] * workers, seconds)
-    floor.todo = [floor.lap(trial) for trial in range(len(seconds))]
-    floor.epoch, floor.laps = [1] * len(seconds), [laps] * len(seconds)
-    floor.trial_free = [0.0] * len(seconds)
-    floor.idle_trials = set(range(len(seconds)))
-    floor.idle_workers = set(range(workers))
-    floor.sum_up()
-    return floor
+    state = ShopState(0.0, home, [0.0] * workers, [0.0] * workers, seconds)
+    state.todo = [state.lap(trial) for trial in range(len(seconds))]
+    state.epoch, state.laps = [1] * len(seconds), [laps] * len(seconds)
+    state.trial_free = [0.0] * len(seconds)
+    state.idle_trials = set(range(len(seconds)))
+    state.idle_workers = set(range(workers))
+    state.sum_up()
+    return state

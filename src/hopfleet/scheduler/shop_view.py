@@ -1,6 +1,6 @@
-"""The floor of a live schedule, kept up to date by what changed since the last look.
+"""The shop state of a live schedule, updated incrementally with the changes since the last look.
 
-Only for schedules in which every partition has at most one worker; ``layout`` tells.
+The view is only valid for schedules in which every partition has at most one worker; see ``layout``.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import math
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Assignment, Schedule
-from hopfleet.scheduler.shop_state import Floor, Start
+from hopfleet.scheduler.shop_state import ShopState, Start
 
 DRIFT = 0.05
-"""Expected times that moved by this much of themselves in the mean, and by more than the noise, are news."""
+"""Mean relative change of expected times, beyond the noise, from which on older plans are worthless."""
 
 
 class Layout(enum.Enum):
+    """How partitions are distributed over workers."""
+
     EVERYWHERE = enum.auto()  #: every worker reads every partition
     PINNED = enum.auto()  #: no partition is on two workers
-    REPLICATED = enum.auto()
+    REPLICATED = enum.auto()  #: some partitions are on several workers
 
 
 def layout(schedule: Schedule) -> Layout:
+    """Return how the partitions of a schedule are distributed over its workers."""
     most = max(schedule.replicas(partition) for partition in range(schedule.partitions))
     if most <= 1:
         return Layout.PINNED
@@ -33,26 +36,26 @@ def layout(schedule: Schedule) -> Layout:
 
 
 class ShopView:
-    """``floor`` shows the schedule as of the last ``look``; ``news`` counts what makes older plans worthless."""
+    """The shop state of a schedule as of the last ``look``; ``news`` counts the changes that outdate plans."""
 
     def __init__(self) -> None:
-        self.floor = Floor(0.0, [], [], [])
-        #: Grows when workers come or go, trials come or go unexpectedly, or expected times have changed.
+        self.state = ShopState(0.0, [], [], [])
+        #: Grows when workers join or leave, trials are added or end unexpectedly, or expected times have changed.
         self.news = 0
         self._layouts = -1
         self._workers: list[str] = []
         self._worker_index: dict[str, int] = {}
-        #: The worker of each partition that has one.
+        #: The worker of each partition, for partitions that have one.
         self._homes: dict[int, str] = {}
         self._trials: list[Progress] = []
         self._trial_index: dict[str, int] = {}
-        #: What was known of each trial at the last look.
+        #: The progress of each trial at the last look.
         self._seen: list[tuple[object, ...]] = []
         self._next_refresh = 1
 
-    def look(self, schedule: Schedule) -> Floor:
-        """Bring the floor up to date."""
-        # Trials that ended keep their row until they are the most of them.
+    def look(self, schedule: Schedule) -> ShopState:
+        """Update the state from the schedule and return it."""
+        # Rows of ended trials are kept until they outnumber the live ones.
         crowded = len(self._trials) > 2 * len(schedule.trials) + 16
         if schedule.layouts != self._layouts or crowded:
             self._rebuild(schedule)
@@ -64,14 +67,14 @@ class ShopView:
             self._next_refresh = min(2 * schedule.measured, schedule.measured + len(schedule.trials))
             self._refresh(schedule)
         self._busy(schedule)
-        return self.floor
+        return self.state
 
     def assignment(self, schedule: Schedule, start: Start) -> Assignment | None:
-        """What a start on the floor means; None while the model is not where the worker can load it."""
+        """Return the assignment for a start, or None while the worker cannot load the trial's model."""
         progress, worker = self._trials[start[0]], self._workers[start[1]]
         if not progress.loadable_by(worker):
             return None
-        return Assignment(worker, Unit(progress.trial.id, progress.epoch, self.floor.partition(*start)))
+        return Assignment(worker, Unit(progress.trial.id, progress.epoch, self.state.partition(*start)))
 
     # ------------------------------------------------------------------------------------------------ rows
 
@@ -81,33 +84,33 @@ class ShopView:
         self._workers = list(schedule.slots)
         self._worker_index = {name: index for index, name in enumerate(self._workers)}
         home = [-1] * schedule.partitions
-        # Who is about to go has only what nobody else has.
+        # A retired worker keeps only the partitions that no other worker has.
         for index, slot in sorted(enumerate(schedule.slots.values()), key=lambda entry: not entry[1].retired):
             for partition in range(schedule.partitions) if slot.partitions is None else slot.partitions:
                 home[partition] = index
         self._homes = {j: self._workers[index] for j, index in enumerate(home) if index >= 0}
         count = len(self._workers)
-        self.floor = Floor(schedule.now, home, [0.0] * count, [0.0] * count)
-        self.floor.wanted = [set() for _ in self._workers]
+        self.state = ShopState(schedule.now, home, [0.0] * count, [0.0] * count)
+        self.state.wanted = [set() for _ in self._workers]
         self._trials.clear()
         self._trial_index.clear()
         self._seen.clear()
 
     def _append(self, progress: Progress) -> None:
         self.news += 1
-        floor = self.floor
+        state = self.state
         self._trial_index[progress.trial.id] = len(self._trials)
         self._trials.append(progress)
         self._seen.append(())
-        floor.seconds.append([])
-        floor.todo.append({})
-        floor.epoch.append(progress.epoch)
-        floor.laps.append(0)
-        floor.trial_free.append(0.0)
-        floor.trial_left.append(0.0)
+        state.seconds.append([])
+        state.todo.append({})
+        state.epoch.append(progress.epoch)
+        state.laps.append(0)
+        state.trial_free.append(0.0)
+        state.trial_left.append(0.0)
 
     def _follow(self, schedule: Schedule) -> None:
-        """Take in what trials did since the last look."""
+        """Update the rows of trials that progressed since the last look."""
         seen: list[tuple[object, ...]] = [
             (len(p.visits), p.trains_on, p.state, p.epochs_ended, p.trial.epochs, p.outcome, len(p.forced))
             for p in self._trials
@@ -121,111 +124,111 @@ class ShopView:
             if progress.trial.id in schedule.trials:
                 self._clear(index)
                 self._fill(index, progress, schedule)
-            elif self.floor.todo[index]:
+            elif self.state.todo[index]:
                 self.news += 1
                 self._clear(index)
         self._seen = seen
 
     def _clear(self, index: int) -> None:
-        """Take a trial's units off the floor."""
-        floor = self.floor
+        """Remove a trial's units from the state."""
+        state = self.state
         for partition, times in self._owed(index):
-            seconds = times * floor.seconds[index][partition]
-            floor.worker_left[floor.home[partition]] -= seconds
-            floor.units -= times
-        for worker in floor.todo[index]:
-            floor.wanted[worker].discard(index)
-        floor.todo[index] = {}
-        floor.laps[index] = 0
-        floor.trial_left[index] = 0.0
-        floor.forced.pop(index, None)
+            seconds = times * state.seconds[index][partition]
+            state.worker_left[state.home[partition]] -= seconds
+            state.units -= times
+        for worker in state.todo[index]:
+            state.wanted[worker].discard(index)
+        state.todo[index] = {}
+        state.laps[index] = 0
+        state.trial_left[index] = 0.0
+        state.forced.pop(index, None)
 
     def _fill(self, index: int, progress: Progress, schedule: Schedule) -> None:
-        """Put a trial's units on the floor."""
-        floor = self.floor
+        """Add a trial's units to the state."""
+        state = self.state
         epochs = progress.trial.epochs if progress.outcome is None else progress.epochs_ended
         left = epochs * schedule.partitions - progress.version
-        if not floor.seconds[index]:
-            floor.seconds[index] = self._seconds(progress, schedule)
-        floor.epoch[index] = progress.epoch
+        if not state.seconds[index]:
+            state.seconds[index] = self._seconds(progress, schedule)
+        state.epoch[index] = progress.epoch
         if left <= 0:
             return
         running = None
         if progress.trains_on is not None:
             running = schedule.slots[progress.trains_on].unit_of(progress.trial.id).partition
         todo: dict[int, list[int]] = {}
-        for partition in sorted(progress.todo, key=floor.seconds[index].__getitem__):
-            worker = floor.home[partition]
+        for partition in sorted(progress.todo, key=state.seconds[index].__getitem__):
+            worker = state.home[partition]
             if worker >= 0 and partition != running:
                 todo.setdefault(worker, []).append(partition)
-                floor.wanted[worker].add(index)
-        floor.todo[index] = todo
-        # Nobody gets past an epoch that has a partition nowhere.
-        floor.laps[index] = 0 if -1 in floor.home else (left - 1) // schedule.partitions
+                state.wanted[worker].add(index)
+        state.todo[index] = todo
+        # No trial can complete an epoch while a partition is on no worker.
+        state.laps[index] = 0 if -1 in state.home else (left - 1) // schedule.partitions
         if progress.forced and running is None:
-            floor.forced[index] = progress.forced[0]
+            state.forced[index] = progress.forced[0]
         for partition, times in self._owed(index):
-            seconds = times * floor.seconds[index][partition]
-            floor.trial_left[index] += seconds
-            floor.worker_left[floor.home[partition]] += seconds
-            floor.units += times
+            seconds = times * state.seconds[index][partition]
+            state.trial_left[index] += seconds
+            state.worker_left[state.home[partition]] += seconds
+            state.units += times
 
     def _owed(self, index: int) -> list[tuple[int, int]]:
-        """How often a trial will visit which partition."""
-        floor, laps = self.floor, self.floor.laps[index]
-        times = dict.fromkeys(range(len(floor.home)), laps) if laps else {}
-        for visits in floor.todo[index].values():
+        """Return how often a trial will still visit each partition."""
+        state, laps = self.state, self.state.laps[index]
+        times = dict.fromkeys(range(len(state.home)), laps) if laps else {}
+        for visits in state.todo[index].values():
             for partition in visits:
                 times[partition] = laps + 1
         return list(times.items())
 
     def _seconds(self, progress: Progress, schedule: Schedule) -> list[float]:
         times = schedule.estimates.row(progress.trial.id, progress.trial.number, self._homes)
-        if len(times) == len(self.floor.home):
+        if len(times) == len(self.state.home):
             return times
         known = dict(zip(self._homes, times, strict=True))
-        return [known.get(partition, 0.0) for partition in range(len(self.floor.home))]
+        return [known.get(partition, 0.0) for partition in range(len(self.state.home))]
 
     def _refresh(self, schedule: Schedule) -> None:
-        """Ask for all expected times again: what one trial's units took says something of the others'."""
-        floor = self.floor
+        """Recompute all expected times: the measured times of one trial change the estimates of others."""
+        state = self.state
         live = [
             (index, progress) for index, progress in enumerate(self._trials) if progress.trial.id in schedule.trials
         ]
         changes: list[tuple[float, float]] = []
         for index, _ in live:
             self._clear(index)
-        floor.worker_left = [0.0] * len(self._workers)  # without what rounding left there
+        state.worker_left = [0.0] * len(self._workers)  # discard accumulated rounding errors
         for index, progress in live:
-            row, floor.seconds[index] = floor.seconds[index], []
+            row, state.seconds[index] = state.seconds[index], []
             self._fill(index, progress, schedule)
-            changes += [(old, new) for old, new in zip(row, floor.seconds[index], strict=False) if old and new]
+            changes += [(old, new) for old, new in zip(row, state.seconds[index], strict=False) if old and new]
         if changes:
-            # If all change alike, no decision does.
+            # A common factor on all times changes no decision.
             before, after = (sum(times) for times in zip(*changes, strict=True))
             moved = sum(abs(math.log(new * before / (old * after))) for old, new in changes)
             self.news += moved > (DRIFT + schedule.estimates.noise) * len(changes)
 
-    # ---------------------------------------------------------------------------------------- who is where
+    # ---------------------------------------------------------------------------------------- idle and busy
 
     def _busy(self, schedule: Schedule) -> None:
-        floor, now = self.floor, schedule.now
-        floor.now, floor.stays = now, schedule.sticky
-        floor.noise, floor.judged = schedule.estimates.noise, schedule.estimates.judged
+        state, now = self.state, schedule.now
+        state.now, state.sticky = now, schedule.sticky
+        state.noise, state.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
-        floor.idle_trials = {index[name] for name in schedule.ready}
-        floor.idle_workers = {self._worker_index[name] for name in schedule.idle}
-        floor.trial_free = [now] * len(self._trials)
-        floor.runs = {}
+        state.idle_trials = {index[name] for name in schedule.ready}
+        state.idle_workers = {self._worker_index[name] for name in schedule.idle}
+        state.trial_free = [now] * len(self._trials)
+        state.runs = {}
         for worker, slot in enumerate(schedule.slots.values()):
             unit, free = slot.unit, now
             if unit is not None and slot.worker not in schedule.idle:
                 trains = unit.work is Work.TRAIN
-                floor.runs[worker] = index[unit.trial] if trains else -1
+                state.runs[worker] = index[unit.trial] if trains else -1
                 free = slot.started if trains else now
-                for crew in (slot.units, slot.lookahead):
-                    members = [(index[each.trial], each.partition) for each in crew if each.work is Work.TRAIN]
-                    free += sum(floor.seconds[trial][partition] for trial, partition in members)
+                for units in (slot.units, slot.lookahead):
+                    members = [(index[each.trial], each.partition) for each in units if each.work is Work.TRAIN]
+                    free += sum(state.seconds[trial][partition] for trial, partition in members)
                     for trial, _ in members:
-                        floor.trial_free[trial] = free
-            floor.worker_free[worker] = free
+                        state.trial_free[trial] = free
+            state.worker_free[worker] = free

@@ -7,8 +7,8 @@ NAME/
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
-  prediction.json   what was expected before the first unit, if a pilot was made
-  profile.json      what a pilot measured of configurations: seconds and bytes
+  prediction.json   the forecast made before the first unit, if configurations were profiled
+  profile.json      the profile of configurations: seconds and bytes
   lock              held by the process that runs the experiment
 """
 
@@ -66,7 +66,7 @@ class RunFolder:
     def exists(self) -> bool:
         try:
             return self.definition_file.is_file()
-        except (OSError, ValueError):  # no file can have such a name, or nobody may look
+        except (OSError, ValueError):  # not a valid file name, or no permission
             return False
 
     @property

@@ -20,6 +20,7 @@ from typing import Any
 
 from hopfleet.domain.messages import Message, RequestAnswered, RequestMade, decode, encode, kind_of
 from hopfleet.errors import JournalError
+from hopfleet.support.deprecation import deprecated
 
 FORMAT = 4
 """Raised when old readers could not understand what new writers write."""
@@ -51,6 +52,12 @@ class Request:
     arguments: Mapping[str, Any]
     granted: bool | None = None
     text: str = ""
+
+    @property
+    def wish(self) -> str:
+        """Return ``request``. The old name; deprecated."""
+        deprecated("Request.wish", "Request.request")
+        return self.request
 
 
 class Journal:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Chores:
-    """Jobs that are done one after another, in a thread. One that fails is left undone."""
+    """Jobs that run one after another in a thread. A job that fails is dropped."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
@@ -37,7 +37,7 @@ class Chores:
 
 
 def in_background(job: Callable[[], T]) -> Callable[[], T | None]:
-    """Start a job in a thread of its own; the function returned tells its result, or None as long as there is none.
+    """Start a job in its own thread; return a function that returns the result, or None while there is none.
 
     The process may end before the thread does.
     """

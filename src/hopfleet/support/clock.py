@@ -1,8 +1,8 @@
 """The time of day, by a clock that cannot be set.
 
-It starts with the time of day that the system had when this process, or the one that it was forked from, first asked,
-and goes on evenly from there, also while the machine sleeps. So a unit takes as long as it took, and comes after the
-one before it, whatever happens to the system's clock meanwhile.
+The clock starts with the system's time of day when this process, or the one it was forked from, first read it, and runs
+evenly from there, also while the machine sleeps. So the length and the order of units are right even if the system's
+clock is set meanwhile.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ _START = time.time() - time.clock_gettime(_STEADY)
 
 
 def now() -> float:
-    """Seconds since the epoch."""
+    """Return the seconds since the epoch."""
     return _START + time.clock_gettime(_STEADY)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, for data sets and run folders alike."""
+"""Files that are either complete or absent, for data sets and run folders alike."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 ATTEMPTS = 4
-"""How often a transfer is tried."""
+"""Number of attempts at a transfer."""
 
 PAUSE_SECONDS = 0.25
-"""The pause after the first attempt that failed. It doubles with each."""
+"""Seconds to wait after the first failed attempt; doubles with each further one."""
 
 PIECE = 1 << 22
-"""Bytes that are read at once to be hashed. Between two pieces, other threads wait."""
+"""Bytes read and hashed at once. Between two pieces, other threads wait."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors that somebody can cure by making room."""
+"""Errors that end when there is room on the disk again."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between attempts to write to a disk that does not take it."""
+"""Seconds between attempts to write to a full or failing disk: the first, and the longest."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
@@ -44,7 +44,7 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
 
 
 def back_off() -> Iterator[float]:
-    """How long to wait before each further attempt, without end."""
+    """Yield the seconds to wait before each further attempt, without end."""
     seconds = FIRST_PAUSE
     while True:
         yield seconds
@@ -52,13 +52,13 @@ def back_off() -> Iterator[float]:
 
 
 def trouble(path: Path, error: OSError) -> str:
-    """What to say of a file that the disk does not take: its name, the error and the remedy."""
+    """Describe a file that cannot be written: its name, the error and the remedy."""
     remedy = "make room on that disk" if error.errno in FULL else "see to that disk and to the permissions"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -67,10 +67,10 @@ def sync(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     found = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        # No larger than is of use: new memory has to be cleared, which takes longer than to hash a small file.
+        # No larger than needed: clearing new memory takes longer than hashing a small file.
         buffer = memoryview(bytearray(min(PIECE, os.fstat(file.fileno()).st_size + 1)))
         while count := file.readinto(buffer):
             found.update(buffer[:count])
@@ -78,7 +78,7 @@ def digest(path: Path) -> str:
 
 
 def retried(transfer: Callable[[], T]) -> T:
-    """What ``transfer`` returns, tried again if the network fails; a file that is not there will not appear.
+    """Return what ``transfer`` returns, trying again if the network fails, but not if a file is missing.
 
     File systems raise what their libraries raise, so every other exception counts as a failure of the network.
     """
@@ -93,5 +93,5 @@ def retried(transfer: Callable[[], T]) -> T:
 
 
 def denied(error: Exception) -> bool:
-    """Whether somebody has no right to a file, or has not said who he is."""
+    """Whether access to a file was denied, or credentials are missing."""
     return isinstance(error, PermissionError) or "Credentials" in type(error).__name__

@@ -1,4 +1,4 @@
-"""What this machine offers, and how many workers that makes. The count is a pure function of the offer."""
+"""The resources of this machine, and the number of workers they allow, which is a pure function of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Cores and bytes that this process may use, containers' limits included."""
+    """Return the cores and bytes that this process may use, container limits included."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _words("/sys/fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0] != "max":
@@ -33,7 +33,7 @@ def this_machine() -> Machine:
 
 
 def choose_workers(machine: Machine, *, device: str, devices: int, threads: int, trials: int) -> tuple[int, str]:
-    """How many workers to use, and why."""
+    """Return how many workers to use, and why."""
     if device != "cpu":
         offer, why = devices, f"one per {device} device"
     else:
@@ -49,12 +49,12 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
 
 
 def spare_cores(machine: Machine, *, device: str, workers: int, threads: int) -> int:
-    """How many cores each worker may use beside its own."""
+    """Return how many cores each worker may use besides its own."""
     return max(0, machine.cores // workers - (threads if device == "cpu" else 1))
 
 
 def starvations() -> int:
-    """How many processes the kernel has killed so far because this container was out of memory, as far as it says."""
+    """Count the processes that the kernel has killed because this container was out of memory; 0 if unknown."""
     groups = [line.split(":", 2) for line in _lines("/proc/self/cgroup")]
     second = ["", *(path.rstrip("/") for _, kinds, path in groups if not kinds)]
     first = ["", *(path.rstrip("/") for _, kinds, path in groups if kinds == "memory")]

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 
 WAIT_SECONDS = 0.001
 PATIENCE = 200
-"""How often to look whether a worker that closed its socket has ended; it takes a moment."""
+"""Seconds between checks whether a worker that closed its socket has ended."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hello = json.loads(_receive_line(control))
     sys.path[:] = hello["path"]
-    gc.disable()  # what is imported stays
+    gc.disable()  # imported modules stay
     for module in ("hopfleet.worker.process", *hello["preload"]):
         # A module that fails here fails again, with a good message, when a worker needs it.
         with contextlib.suppress(Exception):
@@ -75,9 +75,9 @@ def _become_worker(descriptor: int) -> None:
 
 
 def _ending(pid: int) -> int | None:
-    """The exit code of a worker, or less than zero for a signal; None if nobody knows.
+    """Return the exit code of a worker, negative for a signal; None if unknown.
 
-    One that gave up its socket and lives on is killed.
+    A worker that closed its socket and is still alive is killed.
     """
     with contextlib.suppress(ChildProcessError):
         for patience in range(2 * PATIENCE):
@@ -102,4 +102,4 @@ def _receive_line(control: socket.socket) -> bytes:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # taking a framework apart would take long
+    os._exit(0)  # finalizing a framework would take long

@@ -1,4 +1,4 @@
-"""What a worker is told before its first command, and what it finds when it tries a configuration."""
+"""What a worker is told before its first command, and what it reports after profiling a configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopfleet.frameworks.base import Task
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What all workers of an experiment must know."""
+    """The settings that all workers of an experiment share."""
 
     task: Task
     train: Dataset
@@ -26,22 +26,22 @@ class WorkerSpec:
     threads: int
     batch_size: int
     drop_last: bool
-    #: Whether trials that train together may do so in ways that round differently than alone.
+    #: Whether trials that train together may be rounded differently than alone.
     fast: bool = False
-    #: Whether the number of trainable parameters is to be reported as the metric ``params``.
+    #: Whether to report the number of trainable parameters as the metric ``params``.
     count_parameters: bool = False
-    #: Names the run, for what its workers share in memory; nothing if they share nothing.
+    #: Name of the run for shared memory; empty if its workers share nothing.
     run: str = ""
-    #: How many processes may transform batches for one worker.
+    #: Maximum number of processes that transform batches for one worker.
     transform_workers: int = 0
     #: Bytes of transformed batches that all workers of a host may keep in memory.
     shared_bytes: int = 0
-    #: Whether a rehearsal shall also tell what it brings to train together.
+    #: Whether profiling also measures the gain of training together.
     compare: bool = False
 
 
 def pickled(spec: WorkerSpec) -> bytes:
-    """A job as it travels to workers, with the user's task."""
+    """Serialize a spec for workers, with the user's task."""
     try:
         return bytes(cloudpickle.dumps(spec))
     except Exception as error:
@@ -53,9 +53,9 @@ def pickled(spec: WorkerSpec) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a worker saw when it built a trial and tried it on a few batches, of which nothing is kept.
+    """The measurements of a worker that built a trial and trained it on a few batches, then discarded it.
 
-    Seconds and bytes are 0 if training was not rehearsed.
+    Seconds and bytes are 0 if training was not profiled.
     """
 
     metrics: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Calls to the cluster whose answers are heard in the thread that drives a run, and in no other."""
+"""Calls to the cluster whose callbacks run in the thread that drives a run, and in no other."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 
 class Calls:
-    """What has been asked and not been heard yet."""
+    """The pending calls."""
 
     def __init__(self) -> None:
-        #: What has come: a result, and who is to hear of it.
+        #: Results that have arrived, each with its callback.
         self._arrivals: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], None]]] = queue.SimpleQueue()
 
     def then(self, ref: Any, heard: Callable[[Any], None]) -> None:
-        """Let somebody hear what comes of a call: its result, or the exception that it ended with."""
+        """Call ``heard`` with the result of a call, or with the exception that ended it."""
         arrivals = self._arrivals
         ref.future().add_done_callback(lambda future: arrivals.put((future, heard)))
 
     def then_all(self, refs: Sequence[Any], heard: Callable[[Any], None]) -> None:
-        """Let somebody hear when all of these calls are done, and before that of each that fails."""
+        """Call ``heard`` when all of these calls are done, and before that for each call that fails."""
         left = len(refs)
 
         def one(outcome: Any) -> None:
@@ -35,7 +35,7 @@ class Calls:
             self.then(ref, one)
 
     def hear(self, timeout: float) -> None:
-        """Hear all that has come, waiting up to ``timeout`` for the first."""
+        """Run the callbacks of all arrived results, waiting up to ``timeout`` for the first."""
         with contextlib.suppress(queue.Empty):
             future, heard = self._arrivals.get(timeout=timeout)
             while True:

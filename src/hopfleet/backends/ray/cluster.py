@@ -14,7 +14,7 @@ from hopfleet.backends.ray.placement import Node
 from hopfleet.errors import MissingExtra, UsageError, describe
 
 REACH_SECONDS = 3.0
-"""A cluster that does not answer for so long is not there."""
+"""Seconds without an answer after which a cluster counts as absent."""
 
 
 def require_ray() -> Any:
@@ -26,7 +26,7 @@ def require_ray() -> Any:
 
 
 def connect(address: str | None) -> bool:
-    """Join a cluster, or start one on this machine; returns False if this process had joined it before.
+    """Join a cluster, or start one on this machine; return False if this process had joined it before.
 
     Without an address Ray looks for ``RAY_ADDRESS``, then for a cluster on this machine; if none is there, one starts.
     """
@@ -53,14 +53,14 @@ def connect(address: str | None) -> bool:
 
 
 def nodes() -> list[Node]:
-    """All nodes that are alive, with what is free on each."""
+    """Return all live nodes, with their free resources."""
     ray = require_ray()
     free = ray._private.state.available_resources_per_node()
     return [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
 
 
 def living() -> list[Node]:
-    """Those that answer: Ray calls a node alive for a while after it is gone."""
+    """Return the nodes that answer: Ray calls a node alive for a while after it is gone."""
     found = nodes()
     with ThreadPoolExecutor(max(1, len(found))) as threads:
         verdicts = list(threads.map(try_raylet, found))
@@ -68,7 +68,7 @@ def living() -> list[Node]:
 
 
 class Verdict(Enum):
-    """What comes of a connection to a raylet."""
+    """The outcome of a connection to a raylet."""
 
     ANSWERS = ""
     GONE = "its raylet is gone"
@@ -76,9 +76,9 @@ class Verdict(Enum):
 
 
 class Line:
-    """A connection that is kept open, and says nothing: when the raylet ends, so does this, at once.
+    """An idle connection that is kept open: it closes as soon as the raylet ends.
 
-    Processes on a node go on for a while without their raylet, and Ray is slow to notice.
+    Processes on a node continue for a while without their raylet, and Ray is slow to notice.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -87,7 +87,7 @@ class Line:
 
     @property
     def holds(self) -> bool:
-        """Whether the other side has not hung up. Nobody listens to what it may say."""
+        """Whether the connection is still open. Data from the other side is ignored."""
         try:
             return self._connection.recv(1 << 12) != b""
         except BlockingIOError:
@@ -100,7 +100,7 @@ class Line:
 
 
 def call_raylet(node: Node, timeout: float = 1.0) -> tuple[Verdict, Line | None]:
-    """What comes of a new connection, and the connection."""
+    """Open a new connection; return its outcome and the connection."""
     try:
         return Verdict.ANSWERS, Line(socket.create_connection((node.address, node.port), timeout))
     except ConnectionRefusedError:
@@ -140,7 +140,7 @@ def _check_same(ray: Any, address: str | None) -> None:
 
 
 def _known_address(address: str | None) -> str | None:
-    """Where a cluster should be, as far as anybody says; None if one is to be started."""
+    """Return the address of the cluster from the arguments, the environment or Ray; None to start one."""
     if address not in (None, "auto"):
         return None if address == "local" else address
     if os.environ.get("RAY_ADDRESS"):

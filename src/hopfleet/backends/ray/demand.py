@@ -1,9 +1,9 @@
-"""Asking Ray's autoscaler for room.
+"""Requests to Ray's autoscaler for room.
 
-A request is a placement group that waits: Ray adds up what waits for room, and its autoscaler starts nodes for that.
-Once a node is there, one of them is granted. Then all are withdrawn for a while, for workers are told where to go, and
-no request should be in their way; what is still lacking is asked for again. Requests belong to the driver: however it
-ends, nothing of them is left, and nodes that nobody uses may go.
+A request is a pending placement group: Ray adds up the pending groups, and its autoscaler starts nodes for them. Once a
+node is up, one request is granted. Then all requests are withdrawn for a while, so that they do not compete with the
+workers that are placed on the node; what is still lacking is requested again. Requests belong to the driver: however it
+ends, no request is left, and unused nodes may end.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 PAUSE_SECONDS = 10.0
-"""How long it may take until workers have begun to use what was granted."""
+"""Seconds until workers have begun to use what was granted."""
 
 
 class Demand:
-    """Equal shares of nodes that are asked for."""
+    """Pending requests for equal shares of nodes."""
 
     def __init__(self, share: Mapping[str, float]) -> None:
         self._share = dict(share)
@@ -25,7 +25,7 @@ class Demand:
         self._paused = -PAUSE_SECONDS
 
     def keep(self, wanted: int) -> bool:
-        """Ask for so many, but not in a pause. Returns whether one was granted: its room does not show as free yet."""
+        """Request ``wanted`` shares, except in a pause; return whether one was granted, whose room is not free yet."""
         if granted := self._granted():
             wanted, self._paused = 0, time.monotonic()
         elif time.monotonic() - self._paused < PAUSE_SECONDS:

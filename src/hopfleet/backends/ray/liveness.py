@@ -1,8 +1,8 @@
-"""What it means that somebody has not been heard for a while. Pure: seconds in, a reason out.
+"""When a silent node or worker counts as lost. Pure: seconds in, a reason out.
 
-Ray takes long to notice that a node is gone, so silence is judged here. A node that cannot be reached is lost soon, one
-whose raylet answers is given longer. A worker may be silent for long, e.g. in a call into C; whether its process is
-stopped or gone, its host can see.
+Ray takes long to notice that a node is gone, so silence is judged here. A node that cannot be reached is lost soon; a
+node whose raylet answers gets more time. A worker may be silent for long, e.g. in a call into C; its node agent can see
+whether its process is stopped or gone.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from __future__ import annotations
 from hopfleet.backends.ray.cluster import Verdict
 
 START_SECONDS = 120.0
-"""A process of Ray that is not there after so long will not come."""
+"""Seconds after which a Ray process that has not started counts as failed."""
 
 ASK_SECONDS = 1.1
-"""If nothing was heard from a node for so long, its host is asked whether it lives."""
+"""Seconds of silence after which a node agent is asked for a sign of life."""
 
 QUIET_SECONDS = 1.6
-"""A node that cannot be reached, and whose host has been silent for so long, is lost."""
+"""Seconds of silence after which a node that cannot be reached is lost."""
 
 SILENCE_SECONDS = 15.0
-"""A node whose raylet answers and whose host does not is lost after so long."""
+"""Seconds of silence after which a node is lost although its raylet answers."""
 
 STUCK_SECONDS = 3.0
-"""If a worker has been silent for so long, its host looks whether its process is stopped or gone."""
+"""Seconds of silence after which a node agent checks whether a worker's process is stopped or gone."""
 
 DEAF_SECONDS = 60.0
-"""A worker that has been silent for so long is lost, even if its process is there."""
+"""Seconds of silence after which a worker is lost even if its process exists."""
 
 AWAY_SECONDS = 1.0
-"""If nobody has listened for so long, silence says nothing."""
+"""Seconds without listening after which silence means nothing."""
 
 
 def excused(heard: float, now: float, away: float) -> float:
-    """When somebody was last heard, if nobody has listened for ``away`` seconds before ``now``.
+    """Return the last sign of life, corrected for the ``away`` seconds before ``now`` without listening.
 
-    Who has just been started counts as heard later than now: it may take a while before it says anything.
+    A process that was just started has a last sign of life in the future, because its start takes a while.
     """
     return heard if away <= AWAY_SECONDS or heard >= now else min(now, heard + away)
 
 
 def node_lost(verdict: Verdict, silence: float) -> str:
-    """Why a node is lost; nothing if it may live."""
+    """Return why a node is lost; empty if it may be alive."""
     wrong: str = verdict.value
     if verdict is Verdict.GONE:
         return wrong
@@ -50,6 +50,6 @@ def node_lost(verdict: Verdict, silence: float) -> str:
 
 
 def worker_lost(silence: float, *, ready: bool) -> str:
-    """Why a worker is lost, whatever its host sees; nothing if it may live."""
+    """Return why a worker is lost, whatever its node agent sees; empty if it may be alive."""
     limit = DEAF_SECONDS if ready else START_SECONDS
     return f"it was silent for {silence:.0f} s" if silence > limit else ""

@@ -1,4 +1,4 @@
-"""Nodes in use: each has a host, which serves one experiment after the other, and answers for its node."""
+"""Nodes in use: each has a node agent, which serves one experiment after another and reports on its node."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from hopfleet.store.versions.cluster import Remote
 from hopfleet.worker.spec import WorkerSpec
 
 BEAT_SECONDS = 30.0
-"""How long a host waits before it answers; if its process ends before, that shows at once."""
+"""Seconds that a node agent waits before it answers; the end of its process shows at once."""
 
 TRY_SECONDS = 0.7
-"""How often to try a node's raylet, at most."""
+"""Minimum seconds between connection attempts to a node's raylet."""
 
 ANSWER_SECONDS = 30.0
-"""How long to wait for what a node says of itself."""
+"""Seconds to wait for a node's description of itself."""
 
 LAST_WORDS_SECONDS = 0.5
-"""How long to wait for what the code of a trial has printed on a worker that is lost."""
+"""Seconds to wait for the output of a trial on a lost worker."""
 
 GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
 _HOSTS: dict[tuple[str, str], Any] = {}
-"""The hosts of this process, by Ray's job and node. They stay for the next experiment."""
+"""The node agents of this process, by Ray's job and node. They stay for the next experiment."""
 
 
 @dataclass(slots=True)
@@ -44,27 +44,27 @@ class Station:
 
     node: Node
     host: Any
-    #: How many workers may be there.
+    #: Maximum number of workers on the node.
     room: int
     partitions: tuple[int, ...]
     heard: float
-    #: It has its partitions.
+    #: Whether the node has its partitions.
     ready: bool = False
-    #: Its host is asked whether it lives.
+    #: Whether the node agent was asked for a sign of life.
     asked: bool = False
-    #: A connection to its raylet, when that was last tried, and what is wrong with it.
+    #: A connection to its raylet, when it was last tried, and its outcome.
     line: cluster.Line | None = None
     tried: float = 0.0
     verdict: cluster.Verdict = cluster.Verdict.ANSWERS
-    #: Somebody is trying it now.
+    #: Whether a connection attempt is in progress.
     trying: bool = False
 
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
-        """A reference to what the host will answer."""
+        """Call the node agent; return a reference to its answer."""
         return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
 
     def attend(self, calls: Calls, lost: Callable[[Station, str], None]) -> None:
-        """Have somebody hear as soon as its host ends, and why."""
+        """Call ``lost`` as soon as the node agent ends, with the reason."""
 
         def heard(outcome: Any) -> None:
             if isinstance(outcome, Exception):
@@ -76,7 +76,7 @@ class Station:
         calls.then(self.call("beat", BEAT_SECONDS, group="beat"), heard)
 
     def ask(self, calls: Calls) -> None:
-        """Ask whether it lives. If it does not, who listens hears of it."""
+        """Ask for a sign of life. If the node agent is gone, ``lost`` is called."""
         self.asked = True
 
         def answered(outcome: Any) -> None:
@@ -87,7 +87,7 @@ class Station:
         calls.then(self.call("beat", 0.0, group="answers"), answered)
 
     def look(self, calls: Calls, now: float, away: float) -> str:
-        """Why it is lost; nothing if it may live. Nobody has listened for ``away`` seconds; who is quiet is asked."""
+        """Return why the node is lost, empty if it may be alive. ``away`` are the seconds without listening."""
         self.heard = excused(self.heard, now, away)
         silence = now - self.heard
         quiet = silence > ASK_SECONDS
@@ -97,7 +97,7 @@ class Station:
         return node_lost(self.verdict, silence)
 
     def last_words(self, place: Place, worker: str, trial: str) -> str:
-        """The end of what a trial's code printed on a worker that is lost, if the host tells it soon."""
+        """Return the end of a trial's output on a lost worker, if the node agent answers soon."""
         ray = cluster.require_ray()
         said = self.call("last_words", place, worker, trial)
         with contextlib.suppress(ray.exceptions.RayError):
@@ -105,7 +105,7 @@ class Station:
         return ""
 
     def try_raylet(self, *, quiet: bool) -> None:
-        """Find out, in the background, whether the node answers at all, if it is quiet or its raylet has hung up."""
+        """Check in the background whether the node answers, if it is quiet or its raylet has closed the connection."""
         now = time.monotonic()
         if self.trying or now - self.tried < TRY_SECONDS or (not quiet and self.line and self.line.holds):
             return
@@ -129,7 +129,7 @@ def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
     key = (ray.get_runtime_context().get_job_id(), node.id)
     if key not in _HOSTS:
         actor = ray.remote(
-            # Nobody wants to see every question and answer on Ray's dashboard.
+            # Keep these calls out of Ray's dashboard.
             num_cpus=0,
             max_restarts=0,
             max_task_retries=0,
@@ -137,12 +137,12 @@ def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
             enable_task_events=False,
         )(Host)
         _HOSTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
-    # It may take a while before it answers for the first time.
+    # The first answer may take a while.
     return Station(node, _HOSTS[key], room, partitions, time.monotonic() + START_SECONDS)
 
 
 def close_station(station: Station) -> None:
-    """Never use its host again: it is gone, or of no use."""
+    """Never use the node agent again: it is gone, or unusable."""
     for key in [key for key, host in _HOSTS.items() if host is station.host]:
         del _HOSTS[key]
     station.hang_up()
@@ -150,7 +150,7 @@ def close_station(station: Station) -> None:
 
 
 def check_stations(stations: Sequence[Station], spec: WorkerSpec, place: Place) -> None:
-    """Refuse to begin if anything is wrong with any node."""
+    """Raise if anything is wrong with any node."""
     ray = cluster.require_ray()
     token = Token(place)
     try:
@@ -170,7 +170,7 @@ def check_stations(stations: Sequence[Station], spec: WorkerSpec, place: Place) 
 
 
 class Token:
-    """A file in the storage for nodes to find, and those that they write in answer."""
+    """A file in the storage for nodes to find, and the files that they write in answer."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -187,7 +187,7 @@ class Token:
             raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
 
     def ask(self, station: Station, spec: WorkerSpec) -> Any:
-        """A reference to what is wrong with a node, in words."""
+        """Start the checks of a node; return a reference to its problems, in words."""
         self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
         datasets = [dataset for dataset in (spec.train, spec.valid) if dataset is not None]
         return station.call("problems", about(), datasets, self._place, self._names[0])
@@ -202,7 +202,7 @@ class Token:
 
 
 def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:
-    """The nodes of a cluster, what a process on each says of it, and how it differs from this machine."""
+    """Return the nodes of a cluster, the description of each, and its differences from this machine."""
     ours = cluster.connect(address)
     ray = cluster.require_ray()
     try:
@@ -221,7 +221,7 @@ def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[st
 
 
 def on(node: str) -> Any:
-    """Ray's words for: there and nowhere else."""
+    """Return Ray's scheduling strategy for one particular node."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=False)
@@ -239,7 +239,7 @@ def own_fault(error: Exception) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """What Ray says of a failure, in one line, without its advice."""
+    """Return Ray's description of a failure, in one line, without its advice."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
         return str(cause)

@@ -1,6 +1,6 @@
-"""Workers to be started: those that were asked for and found no room yet, and those that take the place of others.
+"""Workers to start: requested workers without room so far, and replacements for lost workers.
 
-Pure: it says who goes where, and starts nobody.
+Pure: it decides where workers go, and starts none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hopfleet.backends.ray.placement import spread
 
 
 class PendingWorker(NamedTuple):
-    """A worker to be started: when, where (or anywhere), after how many who ended before they were ready."""
+    """A worker to start: when, on which node (or any), and how many predecessors died before they were ready."""
 
     when: float = 0.0
     node: str | None = None
@@ -28,25 +28,25 @@ class PendingWorkers:
         self._open += pending
 
     def due(self, now: float) -> bool:
-        """Whether anybody is to be started now, if there is room."""
+        """Whether a worker is due now, if there is room."""
         return any(pending.when <= now for pending in self._open)
 
     def nodes(self) -> set[str]:
-        """Where somebody is to be started."""
+        """Return the nodes with pending workers."""
         return {pending.node for pending in self._open if pending.node is not None}
 
     def pause(self, now: float) -> float:
-        """Seconds until somebody else is due."""
+        """Return the seconds until the next worker is due."""
         return min((pending.when - now for pending in self._open if pending.when > now), default=math.inf)
 
     def homeless(self, nodes: Collection[str]) -> list[PendingWorker]:
-        """Those that none of the nodes in use has room for, or whose node is lost."""
+        """Return the workers that fit on none of the nodes in use, or whose node is lost."""
         return [pending for pending in self._open if pending.node is None or pending.node not in nodes]
 
     def fill(self, now: float, nodes: Collection[str], room: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Take those that are due: the node of each, and its failures. Who finds no room waits until a node joins.
+        """Take the workers that are due: the node and the failures of each. A worker without room waits for a new node.
 
-        Who takes the place of another goes to its node, for there is room for it; others go where there is most.
+        A replacement goes to the node of its predecessor, which has room for it; others go where there is most room.
         """
         due = [pending for pending in self._open if pending.when <= now]
         self._open = [pending for pending in self._open if pending.when > now]
@@ -62,7 +62,7 @@ class PendingWorkers:
         return filled
 
     def house(self, count: int, nodes: Collection[str]) -> list[int]:
-        """Take up to so many that are homeless, for a node that has joined; how many failures each has."""
+        """Take up to ``count`` homeless workers for a node that has joined; return the failures of each."""
         homeless = self.homeless(nodes)
         self._open = [pending for pending in self._open if pending not in homeless] + homeless[count:]
         return [pending.failures for pending in homeless[:count]]

@@ -1,7 +1,7 @@
 """Which workers and which partitions go to which node. Pure: numbers in, names out.
 
-Nodes need not be alike. What the workers of a node can do together is its power: their number, times how fast one of
-its kind trains this task. Partitions go to nodes in proportion to it.
+Nodes may differ. The power of a node is the number of its workers times the speed at which one of its sort trains this
+task. Partitions go to nodes in proportion to their power.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from hopfleet.errors import UsageError
 
 SLOW = 0.75
-"""A node whose part of all power is less than so much of a partition should not have one for itself alone."""
+"""Share of a partition: a node whose share of all power is smaller should not have a partition of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster, and what is free on it."""
+    """A machine of the cluster, and its free resources."""
 
     id: str
     address: str
@@ -34,25 +34,25 @@ class Node:
 
     @property
     def sort(self) -> str:
-        """Nodes of one sort are taken to be equally fast."""
+        """Return the sort of the node; nodes of one sort are assumed to be equally fast."""
         gpus = f", {self.gpus:g} GPUs {self.kind}".rstrip() if self.gpus else ""
         return f"{self.cpus:g} CPUs{gpus}"
 
     def room(self, device: str, threads: int) -> int:
-        """How many workers fit: one per free GPU if it has any and they may be used, else one per share of CPUs."""
+        """Return how many workers fit: one per free GPU if there are any and they may be used, else by CPUs."""
         if device != "cpu" and self.gpus >= 1:
             return int(self.free_gpus)
         return 0 if device not in ("cpu", "auto") else int(self.free_cpus // threads)
 
     def explained(self, device: str, threads: int) -> str:
-        """What it offers and what is lacking, in words."""
+        """Describe what the node offers and what is lacking."""
         gpus = f", {self.free_gpus:g} of {self.gpus:g} GPUs" if self.gpus else ""
         fit = self.room(device, threads)
         return f"{self.name}: {self.free_cpus:g} of {self.cpus:g} CPUs{gpus} free, room for {fit}"
 
 
 def choose_nodes(nodes: Sequence[Node], workers: int, *, device: str, threads: int) -> list[str]:
-    """A node for each worker, as evenly as their room allows."""
+    """Choose a node for each worker, as evenly as their room allows."""
     room = {node.id: node.room(device, threads) for node in nodes}
     if sum(room.values()) < workers:
         needs = "1 GPU" if device not in ("cpu", "auto") else f"{threads} CPU{'s' * (threads > 1)}"
@@ -65,7 +65,7 @@ def choose_nodes(nodes: Sequence[Node], workers: int, *, device: str, threads: i
 
 
 def spread(room: Mapping[str, int], count: int) -> list[str]:
-    """At most ``count`` places, each next one where the largest part of the room is left."""
+    """Return at most ``count`` places, each on the node with the largest share of room left."""
     left = dict(room)
     chosen: list[str] = []
     while len(chosen) < count and any(value > 0 for value in left.values()):
@@ -76,7 +76,7 @@ def spread(room: Mapping[str, int], count: int) -> list[str]:
 
 
 def powers(workers: Mapping[str, int], sorts: Mapping[str, str], speeds: Mapping[str, float]) -> dict[str, float]:
-    """What each node can do: its number of workers, times the speed of its sort if that is known of all."""
+    """Return the power of each node: its number of workers, times the speed of its sort if known for all sorts."""
     known = all(sort in speeds for sort in sorts.values())
     return {node: max(1, workers.get(node, 0)) * (speeds[sort] if known else 1.0) for node, sort in sorts.items()}
 
@@ -87,9 +87,9 @@ def place_partitions(
     replicas: int,
     held: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, tuple[int, ...]]:
-    """The partitions of each node: each on ``replicas`` nodes, in proportion to their power, no node without.
+    """Assign each partition to ``replicas`` nodes, in proportion to their power, with no node left empty.
 
-    What nodes have ``held`` before they keep. A node that is too slow for a partition of its own shares one.
+    Nodes keep the partitions that they ``held`` before. A node that is too slow for its own partition shares one.
     """
     placed: dict[str, list[int]] = {node: list((held or {}).get(node, ())) for node in power}
     for partition in range(partitions):
@@ -111,13 +111,13 @@ def _copies(placed: Mapping[str, Sequence[int]], partition: int) -> int:
 
 
 def _give(partition: int, placed: Mapping[str, list[int]], power: Mapping[str, float]) -> None:
-    """To the node that will have the least to do, for what it can."""
+    """Assign a partition to the node with the least work relative to its power."""
     free = [node for node in power if partition not in placed[node]]
     placed[min(free, key=lambda node: (len(placed[node]) + 1) / power[node])].append(partition)
 
 
 def one_of_each(nodes: Mapping[str, str]) -> list[str]:
-    """The first node of each sort, of nodes by their sorts."""
+    """Return the first node of each sort."""
     found: dict[str, str] = {}
     for node, sort in nodes.items():
         found.setdefault(sort, node)
@@ -125,7 +125,7 @@ def one_of_each(nodes: Mapping[str, str]) -> list[str]:
 
 
 def share(partitions: int, placed: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """What a node that joins is to fetch: all that nobody has, and the rarest up to its part of the whole."""
+    """Return the partitions for a node that joins: those without a node, and the rarest up to its share."""
     held = {partition: sum(partition in mine for mine in placed.values()) for partition in range(partitions)}
     orphans = [partition for partition in held if not held[partition]]
     fair = -(-partitions // (len(placed) + 1))

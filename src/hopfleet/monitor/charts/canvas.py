@@ -1,4 +1,4 @@
-"""What all charts share: the paper, the title, the look of the axes, and saving. No pyplot, no global state."""
+"""Parts shared by all charts: figure, title, style of the axes, saving. Uses neither pyplot nor global state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hopfleet.errors import UsageError
+from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
 
 if TYPE_CHECKING:
@@ -18,19 +18,22 @@ SUFFIXES = (".pdf", ".png", ".svg")
 
 
 def paper(width: float, height: float, title: str, facts: str, left: float) -> Figure:
-    """A white figure of so many inches with a title and a line of facts, which start ``left`` inches from the edge."""
-    from matplotlib.figure import Figure
+    """Return a white figure, sized in inches, with a title and a line of facts ``left`` inches from the edge."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plot") from error
 
     figure = Figure(figsize=(width, height), facecolor="white")
     title_place, facts_place = (left / width, 1 - 0.38 / height), (left / width, 1 - 0.66 / height)
-    # The words are the user's: a dollar sign in them is not mathematics.
+    # The text may contain user input, in which a dollar sign does not start a formula.
     figure.text(*title_place, title, fontsize=14, fontweight="bold", color=INK, parse_math=False)
     figure.text(*facts_place, facts, fontsize=10, color=MUTED, parse_math=False)
     return figure
 
 
 def dress(axes: Axes, grid: str) -> None:
-    """Thin lines, grey ticks, no box; a grid along one axis (``"x"`` or ``"y"``)."""
+    """Style the axes: thin lines, grey ticks, no box, and a grid along one axis (``"x"`` or ``"y"``)."""
     axes.grid(axis="x" if grid == "x" else "y", color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, length=3, labelsize=9)
@@ -43,7 +46,7 @@ def dress(axes: Axes, grid: str) -> None:
 
 
 def save(figure: Figure, path: str | Path | None) -> None:
-    """Write the figure in the format that the suffix names; nothing when there is no path."""
+    """Write the figure in the format given by the path's suffix; without a path, do nothing."""
     if path is None:
         return
     if Path(path).suffix.lower() not in SUFFIXES:
@@ -52,10 +55,10 @@ def save(figure: Figure, path: str | Path | None) -> None:
 
 
 def spread(wanted: Sequence[float], distance: float) -> list[float]:
-    """Heights near the wanted ones and in the same order, at least ``distance`` apart, between 0 and 1.
+    """Return heights near the wanted ones, in the same order, at least ``distance`` apart and between 0 and 1.
 
-    Less the distances below it, each height may equal the next lower one but not undercut it; so neighbours that
-    are too close are pooled at their mean until none are.
+    After subtracting the distances below each height, the heights must not decrease. Neighbours that violate this are
+    pooled at their mean until none do (isotonic regression).
     """
     order = sorted(range(len(wanted)), key=lambda index: (wanted[index], -index))
     pools: list[list[float]] = []

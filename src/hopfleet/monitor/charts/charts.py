@@ -1,4 +1,4 @@
-"""All charts by name: what draws each, and what gives its data alone, for a dashboard or another program."""
+"""All charts by kind: the functions that draw a chart and that return its data for dashboards and other programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """``data`` and ``draw`` take a history and the same options."""
+    """One kind of chart. ``data`` and ``draw`` take a history and the same options."""
 
     data: Callable[..., Any]
     draw: Callable[..., Any]
@@ -46,23 +46,25 @@ CHARTS: Mapping[str, Chart] = {
 
 
 def draw_chart(history: History, kind: str, path: str | Path | None = None, **options: Any) -> Figure:
-    """Draw a chart; ``path`` ends in .png, .svg or .pdf. Raises UsageError where it makes no sense."""
+    """Draw a chart; ``path`` ends in .png, .svg or .pdf. Raise UsageError if the kind does not apply."""
     figure: Figure = _chart(kind, options).draw(history, path, **options)
     return figure
 
 
 def chart_data(history: History, kind: str, **options: Any) -> dict[str, Any]:
-    """What the chart shows, as plain values. Raises UsageError where it makes no sense."""
+    """Return the data of a chart as plain values. Raise UsageError if the kind does not apply."""
     return asdict(_chart(kind, options).data(history, **options))
 
 
 def _chart(kind: str, options: Mapping[str, Any]) -> Chart:
     if kind not in CHARTS:
-        remedy = f"; to write that file, give path={kind!r}" if "." in kind else ""
+        remedy = f"; to name a file, give path={kind!r}" if "." in kind else ""
         raise UsageError(f"kind={kind!r}: must be one of {', '.join(CHARTS)}{remedy}")
     chart = CHARTS[kind]
     for name in options:
         if name not in chart.options:
             taken = ", ".join(chart.options) or "no options"
-            raise UsageError(f"{name}={options[name]!r}: kind={kind!r} takes {taken}; leave it out")
+            raise UsageError(
+                f"{name}={options[name]!r}: not an option of kind={kind!r}, which takes {taken}; remove it"
+            )
     return chart

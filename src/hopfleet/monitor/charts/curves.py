@@ -1,6 +1,6 @@
-"""Learning curves: one line per trial over its epochs, drawn so that 500 lines still show the few that matter.
+"""Learning curves: one line per trial over its epochs, readable with hundreds of trials.
 
-The best trials are coloured and labelled where their lines end; all others are thin and grey behind them.
+The best trials are coloured and labelled where their lines end; all other lines are thin and grey in the background.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 10.0, 5.6  #: inches
-_LABEL_HEIGHT = 0.105  #: of the axes' height, for the two lines of a label
-_OUTLIERS = 3.0  #: values that make the axis this many times longer than the inner 90% needs are cut off
+_LABEL_HEIGHT = 0.105  #: fraction of the axes' height for the two lines of a label
+_OUTLIERS = 3.0  #: axis length relative to that of the inner 90% of values; beyond this, outer values are cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Curve:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The point at the trial's best epoch; the last one where that has no finite value."""
+        """The point at the trial's best epoch, or the last point if that epoch has no finite value."""
         epoch = self.trial.best.epoch if self.trial.best else 0
         index = self.epochs.index(epoch) if epoch in self.epochs else -1
         return self.epochs[index], self.values[index]
@@ -44,15 +44,15 @@ class _Curve:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """One metric of all trials after each epoch, the best trial first."""
+    """The data of the chart: one metric of all trials after each epoch, the best trial first."""
 
     metric: str
-    mode: str  #: of the experiment's own metric
+    mode: str  #: the mode of the experiment's own metric
     curves: list[dict[str, Any]]
 
 
 def curves_data(history: History, metric: str | None = None) -> Curves:
-    """The finite values of one metric, the experiment's unless told. Raises UsageError if no trial reports it."""
+    """Return the finite values of a metric, by default the experiment's. Raise UsageError if no trial reports it."""
     metric = history.reported(metric)
     curves = [_curve(history, trial, metric) for trial in history.leaderboard()]
     return Curves(
@@ -66,9 +66,9 @@ def curves_data(history: History, metric: str | None = None) -> Curves:
 
 
 def draw_curves(history: History, path: str | Path | None = None, metric: str | None = None) -> Figure:
-    """Learning curves of one metric, the experiment's unless told. ``path`` ends in .png, .svg or .pdf.
+    """Draw learning curves of a metric, by default the experiment's. ``path`` ends in .png, .svg or .pdf.
 
-    Raises UsageError for a metric that no trial reports.
+    Raise UsageError for a metric that no trial reports.
     """
     metric = history.reported(metric)
     curves = {trial.id: _curve(history, trial, metric) for trial in history.trials.values()}
@@ -92,7 +92,7 @@ def draw_curves(history: History, path: str | Path | None = None, metric: str | 
 
 
 def _curve(history: History, trial: TrialHistory, metric: str) -> _Curve:
-    """The curve of a clone that goes on from an epoch of its parent begins there."""
+    """Return a trial's curve. The curve of a warm clone starts at its parent's epoch."""
     parent = history.trials.get(trial.parent)
     before = [row for row in parent.epochs_done if row.epoch == trial.begins] if parent and trial.epochs_done else []
     rows = [row for row in (*before, *trial.epochs_done) if math.isfinite(row.metrics.get(metric, math.nan))]
@@ -137,7 +137,7 @@ def _cross(axes: Axes, curve: _Curve, size: float) -> None:
 
 
 def _limit(axes: Axes, others: Sequence[_Curve], leaders: Sequence[_Curve]) -> None:
-    """Cut off values far from all others, which would squeeze the rest into a line, and say how many."""
+    """Limit the axis so that outliers do not flatten the other curves, and write the number of values outside."""
     values = sorted(value for curve in (*others, *leaders) for value in curve.values)
     if not values:
         return
@@ -155,7 +155,7 @@ def _limit(axes: Axes, others: Sequence[_Curve], leaders: Sequence[_Curve]) -> N
 
 
 def _label(axes: Axes, leaders: Sequence[_Curve], colors: dict[str, str], keys: Sequence[str]) -> None:
-    """Name each leader at the right, joined to its line by a thread where the line goes on to the last epoch."""
+    """Label each leader at the right, with a connecting line if the curve reaches the last epoch."""
     low, high = axes.get_ylim()
     heights = spread([(curve.values[-1] - low) / (high - low) for curve in leaders], _LABEL_HEIGHT)
     last = max((curve.epochs[-1] for curve in leaders), default=0)

@@ -1,7 +1,7 @@
-"""The Gantt chart: which worker trained which model when, and how the best model hopped between them.
+"""The Gantt chart: which worker trained which model when, and how the best model hopped between workers.
 
-Bars are gathered into a few collections rather than drawn one by one, so that tens of thousands of units stay
-quick; texts appear only where a bar is wide enough to hold them. What was predicted is a thin bar beneath.
+Bars are drawn as a few collections rather than one by one, so that tens of thousands of units draw quickly. Only bars
+that are wide enough have labels. A thin bar below shows the predicted schedule.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ if TYPE_CHECKING:
 _WIDTH = 12.0  #: inches
 _RIGHT, _TOP, _BOTTOM = 0.75, 1.05, 0.95  #: inches around the axes; the left follows the workers' names
 _BAR = 0.76  #: of a row's height
-_ACTUAL, _PREDICTED = (-0.38, 0.16), (0.22, 0.38)  #: from the middle of a row, where it was predicted too
-_DIGIT = 0.075  #: inches
-_LONG_GAP = 0.2  #: of the whole time: a longer gap between two runs is cut out
-_CUT_GAP = 0.03  #: of the time shown: what a cut gap still takes
-_ROOMY = 0.04  #: inches: bars wider than this have edges and hatches
-_MOST_HOPS = 150  #: more arrows than this would hide the bars
+_ACTUAL, _PREDICTED = (
+    (-0.38, 0.16),
+    (0.22, 0.38),
+)  #: extents of the two bars, from the middle of a row with a prediction
+_DIGIT = 0.075  #: inches; the width of a digit
+_LONG_GAP = 0.2  #: fraction of the whole time; a longer gap between two runs is cut out
+_CUT_GAP = 0.03  #: fraction of the time shown; the width of a cut gap
+_ROOMY = 0.04  #: inches; if the median bar is wider, bars have edges and hatches
+_MOST_HOPS = 150  #: arrows; above this count, none are drawn because they would hide the bars
 
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """What every worker did, in the order in which it ended; times are seconds since the start."""
+    """The units of all workers, in the order in which they ended. Times are in seconds since the start."""
 
     workers: list[str]
-    busy: dict[str, float]  #: the part of its stay in which a worker worked
+    busy: dict[str, float]  #: the fraction of a worker's lifetime spent on units
     spans: list[dict[str, Any]]
     predicted: list[dict[str, Any]]
 
 
 def gantt_data(history: History, predicted: Sequence[Span] = ()) -> Gantt:
-    """All units and evaluations, and those that were predicted, if any were."""
+    """Return all units and evaluations, and those of the predicted schedule."""
     start = history.started or 0.0
     workers = sorted(history.workers, key=natural_order)
     spans = [_plain(span, start) for span in history.spans]
@@ -68,7 +71,7 @@ def _plain(span: Span, start: float) -> dict[str, Any]:
 
 
 def draw_gantt(history: History, path: str | Path | None = None, predicted: Sequence[Span] = ()) -> Figure:
-    """A row per worker, a bar per unit in its trial's colour. ``path`` ends in .png, .svg or .pdf.
+    """Draw a row per worker and a bar per unit in its trial's colour. ``path`` ends in .png, .svg or .pdf.
 
     What was ``predicted``, in seconds from the start, is drawn beneath, unless the run was resumed.
     """
@@ -110,7 +113,7 @@ def _facts(history: History, predicted: Sequence[Span]) -> str:
 
 
 def _against(history: History, predicted: Sequence[Span]) -> list[str]:
-    """How long it took and how long it should have; while it runs, the latter alone."""
+    """Return the actual and the predicted duration; of an unfinished experiment only the predicted one."""
     if not predicted:
         return []
     expected = f"predicted {makespan(_end(predicted))}"
@@ -124,7 +127,7 @@ def _end(spans: Sequence[Span]) -> float:
 
 
 class _Scale:
-    """From times to seconds on the axis, which leaves out long gaps between two runs."""
+    """A mapping of times to seconds on the axis, which leaves out long gaps between two runs."""
 
     def __init__(self, history: History, predicted: Sequence[Span]) -> None:
         self.start = history.started or 0.0
@@ -139,18 +142,18 @@ class _Scale:
         return time - self.start - left_out
 
     def cuts(self) -> list[tuple[float, float]]:
-        """Where the axis is cut, and how many seconds the gap took."""
+        """Return where the axis is cut, and the seconds that each gap lasted."""
         return [(self(start) + self.kept / 2, stop - start) for start, stop in self.gaps]
 
 
 class _Chart:
-    """One drawing: the axes, and where things are on them."""
+    """One drawing: the axes and the layout of rows, bars and colours."""
 
     def __init__(
         self, history: History, axes: Axes, names: Sequence[str], width: float, predicted: Sequence[Span]
     ) -> None:
         self.history = history
-        #: What was predicted for workers and trials that there are.
+        #: The prediction, limited to workers and trials that exist.
         self.predicted = [span for span in predicted if span.worker in history.workers and span.trial in history.trials]
         self.extent = _ACTUAL if self.predicted else (-_BAR / 2, _BAR / 2)
         self.axes = axes
@@ -159,7 +162,7 @@ class _Chart:
         self.colors = trial_colors(history)
         self.inches_per_second = width / self.scale.length
         self.roomy = median([self._inches(span) for span in history.spans] or [0.0]) > _ROOMY
-        #: Which slice of its worker's row a unit has, of how many: members of a flotilla lie one above the other.
+        #: The slice of its worker's row for each unit, and the number of slices: a flotilla's members are stacked.
         self.slices = _slices(history.spans)
         leader = history.best()
         hops = [(a, b) for a, b in pairwise(leader.units) if a.worker != b.worker] if leader else []
@@ -227,7 +230,7 @@ class _Chart:
         self.axes.scatter(ends, rows, marker="x", s=45, color=FAILURE, linewidths=1.8, zorder=6, gid="failed")
 
     def _color(self, span: Span) -> str:
-        """The colour of a trial; units of one that was deleted are grey."""
+        """Return the colour of a unit's trial; units of deleted trials are grey."""
         return self.colors.get(span.trial, OTHERS)
 
     def _corners(self, span: Span, extent: tuple[float, float]) -> list[tuple[float, float]]:
@@ -239,7 +242,7 @@ class _Chart:
         return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
     def _middle(self, worker: str) -> float:
-        """The height of a worker's bars."""
+        """Return the vertical centre of a worker's bars."""
         return self.rows[worker] + sum(self.extent) / 2
 
     def _inches(self, span: Span) -> float:
@@ -296,7 +299,7 @@ class _Chart:
             self.axes.text(position, 1.01, text, transform=beside, fontsize=8.5, color=MUTED, ha="center", va="bottom")
 
     def legend(self) -> list[Any]:
-        """What each colour and sign means, for those that occur."""
+        """Return the legend entries of all colours and marks in the chart."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 
@@ -308,7 +311,7 @@ class _Chart:
         if self.predicted:
             handles.append(Line2D([], [], color=OTHERS, linewidth=3, label="predicted"))
         if any(span.undone for span in spans):
-            handles.append(Patch(facecolor="white", edgecolor=MUTED, linestyle="dashed", label="did not count"))
+            handles.append(Patch(facecolor="white", edgecolor=MUTED, linestyle="dashed", label="discarded"))
         if any(span.failed for span in spans):
             handles.append(Line2D([], [], color=FAILURE, marker="x", linestyle="", label="failed"))
         if self.hops:
@@ -318,15 +321,15 @@ class _Chart:
 
 
 def _slices(spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
-    """The position of each unit among those that ran together with it, and how many they were."""
-    crews: dict[tuple[str, float], list[Span]] = {}
+    """Return the position of each unit among those that ran together with it, and their number."""
+    flotillas: dict[tuple[str, float], list[Span]] = {}
     for span in spans:
-        crews.setdefault((span.worker, span.started), []).append(span)
-    return {id(span): (number, len(crew)) for crew in crews.values() for number, span in enumerate(crew)}
+        flotillas.setdefault((span.worker, span.started), []).append(span)
+    return {id(span): (number, len(members)) for members in flotillas.values() for number, span in enumerate(members)}
 
 
 def _ends(spans: Sequence[Span]) -> dict[str, float]:
-    """When each worker is done."""
+    """Return the time at which each worker's last unit ends."""
     return {span.worker: span.ended for span in sorted(spans, key=lambda span: span.ended)}
 
 

@@ -1,14 +1,14 @@
-"""Which hyper-parameters matter: permutation importance on a small forest, with an error bar.
+"""Importance of hyper-parameters: permutation importance on a small forest, with an error bar.
 
-Some trials are put aside, a forest of random trees learns the metric from the others, and one parameter after the
-other is shuffled among those put aside. Half of what the squared error grows by, as a part of the metric's variance,
-estimates how much of that variance depends on the parameter, alone or together with others (Sobol's total index). A
-forest that has seen few trials smooths too much, so these numbers are rather too low than too high, the less it
-explains the lower; their order is what counts.
+Some trials are held out, a forest of random trees learns the metric from the others, and one parameter at a time is
+shuffled among the held-out trials. Half of the increase of the squared error, as a fraction of the metric's variance,
+estimates how much of the variance depends on the parameter, alone or together with others (Sobol's total index). A
+forest that has seen few trials smooths too much, so the estimates tend to be too low; their order is more reliable
+than their size.
 
-This is repeated with other trials put aside. Repetitions share trials, so their spread alone would flatter; the error
-bar has the correction of Nadeau and Bengio (2003) for that. A parameter that only some trials have is shuffled among
-those, so that it is not credited with what decided whether it is set.
+The procedure is repeated with other trials held out. Because repetitions share trials, their spread underestimates the
+error; the error bar includes the correction of Nadeau and Bengio (2003). A conditional parameter is shuffled only among
+the trials that have it, so that it is not credited with the effect of the parameter that enables it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 FEWEST = 10
-"""With fewer trials nothing is said at all."""
+"""Trials with a value; below this number no importances are computed."""
 
 _REPETITIONS = 12
-_SHUFFLES = 4  #: of each parameter in each repetition
+_SHUFFLES = 4  #: shuffles of each parameter in each repetition
 _TREES = 24
-_LEAF = 3  #: trials; nodes of fewer than twice as many are not split
-_THRESHOLDS = 4  #: tried for each column
-_ASIDE = 1 / 4  #: of the trials
-_WEAK = 0.1  #: a forest that explains less than this of the trials put aside has learnt next to nothing
+_LEAF = 3  #: trials; a node with fewer than twice this number is not split
+_THRESHOLDS = 4  #: random thresholds per column and node
+_ASIDE = 1 / 4  #: fraction of the trials held out
+_WEAK = 0.1  #: explained variance of held-out trials; below this, the importances are not trustworthy
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """The part of the metric's variance that depends on a parameter, and the standard error of that."""
+    """The fraction of the metric's variance that depends on a parameter, and its standard error."""
 
     name: str
     importance: float
@@ -55,35 +55,37 @@ class Importance:
 
     @property
     def clear(self) -> bool:
-        """Whether it is more than twice its error away from nothing."""
+        """Whether the importance exceeds twice its standard error."""
         return self.importance > 2 * self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """All parameters that differ, the most important first."""
+    """The importances of all parameters that differ between trials, the most important first."""
 
     metric: str
-    trials: int  #: those that have a value
-    epoch: int | None  #: at which they are compared; None: each at its best
+    trials: int  #: number of trials with a value
+    epoch: int | None  #: the epoch at which trials are compared; None for each trial's best epoch
     parameters: list[Importance]
-    explained: float | None  #: of the variance of trials put aside, by the forest; None if there are too few trials
-    notes: list[str]  #: what to keep in mind
+    explained: float | None  #: variance of held-out trials explained by the forest; None with too few trials
+    notes: list[str]  #: caveats
 
 
 def importance_data(
     history: History, metric: str | None = None, epoch: int | None = None, seed: int = 0
 ) -> Importances:
-    """How important the parameters are for ``metric``, the experiment's unless told; the same for the same seed.
+    """Return the importance of all parameters for ``metric``, by default the experiment's; deterministic by ``seed``.
 
-    ``epoch`` compares all trials after that epoch, which is fairer where some were stopped early. Raises UsageError for
-    a metric or an epoch that no trial has.
+    ``epoch`` compares all trials after that epoch, which is fairer if some trials were stopped early. Raise UsageError
+    for a metric or an epoch that no trial has.
     """
     metric = history.reported(metric)
     values = metric_values(history, metric, epoch)
     if epoch is not None and not values:
         last = max((row.epoch for trial in history.trials.values() for row in trial.epochs_done), default=0)
-        raise UsageError(f"epoch={epoch}: no trial has {metric} after it; choose one from 1 to {last}")
+        raise UsageError(
+            f"epoch={epoch}: no trial has a value of {metric} after that epoch; choose one from 1 to {last}"
+        )
     trials = [trial for trial in history.trials.values() if trial.id in values]
     differing = parameters(trials)
     notes = _notes(history, values, epoch, differing)
@@ -97,14 +99,14 @@ def importance_data(
     ]
     if explained < _WEAK:
         known = f"{max(0.0, explained):.0%}"
-        notes.append(f"the forest explains {known} of the variance of trials put aside: too little to trust this")
+        notes.append(f"the forest explains {known} of the variance of held-out trials: too little to trust this chart")
     found.sort(key=lambda entry: -entry.importance)
     return Importances(metric, len(trials), epoch, found, explained, notes)
 
 
 def _notes(history: History, values: dict[str, float], epoch: int | None, differing: Sequence[Parameter]) -> list[str]:
     if len(values) < FEWEST:
-        return [f"{plural(len(values), 'trial')} with a value: at least {FEWEST} are needed to say anything"]
+        return [f"{plural(len(values), 'trial')} with a value: at least {FEWEST} are needed"]
     if not differing:
         return ["all trials have the same configuration"]
     notes = []
@@ -113,31 +115,31 @@ def _notes(history: History, values: dict[str, float], epoch: int | None, differ
     lengths = {len(history.trials[trial].epochs_done) for trial in values}
     if epoch is None and max(lengths) > 1.5 * min(lengths):
         notes.append(
-            f"trials trained for {min(lengths)} to {max(lengths)} epochs: epoch={min(lengths)} compares them as equals"
+            f"trials trained for {min(lengths)} to {max(lengths)} epochs: epoch={min(lengths)} makes them comparable"
         )
     return notes
 
 
 def _estimate(drops: Sequence[float]) -> tuple[float, float]:
-    """The mean over repetitions and its standard error, corrected for the trials that repetitions share."""
+    """Return the mean over repetitions and its standard error, corrected for trials shared by repetitions."""
     mean = math.fsum(drops) / len(drops)
     variance = math.fsum((drop - mean) ** 2 for drop in drops) / (len(drops) - 1)
     return mean, math.sqrt(variance * (1 / len(drops) + _ASIDE / (1 - _ASIDE)))
 
 
-# ---------------------------------------------------------------------------------------------------- the numbers
+# ---------------------------------------------------------------------------------------------------- computation
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The columns of one parameter, and which trials have it."""
+    """The columns of one parameter, and a mask of the trials that have the parameter."""
 
-    columns: Array  #: trials by columns: a place from 0 to 1, or a 0 or 1 for each category
+    columns: Array  #: trials by columns: a place from 0 to 1, or an indicator for each category
     present: Array
 
 
 def _encode(parameter: Parameter, trials: Sequence[str]) -> _Block:
-    """What a trial lacks takes the middle value: that it is lacking must not be seen in this parameter."""
+    """Encode a parameter. A missing value becomes the median, so that the forest cannot see that it is missing."""
     import numpy as np
 
     places = np.array([math.nan if (p := parameter.place(trial)) is None else p for trial in trials])
@@ -145,7 +147,7 @@ def _encode(parameter: Parameter, trials: Sequence[str]) -> _Block:
     known = np.sort(places[present])
     alone = known[0] == known[-1]
     if alone:
-        # One value or none: that is the parameter.
+        # With a single value, the only information is whether the parameter is set.
         return _Block(present[:, None].astype(float), np.ones(len(trials), bool))
     places = np.where(present, places, known[len(known) // 2])
     if parameter.scale.kind != "category":
@@ -157,7 +159,7 @@ def _encode(parameter: Parameter, trials: Sequence[str]) -> _Block:
 def _measure(
     blocks: Sequence[_Block], values: dict[str, float], trials: Sequence[str], seed: int
 ) -> tuple[float, list[list[float]]]:
-    """What the forest explains of trials put aside, and by repetition and parameter how much depends on it."""
+    """Return the explained variance of held-out trials, and the importance by repetition and parameter."""
     import numpy as np
 
     target = np.clip([values[trial] for trial in trials], *fences([values[trial] for trial in trials]))
@@ -186,7 +188,7 @@ def _measure(
 
 
 def _shuffled(table: Array, columns: slice, present: Array, rng: np.random.Generator) -> Array:
-    """The rows with the columns of one parameter shuffled among those that have it."""
+    """Return a copy of the rows, with one parameter's columns shuffled among the rows that have the parameter."""
     shuffled = table.copy()
     rows = present.nonzero()[0]
     shuffled[rows, columns] = table[rng.permutation(rows), columns]
@@ -194,14 +196,14 @@ def _shuffled(table: Array, columns: slice, present: Array, rng: np.random.Gener
 
 
 class _Forest:
-    """Randomised trees: each node tries a few random thresholds per column and keeps the best."""
+    """A forest of randomised trees: each node tries a few random thresholds per column and keeps the best."""
 
     def __init__(self, table: Array, target: Array, rng: np.random.Generator) -> None:
         import numpy as np
 
         grown = [_grow(table, target, rng) for _ in range(_TREES)]
         size = max(len(tree) for tree in grown)
-        # column, threshold, left, right, value; a leaf is its own child
+        # Columns of a node: column, threshold, left, right, value. A leaf is its own child.
         packed = np.zeros((_TREES, size, 5))
         for index, tree in enumerate(grown):
             packed[index, : len(tree)] = tree
@@ -225,7 +227,7 @@ class _Forest:
 
 
 def _grow(table: Array, target: Array, rng: np.random.Generator) -> list[list[float]]:
-    """One tree as a list of nodes, the root first."""
+    """Grow one tree and return its nodes, the root first."""
     import numpy as np
 
     nodes: list[list[float]] = [[]]
@@ -247,7 +249,7 @@ def _grow(table: Array, target: Array, rng: np.random.Generator) -> list[list[fl
 
 
 def _split(table: Array, target: Array, rng: np.random.Generator) -> tuple[int, float] | None:
-    """The best of a few random thresholds per column; None if nothing is to be told apart."""
+    """Return the best of a few random thresholds per column, or None if no threshold separates the rows."""
     import numpy as np
 
     low, high = table.min(axis=0), table.max(axis=0)
@@ -276,7 +278,7 @@ def draw_importance(
     epoch: int | None = None,
     seed: int = 0,
 ) -> Figure:
-    """A bar per parameter, the most important on top. ``path`` ends in .png, .svg or .pdf."""
+    """Draw a bar per parameter, the most important on top. ``path`` ends in .png, .svg or .pdf."""
     data = importance_data(history, metric, epoch, seed)
     names = [shorten(entry.name, 28) for entry in data.parameters]
     left = max(0.9, 0.35 + 0.085 * max(map(len, names), default=0))
@@ -288,7 +290,7 @@ def draw_importance(
         _draw_bars(axes, data, names)
     else:
         axes.axis("off")
-        axes.text(0.5, 0.5, "nothing can be said yet", transform=axes.transAxes, ha="center", color=MUTED)
+        axes.text(0.5, 0.5, "not enough data yet", transform=axes.transAxes, ha="center", color=MUTED)
     for line, note in enumerate(reversed(data.notes)):
         figure.text(0.35 / _WIDTH, (0.14 + 0.22 * line) / height, note, fontsize=8.5, color=MUTED, parse_math=False)
     save(figure, path)
@@ -297,9 +299,9 @@ def draw_importance(
 
 def _facts(data: Importances) -> str:
     where = "at the best epoch" if data.epoch is None else f"after epoch {data.epoch}"
-    facts = [f"what {data.metric} {where} depends on", plural(data.trials, "trial")]
+    facts = [f"importance for {data.metric} {where}", plural(data.trials, "trial")]
     if data.explained is not None:
-        facts.append(f"a forest explains {max(0.0, data.explained):.0%} of trials it has not seen")
+        facts.append(f"the forest explains {max(0.0, data.explained):.0%} of the variance of held-out trials")
     return "   ·   ".join(facts)
 
 
@@ -327,5 +329,5 @@ def _draw_bars(axes: Axes, data: Importances, names: Sequence[str]) -> None:
     axes.set_ylim(len(entries) - 0.5, -0.5)
     axes.set_xlim(0, 1.05 * max(0.05, *(entry.importance + entry.error for entry in entries)))
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_xlabel("part of the variance that depends on it, with its standard error", fontsize=9)
+    axes.set_xlabel("fraction of the variance that depends on the parameter, with standard error", fontsize=9)
     axes.tick_params(axis="y", length=0)

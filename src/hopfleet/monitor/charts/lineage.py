@@ -1,7 +1,7 @@
-"""Lineage: which trial goes on from whose model, over the epochs, and what the best one's ancestors were trained with.
+"""Lineage: which trial continues from which model, over the epochs, and the hyper-parameters of the best model's past.
 
-For searches that clone good trials and change their configuration on the way, as population-based training does. A
-clone takes a row that has become free, so that a population keeps its rows.
+For searches that clone good trials and change their configurations, such as population-based training. A clone takes a
+row that has become free, so that a population keeps its number of rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_PANELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One trial: where it begins, in epochs, in whose row, and its metric after each epoch."""
+    """One trial: its row, its first and last epoch, and its metric after each epoch."""
 
     trial: str
     parent: str
@@ -40,22 +40,22 @@ class Member:
     end: float
     epochs: list[int]
     values: list[float]
-    ancestor: bool  #: of the best trial, or the best trial itself
+    ancestor: bool  #: whether this is the best trial or one of its ancestors
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What the best trial's model was trained with, for a while: by the configuration of one of its ancestors."""
+    """A stretch of epochs in which the best model was trained with the configuration of one ancestor."""
 
     trial: str
     start: float
     end: float
-    config: dict[str, Any]  #: what differs between trials, flattened
+    config: dict[str, Any]  #: the parameters that differ between trials, flattened
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What the chart shows: members in the order of their beginnings, and the best one's past from its start."""
+    """The data of the chart: members in the order of their starts, and the path of the best model."""
 
     metric: str
     mode: str
@@ -64,11 +64,11 @@ class Lineage:
 
 
 def lineage_data(history: History) -> Lineage:
-    """The tree of clones. Raises UsageError if there are none."""
+    """Return the tree of clones. Raise UsageError if there are none."""
     trials = history.trials
     if not any(trial.parent in trials for trial in trials.values()):
         raise UsageError(
-            "kind='lineage': no trial of this experiment was cloned from another; "
+            "kind='lineage': this experiment has no clones; "
             "use a search that clones, or kind='curves' for learning curves"
         )
     starts = {trial.id: len(trial.inherited) / history.partitions for trial in trials.values()}
@@ -92,7 +92,7 @@ def _finite(history: History, trial: TrialHistory) -> dict[int, float]:
 
 
 def _path(history: History) -> list[str]:
-    """The best trial's ancestors, the first one first, and itself."""
+    """Return the best trial's ancestors from the first on, followed by the best trial."""
     leader = history.best()
     path: list[str] = []
     while leader is not None:
@@ -102,7 +102,7 @@ def _path(history: History) -> list[str]:
 
 
 def _rows(trials: Sequence[TrialHistory], starts: dict[str, float], ends: dict[str, float]) -> dict[str, int]:
-    """A row for each trial. A clone takes the nearest one to its parent's that nobody needs any more."""
+    """Assign a row to each trial. A clone takes the free row that is nearest to its parent's row."""
     rows: dict[str, int] = {}
     until: list[float] = []
     for trial in trials:
@@ -131,8 +131,10 @@ def _stretches(
 
 
 def draw_lineage(history: History, path: str | Path | None = None) -> Figure:
-    """The tree of clones, and below it what the best one's ancestors were trained with. ``path`` ends in .png, .svg
-    or .pdf."""
+    """Draw the tree of clones, and below it the hyper-parameters along the best model's path.
+
+    ``path`` ends in .png, .svg or .pdf.
+    """
     data = lineage_data(history)
     changing = _changing(history, data.path)
     rows = 1 + max(member.row for member in data.members)
@@ -157,7 +159,7 @@ def draw_lineage(history: History, path: str | Path | None = None) -> Figure:
 
 
 def _changing(history: History, path: Sequence[Stretch]) -> list[Parameter]:
-    """The parameters that change along the path."""
+    """Return the parameters that change along the path."""
     return [
         parameter
         for parameter in parameters(history.trials.values())
@@ -168,9 +170,9 @@ def _changing(history: History, path: Sequence[Stretch]) -> list[Parameter]:
 def _facts(data: Lineage) -> str:
     better = "higher" if data.mode == "max" else "lower"
     clones = plural(sum(bool(member.parent) for member in data.members), "clone")
-    facts = [f"who goes on from whose model; the darker, the better the {data.metric} ({better})", clones]
+    facts = [f"trials and their clones; the darker, the better the {data.metric} ({better})", clones]
     if data.path:
-        facts.append(f"in blue the past of {data.path[-1].trial}, the best")
+        facts.append(f"blue: the path to {data.path[-1].trial}, the best")
     return "   ·   ".join(facts)
 
 
@@ -211,7 +213,7 @@ def _merit(data: Lineage) -> Scale:
 
 
 def _draw_member(axes: Axes, member: Member, merit: Scale, upwards: bool) -> None:
-    """A bar per epoch in the colour of the metric after it."""
+    """Draw a bar per epoch in the colour of the metric after that epoch."""
     begin = member.start
     for epoch, value in zip(member.epochs, member.values, strict=True):
         place = merit.place(value) if upwards else 1 - merit.place(value)
@@ -225,7 +227,7 @@ def _draw_member(axes: Axes, member: Member, merit: Scale, upwards: bool) -> Non
 
 
 def _draw_link(axes: Axes, parent: Member, child: Member) -> None:
-    """From the parent's row to the child's; dashed where only the configuration was taken over."""
+    """Draw a line from the parent's row to the child's row, dashed if the child inherits only the configuration."""
     style = "-" if child.start else (0, (2, 2))
     rows = [parent.row, child.row]
     axes.plot([child.start] * 2, rows, color=INK, linewidth=0.8, alpha=0.5, zorder=6, linestyle=style, gid="clone")
@@ -238,7 +240,7 @@ def _draw_link(axes: Axes, parent: Member, child: Member) -> None:
 
 
 def _draw_past(axes: Axes, data: Lineage, members: dict[str, Member]) -> None:
-    """One line along the feet of the bars that led to the best model."""
+    """Draw a line below the bars that led to the best model."""
     xs = [place for stretch in data.path for place in (stretch.start, stretch.end)]
     ys = [members[stretch.trial].row + 0.38 for stretch in data.path for _ in range(2)]
     axes.plot(xs, ys, color=HIGHLIGHTS[0], linewidth=2.6, solid_joinstyle="round", zorder=20, gid="past", clip_on=False)
@@ -253,7 +255,7 @@ def _epoch_axis(axes: Axes, last: float) -> None:
 
 
 def _draw_parameter(axes: Axes, parameter: Parameter, path: Sequence[Stretch], last: float) -> None:
-    """One parameter as a step line along the best trial's past."""
+    """Draw one parameter as a step line along the best model's path."""
     dress(axes, grid="y")
     _epoch_axis(axes, last)
     has = [stretch for stretch in path if parameter.name in stretch.config]

@@ -1,7 +1,7 @@
 """Parallel coordinates: one line per trial through the values of its hyper-parameters, to the metric at the right.
 
-Lines darken with the metric; the best few are thick, in the colours that they have in all charts. What is not
-set in a trial lies on a mark below the axis.
+Lines are darker the better the metric; the best few are thick and have the same colours as in all charts. If a trial
+lacks a parameter, its line passes through a mark below that axis.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.75, 1.5, 1.35, 0.55  #: inches around the axes
 _HEIGHT = 5.6
-_UNSET = -0.1  #: where the line of a trial goes that lacks a parameter
-_WIDEST, _NARROW = 0.12, 0.02  #: how far lines through one category, or one number, are spread to either side
+_UNSET = -0.1  #: height on an axis at which the line of a trial without the parameter passes
+_WIDEST, _NARROW = 0.12, 0.02  #: how far lines through one category, or one number, spread to either side
 _SCALES = {"log": "log", "linear": "", "category": ""}
-_LABEL_HEIGHT = 0.055  #: of the axes' height
+_LABEL_HEIGHT = 0.055  #: fraction of the axes' height
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One hyper-parameter, or the metric, from the bottom (0) to the top (1)."""
+    """The axis of one hyper-parameter or of the metric, from the bottom (0) to the top (1)."""
 
     name: str
     scale: str  #: "linear", "log" or "category"
@@ -42,7 +42,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One trial: its value and its place on each axis; None where it lacks the parameter. The last is the metric."""
+    """One trial's values and places on all axes, None for a missing parameter. The last axis is the metric's."""
 
     trial: str
     values: list[Any]
@@ -51,22 +51,22 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """What the chart shows: the metric's axis is the last, the best trial the first."""
+    """The data of the chart. The metric's axis comes last, the best trial first."""
 
     metric: str
     mode: str
     axes: list[Axis]
     lines: list[Line]
-    without: int  #: trials that have no value yet, or none that is a number
+    without: int  #: trials without a finite value of the metric
     outside: int  #: values of the metric beyond the ends of its axis
 
 
 def parallel_data(history: History) -> Parallel:
-    """The coordinates of all trials that have a value. Raises UsageError where nothing differs between trials."""
+    """Return the coordinates of all trials that have a value. Raise UsageError if all configurations are equal."""
     differing = parameters(history.trials.values())
     if history.trials and not differing:
         raise UsageError(
-            f"kind='parallel': all {plural(len(history.trials), 'trial')} have the same configuration; "
+            "kind='parallel': needs at least two trials with different configurations; "
             "search over at least one hyper-parameter"
         )
     values = metric_values(history)
@@ -101,7 +101,7 @@ def _metric_scale(values: Sequence[float]) -> Scale:
 
 
 def draw_parallel(history: History, path: str | Path | None = None) -> Figure:
-    """Parallel coordinates of all trials. ``path`` ends in .png, .svg or .pdf."""
+    """Draw parallel coordinates of all trials. ``path`` ends in .png, .svg or .pdf."""
     data = parallel_data(history)
     leaders = {trial.id: trial_colors(history)[trial.id] for trial in highlighted(history)}
     width = max(8.0, min(22.0, _LEFT + _RIGHT + 1.55 * (len(data.axes) - 1)))
@@ -153,7 +153,7 @@ def _draw_lines(axes: Axes, data: Parallel, leaders: dict[str, str]) -> None:
 
 
 def _heights(data: Parallel) -> list[list[float]]:
-    """Where the lines go. Those that share a place lie side by side, the worst lowest."""
+    """Return the heights of all lines on all axes. Lines that share a place are spread, the worst lowest."""
     heights = [[_UNSET if spot is None else spot for spot in line.places] for line in data.lines]
     for index, axis in enumerate(data.axes):
         groups: dict[float, list[int]] = {}
@@ -169,7 +169,7 @@ def _heights(data: Parallel) -> list[list[float]]:
 
 
 def _smooth(heights: Sequence[float], steps: int = 18) -> tuple[list[float], list[float]]:
-    """From axis to axis along a smooth S, so that the eye can follow a line through a crossing."""
+    """Return points along a smooth S from axis to axis, so that the eye can follow a line through a crossing."""
     xs, ys = [0.0], [heights[0]]
     for index in range(len(heights) - 1):
         for step in range(1, steps + 1):
@@ -211,7 +211,7 @@ def _label(axes: Axes, data: Parallel, leaders: dict[str, str]) -> None:
 
 
 def _beside(axes: Axes) -> Any:
-    """Fractions of the axes, a little to the right of them."""
+    """Return axes coordinates, shifted a little to the right."""
     from matplotlib.transforms import ScaledTranslation
 
     assert axes.figure is not None

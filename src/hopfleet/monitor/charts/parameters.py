@@ -1,7 +1,7 @@
-"""The hyper-parameters that tell trials apart, each with a scale: which values are numbers, logarithms or categories.
+"""The hyper-parameters that differ between trials, each with a linear, logarithmic or categorical scale.
 
-The journal has configurations and not the space that they came from, so a scale follows from the values. Parallel
-coordinates, importances and lineages share it, so that a learning rate is logarithmic in all of them.
+The journal holds configurations but not their space, so scales are derived from the values. Parallel coordinates,
+importances and lineages share these scales, so that a learning rate is logarithmic in all of them.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import Any, Literal
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.wording import flatten, natural_order, number, short
 
-_LOG_RATIO = 8.0  #: values that spread less than this are never logarithmic
-_FEW = 7  #: so many different numbers have a tick each
-_APART = 0.045  #: of the axis: ticks are not closer than this
+_LOG_RATIO = 8.0  #: largest over smallest value; a scale is linear below this ratio
+_FEW = 7  #: distinct numbers; up to this count, each gets a tick of its own
+_APART = 0.045  #: smallest distance between two ticks, as a fraction of the axis
 _FAR_OUT = 3.0  #: interquartile ranges from the quartiles: Tukey's "far out"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where values lie between 0 and 1."""
+    """A mapping of values to places between 0 and 1."""
 
     kind: Literal["linear", "log", "category"]
     low: float = 0.0
     high: float = 1.0
-    options: tuple[str, ...] = ()  #: the categories, as they read
-    keys: tuple[str, ...] = ()  #: the same, as they are told apart
+    options: tuple[str, ...] = ()  #: the labels of the categories
+    keys: tuple[str, ...] = ()  #: the categories' values as ``repr``, in the same order
     points: tuple[float, ...] = ()  #: the numbers, if they are few
 
     def place(self, value: Any) -> float:
-        """0 is the lowest value or the first category, 1 the highest or the last; beyond them it is cut off."""
+        """Return the place of a value: 0 for the lowest number, 1 for the highest; numbers outside are clipped."""
         if self.kind == "category":
             return (self.keys.index(repr(value)) + 0.5) / len(self.keys)
         low, high, here = (self._turn(each) for each in (self.low, self.high, value))
         return 0.5 if low == high else min(1.0, max(0.0, (here - low) / (high - low)))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and labels, none too close to another."""
+        """Return places and labels, leaving out labels that would overlap."""
         if self.kind == "category":
             named = [((index + 0.5) / len(self.options), option) for index, option in enumerate(self.options)]
             return _thinned(named)
@@ -55,21 +55,22 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One flattened name, its scale, and the values of the trials that have it."""
+    """One hyper-parameter: its flattened name, its scale, and its values in the trials that have it."""
 
     name: str
     scale: Scale
     values: dict[str, Any]  #: by trial
 
     def place(self, trial: str) -> float | None:
-        """Where the trial's value lies; None if it has none."""
+        """Return the place of the trial's value, or None if the trial lacks the parameter."""
         return self.scale.place(self.values[trial]) if trial in self.values else None
 
 
 def parameters(trials: Iterable[TrialHistory]) -> list[Parameter]:
-    """What differs between trials, in the order of their configurations.
+    """Return the parameters that differ between trials, in the order of the configurations.
 
-    Constants are left out; so is a parameter that has one value wherever it is set, if another one says where that is.
+    Constants are left out. So is a conditional parameter with a single value, if another parameter determines whether
+    it is set.
     """
     listed = list(trials)
     configs = {trial.id: flatten(trial.config) for trial in listed}
@@ -85,18 +86,18 @@ def parameters(trials: Iterable[TrialHistory]) -> list[Parameter]:
 
 
 def _tells(other: dict[str, Any], values: dict[str, Any], trials: Collection[str]) -> bool:
-    """Whether the other's value, or that it has none, says if this one is set."""
+    """Whether the other parameter determines which trials have ``values``."""
     seen: dict[str, bool] = {}
     for trial in trials:
         key = repr(other[trial]) if trial in other else ""
         if seen.setdefault(key, trial in values) != (trial in values):
             return False
-    # Nearly a value for every trial would tell anything.
+    # A parameter with a different value in nearly every trial would determine anything.
     return len(seen) <= len(trials) / 2
 
 
 def scale_of(values: Iterable[Any]) -> Scale:
-    """The scale on which these values are spread most evenly."""
+    """Return the scale on which the values are spread most evenly."""
     listed = list(values)
     if not all(_is_number(value) for value in listed):
         keys = {repr(value): short(value) for value in listed}
@@ -120,7 +121,7 @@ def _log_like(values: Sequence[float]) -> bool:
 
 
 def _unevenness(values: Sequence[float], turn: Callable[[float], float]) -> float:
-    """How far the values are from an even spread between their ends (the Kolmogorov-Smirnov distance)."""
+    """Return the Kolmogorov-Smirnov distance of the values from an even spread between their ends."""
     turned = sorted(turn(value) for value in values)
     low, width, count = turned[0], turned[-1] - turned[0], len(turned)
     return max(
@@ -130,7 +131,7 @@ def _unevenness(values: Sequence[float], turn: Callable[[float], float]) -> floa
 
 
 def fences(values: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest value that are not far out; one diverged trial must not flatten all others."""
+    """Return the lowest and the highest value that is not far out: a diverged trial must not flatten the rest."""
     if len(values) < 4:
         return min(values), max(values)
     first, _, third = quantiles(values, n=4, method="inclusive")
@@ -140,7 +141,7 @@ def fences(values: Sequence[float]) -> tuple[float, float]:
 
 
 def metric_values(history: History, metric: str | None = None, epoch: int | None = None) -> dict[str, float]:
-    """The finite values of a metric by trial: at each trial's best epoch, or all at the same one."""
+    """Return the finite values of a metric by trial, at each trial's best epoch or all at ``epoch``."""
     metric = metric or history.metric
     found: dict[str, float] = {}
     for trial in history.trials.values():
@@ -152,7 +153,7 @@ def metric_values(history: History, metric: str | None = None, epoch: int | None
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Round numbers, about five of them."""
+    """Return about five round numbers between two values."""
     rough = (high - low) / 5
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= rough)
@@ -160,7 +161,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2 and 5 between them where there are few."""
+    """Return the powers of ten between two values; over a short range also 2 and 5 times these powers."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1,) if math.log10(high / low) >= 2.5 else (1, 2, 5)
     values = [factor * 10.0**exponent for exponent in exponents for factor in factors]

@@ -1,6 +1,6 @@
-"""The Pareto front: trials that no other one beats in every objective at once.
+"""The Pareto front: trials that no other trial beats in every objective at once.
 
-Objectives are named here, since a journal has all metrics that were measured, whatever the search optimised.
+The objectives are options of the chart, because the journal holds all reported metrics, not only those of the search.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _PANEL_WIDTH, _PANEL_HEIGHT = 5.6, 4.2  #: inches
 _LEFT, _GAP, _TOP, _BOTTOM, _RIGHT = 0.95, 0.85, 1.1, 0.65, 0.5
-_MOST_LABELS = 12  #: on the front of a panel
+_MOST_LABELS = 12  #: labels on the front of one panel
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One trial: its objectives at its best epoch, and whether it is on the front."""
+    """One trial: its objectives at its best epoch, and whether the trial is on the front."""
 
     trial: str
     values: list[float]
@@ -39,22 +39,22 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Pareto:
-    """What the chart shows."""
+    """The data of the chart."""
 
     metrics: list[str]
     modes: list[str]
     points: list[Point]
-    without: int  #: trials that lack one of the values, or have one that is not a number
+    without: int  #: trials that lack a finite value of some objective
 
 
 def front(points: Sequence[Sequence[float]], modes: Sequence[str]) -> list[bool]:
-    """For each point whether it is on the front: no other is at least as good in everything and better in something.
+    """Return for each point whether it is on the front: no other point is at least as good in all and better in one.
 
-    ``modes`` are "min" or "max", one for each objective.
+    ``modes`` holds "min" or "max" for each objective.
     """
     signs = [-1.0 if mode == "max" else 1.0 for mode in modes]
     costs = [tuple(sign * value for sign, value in zip(signs, point, strict=True)) for point in points]
-    # Whatever beats a point comes before it in this order, and what is beaten need not beat others itself.
+    # Points come after all points that beat them. As beating is transitive, comparing with the front is enough.
     kept: list[tuple[float, ...]] = []
     for cost in sorted(set(costs)):
         if not any(all(a <= b for a, b in zip(better, cost, strict=True)) for better in kept):
@@ -64,10 +64,10 @@ def front(points: Sequence[Sequence[float]], modes: Sequence[str]) -> list[bool]
 
 
 def pareto_data(history: History, metrics: Sequence[str] | None = None, modes: Sequence[str] | None = None) -> Pareto:
-    """Two or three objectives of all trials, at each trial's best epoch.
+    """Return two or three objectives of all trials, at each trial's best epoch.
 
-    ``modes`` are "min" or "max", one for each; they can be left out for the experiment's own metric and for losses.
-    Raises UsageError for other numbers of objectives, and for metrics that no trial reports.
+    ``modes`` holds "min" or "max" for each objective; by default, losses are minimised and the experiment's own metric
+    has its own mode. Raise UsageError for other numbers of objectives and for metrics that no trial reports.
     """
     names = _objectives(history, metrics)
     wanted = _modes(history, names, modes)
@@ -87,9 +87,9 @@ def _objectives(history: History, metrics: Sequence[str] | None) -> list[str]:
     names = list(dict.fromkeys(metrics or [history.metric]))
     if len(names) not in (2, 3):
         others = [name for name in history.metric_names() if name not in names]
-        known = f"reported are {', '.join(history.metric_names())}"
-        remedy = f"metrics={[*names, *others][:2]}" if others else "report another from the task's metrics()"
-        raise UsageError(f"kind='pareto': needs two or three metrics, not {', '.join(names)}; {known}; give {remedy}")
+        known = f"the trials report {', '.join(history.metric_names())}"
+        remedy = f"give metrics={[*names, *others][:2]}" if others else "report another one in the task's metrics()"
+        raise UsageError(f"kind='pareto': needs two or three metrics, not {', '.join(names)}; {known}; {remedy}")
     return [history.reported(name) for name in names]
 
 
@@ -99,7 +99,7 @@ def _modes(history: History, names: Sequence[str], modes: Sequence[str] | None) 
         unknown = [name for name in names if name not in known]
         if unknown:
             raise UsageError(
-                f"kind='pareto': say for {', '.join(unknown)} whether more is better: give modes=['min', ...]"
+                f"kind='pareto': unknown mode of {', '.join(unknown)}; give modes, 'min' or 'max' for each metric"
             )
         return [known[name] for name in names]
     if len(modes) != len(names) or not set(modes) <= {"min", "max"}:
@@ -116,7 +116,7 @@ def draw_pareto(
     metrics: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> Figure:
-    """A panel for each pair of objectives. ``path`` ends in .png, .svg or .pdf."""
+    """Draw a panel for each pair of objectives. ``path`` ends in .png, .svg or .pdf."""
     data = pareto_data(history, metrics, modes)
     pairs = list(combinations(range(len(data.metrics)), 2))
     wide = 7.0 if len(pairs) == 1 else _PANEL_WIDTH - 1.2
@@ -146,7 +146,7 @@ def _draw_pair(axes: Axes, data: Pareto, x: int, y: int) -> None:
     axes.set_xlabel(_axis_name(data, x), parse_math=False)
     axes.set_ylabel(_axis_name(data, y), parse_math=False)
     if not data.points:
-        axes.text(0.5, 0.5, "no trial has all the values yet", transform=axes.transAxes, ha="center", color=MUTED)
+        axes.text(0.5, 0.5, "no trial has all values yet", transform=axes.transAxes, ha="center", color=MUTED)
         return
     _limit(axes, data, x, y)
     for chosen, color, size, alpha, order in ((False, OTHERS, 22, 0.55, 2), (True, HIGHLIGHTS[0], 44, 1.0, 5)):
@@ -173,11 +173,11 @@ def _limit(axes: Axes, data: Pareto, x: int, y: int) -> None:
 
 
 def _draw_steps(axes: Axes, data: Pareto, x: int, y: int) -> None:
-    """The front of this pair alone: what is worse than the line in both is beaten by a trial on it."""
+    """Draw the front of this pair of objectives: points behind the line are beaten by a trial on the line."""
     pairs = [(point.values[x], point.values[y]) for point in data.points]
     modes = [data.modes[x], data.modes[y]]
     line = sorted({pair for pair, best in zip(pairs, front(pairs, modes), strict=True) if best})
-    # The corner between two neighbours is the point that both are at least as good as.
+    # The corner between two neighbours is the best point that both of them beat.
     where: Literal["post", "pre"] = "post" if modes[0] == "min" else "pre"
     xs, ys = [a for a, _ in line], [b for _, b in line]
     ends_x, ends_y = axes.get_xlim(), axes.get_ylim()
@@ -190,7 +190,7 @@ def _draw_steps(axes: Axes, data: Pareto, x: int, y: int) -> None:
 
 
 def _label(axes: Axes, points: Sequence[Point], data: Pareto, x: int, y: int) -> None:
-    """Name the points of the front, as many as have room."""
+    """Label the points of the front where there is room."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     side, above = (1 if data.modes[index] == "max" else -1 for index in (x, y))
     places = [((p.values[x] - left) / (right - left), (p.values[y] - low) / (high - low)) for p in points]

@@ -1,7 +1,7 @@
-"""Learning curves by rung: which trials were told to go on after 1, 3, 9, ... epochs, and which were not.
+"""Learning curves by rung: which trials were promoted after 1, 3, 9, ... epochs, and which were not.
 
-For searches that let many trials begin and few go on. A rung is an epoch where some trial was to end or to pause
-before it was told to go on.
+For searches that start many trials and continue few. A rung is an epoch at which some trial was to end or to pause
+before the search promoted it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 11.5, 5.6  #: inches
 _WENT_ON = "#7c8ba6"
-_LABEL_HEIGHT = 0.055  #: of the axes' height
+_LABEL_HEIGHT = 0.055  #: fraction of the axes' height
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One rung, and what became of the trials that came to it."""
+    """One rung, and the fate of the trials that reached it."""
 
     epoch: int
     reached: int
     went_on: int
     paused: int
-    ended: int  #: completed, stopped or failed there
-    best: float | None  #: of the metric, after that epoch
+    ended: int  #: completed, stopped or failed at this rung
+    best: float | None  #: best value of the metric after this epoch
 
 
 @dataclass(frozen=True, slots=True)
 class RungCurve:
-    """One trial: the metric after each epoch, and the rungs that it was told to go on from."""
+    """One trial: the metric after each epoch, and the rungs at which the trial was promoted."""
 
     trial: str
     state: str
@@ -54,7 +54,7 @@ class RungCurve:
 
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """What the chart shows; the best trial's curve comes first."""
+    """The data of the chart. The best trial's curve comes first."""
 
     metric: str
     mode: str
@@ -63,10 +63,10 @@ class Rungs:
 
 
 def rungs_data(history: History) -> Rungs:
-    """Rungs and curves. Raises UsageError if no trial was ever told to go on."""
+    """Return rungs and curves. Raise UsageError if no trial was ever promoted."""
     if not any(_epochs(trial) & {*trial.milestones} for trial in history.trials.values()):
         raise UsageError(
-            "kind='rungs': no trial of this experiment was told to go on after a pause; "
+            "kind='rungs': no trial of this experiment was promoted from one rung to the next; "
             "kind='curves' shows its learning curves"
         )
     curves = [_curve(history, trial) for trial in history.leaderboard()]
@@ -101,7 +101,7 @@ def _rung(history: History, epoch: int) -> Rung:
 
 
 def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
-    """Learning curves with a line for each rung, and a table of rungs. ``path`` ends in .png, .svg or .pdf."""
+    """Draw learning curves with a line for each rung, and a table of rungs. ``path`` ends in .png, .svg or .pdf."""
     data = rungs_data(history)
     figure = paper(_WIDTH, _HEIGHT, history.name, _facts(data), left=0.75)
     axes = figure.add_axes((0.07, 0.11, 0.51, 0.7))
@@ -119,7 +119,7 @@ def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
 def _facts(data: Rungs) -> str:
     better = "higher" if data.mode == "max" else "lower"
     went_on = sum(bool(curve.promotions) for curve in data.curves)
-    told = f"{went_on} of {plural(len(data.curves), 'trial')} went on (thick)"
+    told = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
     return f"{data.metric} by epoch, {better} is better   ·   {told}"
 
 
@@ -144,7 +144,7 @@ def _dress(axes: Axes, data: Rungs) -> None:
 
 
 def _draw_curve(axes: Axes, curve: RungCurve, color: str | None, rank: int) -> None:
-    """Thick as far as the trial was told to go on from, thin and grey where nothing came after."""
+    """Draw one curve: the more promotions, the thicker; thin and grey without any."""
     width = 1.0 + 0.55 * len(curve.promotions) if curve.promotions else 0.8
     shade = color or (_WENT_ON if curve.promotions else OTHERS)
     order = 30 - rank if color else 3 + len(curve.promotions)
@@ -169,8 +169,8 @@ def _label(axes: Axes, curves: Sequence[RungCurve], colors: dict[str, str]) -> N
 
 
 def _draw_table(figure: Figure, rungs: Sequence[Rung]) -> None:
-    """How many came to each rung and what became of them, at the right."""
-    heads = ("rung", "reached", "went on", "paused", "ended", "best")
+    """Write the table of rungs at the right."""
+    heads = ("rung", "reached", "promoted", "paused", "ended", "best")
     rows = [
         (
             str(rung.epoch),

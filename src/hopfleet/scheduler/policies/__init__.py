@@ -1,6 +1,6 @@
-"""Policies by name. One file each; ``Policy`` in ``scheduler.dispatch`` says what they promise.
+"""Policies by name, one file each; ``scheduler.dispatch.Policy`` states their contract.
 
-Each name stands for a way to make a policy, since some remember what they saw: every controller has its own.
+Each name maps to a factory, because some policies keep state: every controller has its own instance.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""With replicas: share the work out by a linear program, then let everybody do their own and steal when done.
+"""The policy for replicated partitions: divide the work by a linear program, then let workers steal when done.
 
-The shares cover all that is left, of all epochs. They are made again when workers come or go, when many trials have
-come, and when unit times turn out to be others than expected; a few new trials go where there is room. Workers join
-one by one, and shares without those to come would be wrong: at the beginning, as long as some partitions have fewer
-copies than others, everybody starts with something short.
+The shares cover all remaining work of all epochs. They are recomputed when workers join or leave, when many trials were
+added, and when unit times differ from the estimates; a few new trials go to the workers with the least work. Workers
+join one by one, and shares that ignore workers still to come would be wrong; therefore at the beginning, while some
+partitions have fewer copies than others, every worker starts with a short unit.
 
-What is left is kept up to date trial by trial, since a decision must not look at all units of a large experiment.
+The remaining work is updated trial by trial, since a decision must not scan all units of a large experiment.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
 FEW = 0.1
-"""New trials, as part of all, that need no new shares."""
+"""New trials, as part of all trials, up to which the shares are kept."""
 DRIFT = 0.02
-"""Expected times that moved by less of themselves in the mean need no new shares."""
+"""Mean relative change of expected times up to which the shares are kept."""
 
 
 class Balanced:
-    """A policy for one controller."""
+    """The policy's state for one controller."""
 
     def __init__(self) -> None:
         self._layouts = -1
         self._balance = Balance(0.0, {}, {}, 0.0)
-        #: Seconds of every unit of an epoch, by trial and partition, then by worker.
+        #: The seconds of every unit of an epoch, by trial and partition, then by worker.
         self._cells: dict[Cell, dict[str, float]] = {}
-        #: Trials that came after the balance was made.
-        self._guests: set[str] = set()
+        #: Trials added after the balance was made.
+        self._newcomers: set[str] = set()
         self._next_refresh = 1
         self._left = _Left()
 
     def __call__(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
         if not schedule.measured and len(set(map(schedule.replicas, range(schedule.partitions)))) > 1:
             return _shortest(schedule)
-        self._take_in(schedule)
+        self._update_balance(schedule)
         self._left.follow(schedule, self._cells, self._balance)
         outlook = self._outlook(schedule)
         for slot in sorted(schedule.idle.values(), key=lambda slot: -outlook.worker_left.get(slot.worker, 0.0)):
@@ -53,7 +53,7 @@ class Balanced:
         return None if outlook.worker_free else longest_remaining(schedule, rng)
 
     def _chosen(self, schedule: Schedule, slot: Slot, outlook: Outlook) -> Cell | None:
-        # A model that is being saved comes at any moment; to the worker that holds it, it is there.
+        # A model that is being saved is available at any moment, and already is on the worker that holds it.
         coming = {
             trial: schedule.now
             for trial, progress in schedule.ready.items()
@@ -65,7 +65,7 @@ class Balanced:
         return choose(slot.worker, own, self._others(schedule, slot), self._cells, self._balance, outlook)
 
     def _others(self, schedule: Schedule, slot: Slot) -> Iterator[Cell]:
-        """What a worker could steal."""
+        """Yield the cells that a worker could steal."""
         for worker, cells in self._left.own.items():
             if worker != slot.worker:
                 for cell in cells:
@@ -77,29 +77,29 @@ class Balanced:
         trial_free: dict[str, float] = {}
         for slot in schedule.slots.values():
             free = slot.started
-            for crew in (slot.units, slot.lookahead):
-                training = [each for each in crew if each.work is Work.TRAIN]
+            for units in (slot.units, slot.lookahead):
+                training = [each for each in units if each.work is Work.TRAIN]
                 free += sum(self._cells[each.trial, each.partition][slot.worker] for each in training)
                 trial_free |= dict.fromkeys((each.trial for each in training), free)
             if slot.unit is not None and slot.worker not in schedule.idle:
                 worker_free[slot.worker] = free
         return Outlook(schedule.now, worker_free, trial_free, self._left.workers, self._left.trials)
 
-    # ------------------------------------------------------------------------------------------ who does what
+    # ------------------------------------------------------------------------------------------ shares
 
-    def _take_in(self, schedule: Schedule) -> None:
-        """See whether the balance still holds, and make another if not."""
+    def _update_balance(self, schedule: Schedule) -> None:
+        """Make a new balance if the current one is outdated; assign the units of new trials otherwise."""
         new = schedule.trials.keys() - self._left.trials.keys()
-        self._guests |= new
-        others = schedule.layouts != self._layouts or len(self._guests) > FEW * len(schedule.trials)
+        self._newcomers |= new
+        others = schedule.layouts != self._layouts or len(self._newcomers) > FEW * len(schedule.trials)
         if others or (schedule.measured >= self._next_refresh and self._learned(schedule)):
             self._layouts = schedule.layouts
             self._rebalance(schedule)
         elif new:
-            self._accommodate(schedule, new)
+            self._assign_new(schedule, new)
 
     def _learned(self, schedule: Schedule) -> bool:
-        """Whether unit times are expected to be others than those that the balance was made with."""
+        """Whether expected unit times differ from those that the balance was made with."""
         self._next_refresh = min(2 * schedule.measured, schedule.measured + 4 * len(schedule.trials))
         moved = [
             abs(math.log(schedule.expected(progress, worker, partition) / seconds))
@@ -111,7 +111,7 @@ class Balanced:
 
     def _rebalance(self, schedule: Schedule) -> None:
         self._cells.clear()
-        self._guests = set()
+        self._newcomers = set()
         for progress in schedule.trials.values():
             self._estimate(schedule, progress)
         cells = {
@@ -120,20 +120,20 @@ class Balanced:
             for partition, count in _owed(schedule, progress).items()
         }
         outlook = self._outlook(schedule)
-        # Those who are busy can take less; counted from now, as if what is overdue ended now.
+        # Busy workers and trials can take less. Times count from now; overdue units count as ending now.
         shares = balance(
             cells,
             worker_ready={worker: max(0.0, free - schedule.now) for worker, free in outlook.worker_free.items()},
             config_ready={trial: max(0.0, free - schedule.now) for trial, free in outlook.config_free.items()},
         )
-        # What is not owed may be owed again after a fault.
+        # Units that are not owed now may be owed again after a fault.
         fastest = {cell: min(row, key=row.__getitem__) for cell, row in self._cells.items()}
         self._balance = Balance(0.0, {}, {**fastest, **shares.worker}, 0.0)
         self._left = _Left(schedule.slots)
-        self._promise(schedule)
+        self._set_limit(schedule)
 
-    def _accommodate(self, schedule: Schedule, new: set[str]) -> None:
-        """Give the units of new trials to whoever would be done with them first."""
+    def _assign_new(self, schedule: Schedule, new: set[str]) -> None:
+        """Assign each unit of new trials to the worker that would finish it first."""
         room = dict(self._left.workers)
         assigned = dict(self._balance.worker)
         for trial in sorted(new):
@@ -143,10 +143,10 @@ class Balanced:
                 room[worker] += seconds[worker]
                 assigned[cell] = worker
         self._balance = replace(self._balance, worker=assigned)
-        self._promise(schedule)
+        self._set_limit(schedule)
 
     def _estimate(self, schedule: Schedule, progress: Progress) -> list[Cell]:
-        """Fill in the cells of a trial; those whose partition nobody has are left out."""
+        """Fill in the cells of a trial, and return them; cells of partitions without a worker are left out."""
         cells = []
         for partition in range(schedule.partitions):
             seconds = {
@@ -159,8 +159,8 @@ class Balanced:
                 self._cells[cells[-1]] = seconds
         return cells
 
-    def _promise(self, schedule: Schedule) -> None:
-        """Fix the time by which all should be done."""
+    def _set_limit(self, schedule: Schedule) -> None:
+        """Set the time by which all work should be done."""
         self._left.follow(schedule, self._cells, self._balance)
         outlook = self._outlook(schedule)
         ends = [*map(outlook.worker_ends, outlook.worker_left), *map(outlook.config_ends, outlook.config_left)]
@@ -168,19 +168,19 @@ class Balanced:
 
 
 class _Left:
-    """What is left by one balance: seconds of each worker and each trial, and the cells that each worker may start."""
+    """The remaining work of a balance: seconds per worker and per trial, and the cells that each worker may start."""
 
     def __init__(self, workers: Iterable[str] = ()) -> None:
         self.workers = dict.fromkeys(workers, 0.0)
         self.trials: dict[str, float] = {}
-        #: The cells of the current epochs that nobody has started, by the worker that has them.
+        #: The cells of the current epochs that have not started, by assigned worker.
         self.own: dict[str, dict[Cell, None]] = {worker: {} for worker in self.workers}
-        #: What was known of each trial at the last look, and what it added to the above.
+        #: The progress of each trial at the last update, and the trial's contribution to the fields above.
         self._seen: dict[str, tuple[object, ...]] = {}
         self._added: dict[str, list[tuple[Cell, str, float]]] = {}
 
     def follow(self, schedule: Schedule, cells: dict[Cell, dict[str, float]], balance: Balance) -> None:
-        """Take in what trials did since the last look."""
+        """Update the contributions of trials that progressed since the last update."""
         for trial in self._seen.keys() - schedule.trials.keys():
             self._remove(trial)
             del self._seen[trial], self._added[trial], self.trials[trial]
@@ -221,12 +221,12 @@ class _Left:
 
 
 def _trains(schedule: Schedule, trial: str) -> bool:
-    """Whether a trial trains, or could."""
+    """Whether a trial is training or ready to train."""
     return trial in schedule.ready or schedule.trials[trial].trains_on is not None
 
 
 def _shortest(schedule: Schedule) -> Assignment | None:
-    """The shortest unit that could start."""
+    """Return the shortest unit that can start."""
     units = [
         (schedule.expected(progress, slot.worker, partition), slot.worker, Unit(trial, progress.epoch, partition))
         for slot in schedule.idle.values()
@@ -238,14 +238,14 @@ def _shortest(schedule: Schedule) -> Assignment | None:
 
 
 def _running(schedule: Schedule, progress: Progress) -> int | None:
-    """The partition that a trial trains on now."""
+    """Return the partition that a trial trains on now, or None."""
     if progress.trains_on is None:
         return None
     return schedule.slots[progress.trains_on].unit_of(progress.trial.id).partition
 
 
 def _owed(schedule: Schedule, progress: Progress) -> dict[int, int]:
-    """How often a trial will visit each partition that is somewhere, without the unit that runs."""
+    """Return how often a trial will still visit each partition that has a worker, without the running unit."""
     epochs = progress.trial.epochs if progress.outcome is None else progress.epochs_ended
     left = epochs * schedule.partitions - progress.version
     if left <= 0:

@@ -1,8 +1,9 @@
-"""What the policies that look at the floor have in common: when to look, when to wait, and when others are right.
+"""The base of policies that dispatch by shop state: when to choose, when to wait, and when to use another policy.
 
-Which worker can read which partition decides how hard the question is. If all can read all, nobody ever has to wait for
-anybody in particular, and longest-remaining is right. With replicas, who trains where comes first (``balanced``). Only
-where every partition has one worker is it an open shop, and there the rules and plans of these policies choose.
+The difficulty of dispatching depends on which worker can read which partition. If all workers read all partitions, no
+trial ever waits for a particular worker, and longest-remaining is the right policy. With replicas, the assignment of
+units to workers comes first (``balanced``). Only where every partition has a single worker is the problem an open shop,
+and there the dispatch rules and plans of these policies choose.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from hopfleet.planner.balance import installed
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.schedule import Assignment, Schedule
-from hopfleet.scheduler.shop_state import Floor, Start
+from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import Layout, ShopView, layout
 
 
 class Dispatcher(ABC):
-    """A policy for one controller; it remembers what it saw and planned."""
+    """A policy for one controller, which keeps its view of the shop and its plans."""
 
     def __init__(self) -> None:
         self._shop_view = ShopView()
         self._balanced = Balanced()
+        self._can_balance = installed()
         self._layouts = -1
         self._layout = Layout.EVERYWHERE
-        #: What is still to start of the last choice, and when that holds: time, news and who is idle.
+        #: The starts of the last choice still to be made, and when they are valid: time, news, idle trials and workers.
         self._starts: list[Start] = []
         self._moment: tuple[float, int, set[int], set[int]] | None = None
 
@@ -35,8 +38,9 @@ class Dispatcher(ABC):
         if found is Layout.EVERYWHERE or self._too_many(schedule):
             return longest_remaining(schedule, rng)
         if found is Layout.REPLICATED:
-            return self._balanced(schedule, rng)
-        return self._on_floor(schedule, rng)
+            # Balancing needs SciPy, which the base install leaves out.
+            return self._balanced(schedule, rng) if self._can_balance else longest_remaining(schedule, rng)
+        return self._in_shop(schedule, rng)
 
     def _find_layout(self, schedule: Schedule) -> Layout:
         if schedule.layouts != self._layouts:
@@ -45,41 +49,41 @@ class Dispatcher(ABC):
         return self._layout
 
     def _too_many(self, schedule: Schedule) -> bool:
-        """Whether there are so many trials that looking at them all is worth nothing."""
+        """Whether there are too many trials for a choice among all of them to pay."""
         return False
 
-    def _on_floor(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
-        if _gathers(schedule):
+    def _in_shop(self, schedule: Schedule, rng: random.Random) -> Assignment | None:
+        if _is_gathering(schedule):
             return None
-        floor = self._shop_view.look(schedule)
-        if floor.expects_more:
+        state = self._shop_view.look(schedule)
+        if state.expects_more:
             return None
-        news, trials, workers = self._shop_view.news, floor.idle_trials, floor.idle_workers
-        if (floor.now, news, trials, workers) != self._moment:
-            self._starts = list(self._choose(floor, rng))
-            self._moment = floor.now, news, trials, workers
+        news, trials, workers = self._shop_view.news, state.idle_trials, state.idle_workers
+        if (state.now, news, trials, workers) != self._moment:
+            self._starts = list(self._choose(state, rng))
+            self._moment = state.now, news, trials, workers
         for start in self._starts:
             trial, worker = start
-            if trial in floor.able(worker):
+            if trial in state.able(worker):
                 assignment = self._shop_view.assignment(schedule, start)
                 if assignment is not None:
                     self._starts.remove(start)
-                    self._moment = floor.now, news, trials - {trial}, workers - {worker}
+                    self._moment = state.now, news, trials - {trial}, workers - {worker}
                     return assignment
-        # Whoever is to start waits for a model that is being saved; the others, for somebody who runs.
-        if self._starts or floor.runs:
+        # Chosen starts wait for a model that is being saved; all other trials wait for a running unit.
+        if self._starts or state.runs:
             return None
         return longest_remaining(schedule, rng)
 
     @abstractmethod
-    def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
-        """What should start now; nobody, if all do better to wait."""
+    def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
+        """Return the units to start now; none if waiting is better."""
 
 
-def _gathers(schedule: Schedule) -> bool:
-    """Whether a run begins and workers are still joining: better to wait for a plan than to spoil it at once.
+def _is_gathering(schedule: Schedule) -> bool:
+    """Whether a run is starting and workers are still joining, so that a plan should not be made yet.
 
-    Only until the first unit ends, in case that somebody never comes.
+    The wait ends with the first unit, in case a worker never joins.
     """
     if schedule.measured or len(schedule.idle) == len(schedule.slots):
         return False

@@ -1,8 +1,8 @@
-"""Longest remaining trial first, on the most loaded idle worker first.
+"""The longest remaining trial first, on the idle worker with the largest load first.
 
-A trial with much left to train must not be kept waiting, or it alone is left at the end; the same holds for a
-worker with much left to do. Ties go to the trial whose model the worker already holds, which saves a hop,
-then to the one that has been ready for the longest time.
+A trial with much work left must not wait, or it will be left alone at the end; the same holds for a worker with much
+work left. Ties go to the trial whose model the worker already holds, which saves a hop, then to the trial that has been
+ready the longest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
 
 
 def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | None:
+    """Return the next unit of the longest trial that the idle worker with the largest load can take."""
     for slot in by_load(schedule):
         progress = schedule.longest(slot)
         if progress is not None:
@@ -24,7 +25,7 @@ def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | No
 
 
 def by_load(schedule: Schedule) -> list[Slot]:
-    """Idle workers, the most loaded first."""
+    """Return the idle workers, the one with the largest load first."""
     slots = list(schedule.idle.values())
     if len(slots) > 1 and any(slot.partitions is not None for slot in slots):
         slots.sort(key=schedule.load, reverse=True)
@@ -32,7 +33,7 @@ def by_load(schedule: Schedule) -> list[Slot]:
 
 
 def partition_for(schedule: Schedule, progress: Progress, slot: Slot) -> int:
-    """The partition that is warm here, else the one with the most work left for each worker that has it."""
+    """Return the partition that is warm on this worker, else the one with the most work left per replica."""
 
     def urgency(partition: int) -> tuple[bool, float, int]:
         return partition == slot.warm, schedule.owed[partition] / schedule.replicas(partition), -partition

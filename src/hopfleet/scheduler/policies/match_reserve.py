@@ -1,9 +1,10 @@
-"""Match idle workers with idle trials by urgency, and hold a partner for whoever is critical and still busy.
+"""Match idle workers with idle trials by urgency, and reserve idle partners for critical trials and workers.
 
-Every choice at one moment is made at once, as a matching of great weight: a pair counts for what its trial and its
-worker have left, steeply, so that being urgent on one side outweighs a little on both. Somebody busy whose end is what
-the makespan hangs on takes part too, if a partner is idle who can afford to wait for it: then the two begin together
-instead of one after the other's next unit.
+All starts of one moment are chosen together, as a matching of large total weight. The weight of a pair grows steeply
+with the work that its trial and its worker have left, so that a very urgent trial or worker outweighs two moderately
+urgent ones. A busy trial or worker that determines the makespan takes part in the matching as well, provided that an
+idle partner can afford to wait for it: the pair then starts as soon as the busy side is free, rather than after the
+partner's next unit.
 """
 
 from __future__ import annotations
@@ -12,34 +13,36 @@ import heapq
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hopfleet.scheduler.policies.dispatcher import Dispatcher
-from hopfleet.scheduler.shop_state import Floor, Start
+from hopfleet.scheduler.shop_state import ShopState, Start
 
 CRITICAL = 0.5
-"""Whoever would end within so many mean units of the bound is critical."""
+"""A trial or worker is critical if its expected end is within this many mean units of the bound."""
 
 PATIENCE = 2.0
-"""Mean units that are worth waiting for one of two who are critical. The more there are, the less any one matters."""
+"""Mean units that are worth waiting for one of two critical trials or workers; divided by the number of rivals squared,
+since each of them matters less the more there are."""
 
 BLIND = 0.3
-"""With this much noise nobody is waited for who is not the most critical of all."""
+"""Noise from which on only the single most critical trial or worker is worth waiting for."""
 
 Edge = tuple[float, int, int]
-"""A weight, negative, so that the heaviest come first; a trial and a worker."""
+"""A negated weight, so that heavy edges sort first; a trial; a worker."""
 
 
-def match_and_reserve(floor: Floor) -> Sequence[Start]:
-    """The rule itself; see the top of the file."""
-    workers = floor.idle_workers
-    if not floor.idle_trials or not workers:
+def match_and_reserve(state: ShopState) -> Sequence[Start]:
+    """Return the starts of the heaviest matching; see the top of the file."""
+    workers = state.idle_workers
+    if not state.idle_trials or not workers:
         return ()
-    trial_left, worker_left = floor.trial_left, floor.worker_left
+    trial_left, worker_left = state.trial_left, state.worker_left
     most = max(max(trial_left), max(worker_left), 1e-300)
-    able = {worker: floor.able(worker) for worker in workers}
-    waits = _reservations(floor)
+    able = {worker: state.able(worker) for worker in workers}
+    waits = _reservations(state)
     edges: list[Edge] = []
-    # Nobody needs more partners to choose from than there are others who might take them.
+    # No worker needs more candidates than there are other workers that could take them.
     enough = len(workers) + len(waits)
     for worker, trials in able.items():
         load = worker_left[worker] / most
@@ -53,37 +56,73 @@ def match_and_reserve(floor: Floor) -> Sequence[Start]:
         load, left = worker_left[worker] / most, trial_left[trial] / most
         edges.append((-2 - load**4 - left**4 - 0.3 * load * left, trial, worker))
     chosen = _matching(edges)
-    return [(trial, worker) for trial, worker in chosen.items() if trial in floor.idle_trials and worker in workers]
+    return [(trial, worker) for trial, worker in chosen.items() if trial in state.idle_trials and worker in workers]
 
 
-def _reservations(floor: Floor) -> list[Start]:
-    """The pairs of one who is critical and still busy, and one who is idle and can afford to wait."""
-    now, trial_left, worker_left = floor.now, floor.trial_left, floor.worker_left
-    trial_ends = [left and max(free, now) + left for free, left in zip(floor.trial_free, trial_left, strict=True)]
-    worker_ends = [left and max(free, now) + left for free, left in zip(floor.worker_free, worker_left, strict=True)]
-    bound = max(max(trial_ends), max(worker_ends), now)
-    unit = sum(worker_left) / max(floor.units, 1)
-    # The less is known of when units end, the less it is worth to wait for one.
-    late = bound - CRITICAL * max(1e-9, 1 - floor.noise / BLIND) * unit
-    rivals = len([end for end in trial_ends if end >= late]) + len([end for end in worker_ends if end >= late]) - 1
-    latest = now + PATIENCE * unit / (rivals * rivals) if rivals else math.inf
-    bound *= 1 + 1e-12
-    pairs = []
-    for busy, trial in floor.runs.items():
-        free = floor.worker_free[busy]
-        if free > latest:
-            continue
-        wait = abs(free - now)
-        if trial >= 0 and trial_left[trial] and trial_ends[trial] >= late:
-            todo = floor.todo[trial]
-            pairs += [(trial, w) for w in floor.idle_workers if w in todo and (worker_ends[w] or now) + wait <= bound]
-        if worker_left[busy] and worker_ends[busy] >= late:
-            pairs += [(t, busy) for t in floor.able(busy) if trial_ends[t] + wait <= bound]
+def _reservations(state: ShopState) -> list[Start]:
+    """Return the pairs of a critical side that is still busy and an idle side that can afford to wait."""
+    ends = _Ends.of(state)
+    pairs: list[Start] = []
+    for worker, trial in state.runs.items():
+        if state.worker_free[worker] <= ends.latest:
+            pairs += _for_trial(state, ends, trial, worker)
+            pairs += _for_worker(state, ends, worker)
     return pairs
 
 
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The expected end of every trial and worker that never has to wait, and the limits that follow from them."""
+
+    #: 0 for a trial or worker with nothing left.
+    trials: list[float]
+    workers: list[float]
+    #: The latest of all ends, with a margin for rounding.
+    bound: float
+    #: A trial or worker is critical if it ends no earlier.
+    critical: float
+    #: A busy worker is worth waiting for if it is free by then.
+    latest: float
+
+    @classmethod
+    def of(cls, state: ShopState) -> _Ends:
+        now = state.now
+        trials = [left and max(free, now) + left for free, left in zip(state.trial_free, state.trial_left, strict=True)]
+        workers = [
+            left and max(free, now) + left for free, left in zip(state.worker_free, state.worker_left, strict=True)
+        ]
+        bound = max(max(trials), max(workers), now)
+        unit = sum(state.worker_left) / max(state.units, 1)
+        # The less certain the ends of units are, the less it pays to wait for one.
+        critical = bound - CRITICAL * max(1e-9, 1 - state.noise / BLIND) * unit
+        rivals = sum(end >= critical for end in trials) + sum(end >= critical for end in workers) - 1
+        latest = now + PATIENCE * unit / (rivals * rivals) if rivals else math.inf
+        return cls(trials, workers, bound * (1 + 1e-12), critical, latest)
+
+
+def _for_trial(state: ShopState, ends: _Ends, trial: int, busy: int) -> list[Start]:
+    """Return the idle workers that can wait for a critical trial, which worker ``busy`` trains; none if uncritical."""
+    if trial < 0 or not state.trial_left[trial] or ends.trials[trial] < ends.critical:
+        return []
+    wait = abs(state.worker_free[busy] - state.now)
+    todo = state.todo[trial]
+    return [
+        (trial, worker)
+        for worker in state.idle_workers
+        if worker in todo and (ends.workers[worker] or state.now) + wait <= ends.bound
+    ]
+
+
+def _for_worker(state: ShopState, ends: _Ends, busy: int) -> list[Start]:
+    """Return the idle trials that can wait for a critical worker that is busy; none if it is uncritical."""
+    if not state.worker_left[busy] or ends.workers[busy] < ends.critical:
+        return []
+    wait = abs(state.worker_free[busy] - state.now)
+    return [(trial, busy) for trial in state.able(busy) if ends.trials[trial] + wait <= ends.bound]
+
+
 def _matching(edges: list[Edge]) -> dict[int, int]:
-    """A matching of trials with workers: greedily by weight, then grown along augmenting paths to the most pairs."""
+    """Match trials with workers: greedily by weight, then along augmenting paths up to the largest number of pairs."""
     edges.sort()
     worker_of: dict[int, int] = {}
     trial_of: dict[int, int] = {}
@@ -112,5 +151,7 @@ def _matching(edges: list[Edge]) -> dict[int, int]:
 
 
 class MatchReserve(Dispatcher):
-    def _choose(self, floor: Floor, rng: random.Random) -> Sequence[Start]:
-        return match_and_reserve(floor)
+    """The policy that matches anew at every event."""
+
+    def _choose(self, state: ShopState, rng: random.Random) -> Sequence[Start]:
+        return match_and_reserve(state)

@@ -1,9 +1,9 @@
-"""The trial that is nearest to the end of its epoch first, on the most loaded idle worker first.
+"""The trial that is nearest to the end of its epoch first, on the idle worker with the largest load first.
 
-For searches that add trials as others end. What the last one will be nobody knows, so there is no end to aim at, and
-longest-remaining would fill the floor with the dearest trials. A trial with few partitions left waits for few
-workers; if it goes first wherever it can, the others, which can go anywhere, keep everybody busy. Ties go to the
-trial whose model the worker holds, then to the oldest.
+This policy suits searches that add trials as others end. The last trial is unknown, so no makespan can be minimised,
+and longest-remaining would occupy all workers with the most expensive trials. A trial with few partitions left can use
+few workers; if such trials go first wherever possible, the others, which can use any worker, keep all workers busy.
+Ties go to the trial whose model the worker holds, then to the oldest trial.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hopfleet.scheduler.schedule import Assignment, Schedule
 
 
 def nearly_done(schedule: Schedule, rng: random.Random) -> Assignment | None:
+    """Return the next unit of the trial with the fewest partitions left in its epoch."""
     for slot in by_load(schedule):
 
         def order(progress: Progress, worker: str = slot.worker) -> tuple[int, bool, int]:

@@ -1,7 +1,8 @@
-"""Follow the plan of the portfolio: priority rules, each improved, restarts and local search.
+"""Follow the plan of the portfolio: improved priority rules, restarts and local search.
 
-A small shop that is not at the bound is hard for all of these, and the exact solver does it in a second or less. It is
-asked for the first plan, if it is installed and a run is so long that a second does not matter.
+A small shop whose best timetable is above the lower bound is hard for all of these, while the exact solver handles it
+in a second or less. The solver makes the first plan if it is installed and the run is long enough that a second does
+not matter.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from hopfleet.planner.timetable import Timetable
 from hopfleet.scheduler.policies.planned import Mode, Planned
 
 EFFORT = 20_000
-"""Placements of units: 50 ms or so, spent only where the bound is not reached before."""
+"""Placements of units, about 50 ms; spent only if the bound is not reached earlier."""
 FIRST_EFFORT = 300_000
-"""The same for the first plan of a run, which nobody has to wait for at any other time: 0.8 s or so, ..."""
+"""Placements for the first plan of a run, which delays only its beginning: about 0.8 s, ..."""
 FIRST_EACH = 6_000
-"""... and no more than this for each unit: a tiny shop is soon done ..."""
+"""... limited to this number per unit, since a tiny shop is soon exhausted, ..."""
 SMALL = 500
-"""... if there are no more units than this: a larger shop is at the bound, or needs longer than that."""
+"""... and only for shops of at most this many units; a larger shop is at the bound, or needs longer than that."""
 SOLVER_EFFORT, SOLVER_SECONDS = 30_000, 0.85
-"""The same where the solver is asked: the effort before, and what the solver gets."""
+"""Placements before the solver starts, and the solver's time limit in seconds."""
 LONG = 100.0
-"""A run that takes so many times longer than the solver does not mind it."""
+"""Ratio of the run's expected time to the solver's time from which on the solver is used."""
 
 
 def for_solver(units: int) -> bool:
-    """Whether the solver is there, and so few units are something for it."""
+    """Whether the solver is installed and suits this number of units."""
     return units <= portfolio.SMALL and exact.installed()
 
 
 class ByPortfolio:
-    """Plans, the first with more effort than those that follow."""
+    """A planner that spends more effort on its first plan than on later ones."""
 
     def __init__(self, first: int | None = None) -> None:
         self._effort = FIRST_EFFORT if first is None else first
@@ -47,5 +48,7 @@ class ByPortfolio:
 
 
 class Portfolio(Planned):
+    """The policy that follows the portfolio's plan."""
+
     def __init__(self, mode: Mode = Mode.STRICT) -> None:
         super().__init__(ByPortfolio(), mode)

@@ -1,4 +1,4 @@
-"""The Cerebro paper's randomized scheduler (Algorithm 1), consulting the map of who can read which partition."""
+"""The Cerebro paper's randomized scheduler (Algorithm 1), with the map of which worker can read which partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopfleet.scheduler.schedule import Assignment, Schedule
 
 
 def random_choice(schedule: Schedule, rng: random.Random) -> Assignment | None:
-    """Any idle worker, any trial that it can train, any partition that this trial owes."""
+    """Draw an idle worker, a trial that the worker can train, and a partition that the trial owes."""
     slots = list(schedule.idle.values())
     rng.shuffle(slots)
     for slot in slots:

@@ -10,11 +10,14 @@ from hopfleet.scheduler.policies.planned import Mode, Planned
 
 
 def by_rearrangement(shop: Shop, rng: random.Random) -> Timetable:
+    """Plan by vector rearrangement, which draws no random numbers."""
     from hopfleet.planner.rearrangement import rearrange
 
     return rearrange(shop)
 
 
 class VectorRearrangement(Planned):
+    """The policy that follows the plan of vector rearrangement."""
+
     def __init__(self, mode: Mode = Mode.STRICT) -> None:
         super().__init__(by_rearrangement, mode)

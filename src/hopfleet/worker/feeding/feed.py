@@ -31,22 +31,22 @@ from hopfleet.worker.spec import WorkerSpec
 CONFIG = "transform() reads self.config, so each trial needs batches of its own"
 
 TRIED = 3
-"""Batches after which it is known what one takes."""
+"""Batches to time before the time of a batch counts as known."""
 
 PASSING, PASSING_RATE = 1e-4, 1e9
-"""About the seconds that it takes to pass on a batch, and how many bytes go in one more second."""
+"""Approximate seconds to pass on a batch, and bytes per additional second."""
 
 WORTH = 10
-"""A batch is passed on if it takes so many times longer to make it."""
+"""Share a batch if making it takes this many times as long as passing it on."""
 
 IDLE = 0.1
-"""The part of a unit that training may wait for batches before others help."""
+"""Share of a unit that training may wait for batches before transform workers help."""
 
 REFUSALS = 3
 """Failed batches, although the transform works, after which a worker stops using transform workers."""
 
 AGAIN = 16
-"""Batches after which it is considered again who makes them, and of which the means are made."""
+"""Batches between two decisions about the number of transform workers, and in each mean."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class UnitBatches:
 
     @property
     def name(self) -> str:
-        """What other workers of the same run know these batches by."""
+        """Return the name of these batches, the same on all workers of the run."""
         return f"{self.dataset.fingerprint[:16]}-{self.epoch or 0}-{self.partition}-{self.batch_size}"
 
     def batches(self) -> Iterator[Batch]:
-        """As they are stored."""
+        """Yield the batches as stored, without the transform."""
         return self.dataset.batches(
             self.partition,
             batch_size=self.batch_size,
@@ -88,7 +88,7 @@ class UnitBatches:
 
 @dataclass
 class Mean:
-    """A mean in which the latest values count most."""
+    """A running mean that favours the latest values."""
 
     total: float = 0.0
     count: float = 0.0
@@ -105,7 +105,7 @@ class Mean:
 
 @dataclass
 class Pace:
-    """Seconds per batch: to make one, to use it, and in between, when nobody had one. And its bytes."""
+    """Seconds to make a batch, to use it and to wait for it; and its bytes."""
 
     making: Mean = field(default_factory=Mean)
     using: Mean = field(default_factory=Mean)
@@ -118,12 +118,12 @@ class Pace:
 
     @property
     def heavy(self) -> bool:
-        """Whether it pays to pass on a batch rather than to make it again."""
+        """Whether passing on a batch is worth more than making it again."""
         passing = PASSING + self.size.value / PASSING_RATE
         return self.making.count >= TRIED and self.making.value > WORTH * passing
 
     def helpers(self, present: int, most: int) -> int:
-        """How many processes should make batches, if ``present`` do so now and there may be ``most``."""
+        """Return how many processes should make batches, given ``present`` ones and at most ``most``."""
         use, idle = self.using.value, self.waiting.value
         if not use or (idle < IDLE * (use + idle) and not present):
             return present
@@ -146,19 +146,19 @@ class Feed:
         self._batch_cache = batch_cache
         self._transform_workers = transform_workers
         self._most = most
-        #: Of evaluation and of training.
+        #: The pace of evaluation and of training.
         self._paces = (Pace(), Pace())
 
     @property
     def passes_on(self) -> bool:
-        """Whether batches take so long to make that others should have them too."""
+        """Whether batches take so long to make that they should be shared."""
         return any(pace.heavy for pace in self._paces)
 
     def pace(self, source: UnitBatches) -> Pace:
         return self._paces[source.epoch is not None]
 
     def batches(self, source: UnitBatches, config: Mapping[str, Any] | None) -> Iterator[Batch]:
-        """The batches of a portion, for a trial with ``config``, or for several (None)."""
+        """Yield the batches of a unit, for a trial with ``config``, or for several trials (None)."""
         self._glimpse.config = config
         pace = self.pace(source)
         begun = 0
@@ -175,7 +175,7 @@ class Feed:
         return self._transform(batch, source.random(number))
 
     def unsteady(self, source: UnitBatches, config: Mapping[str, Any]) -> str:
-        """The first column that differs if the first batch is transformed twice; nothing if none does."""
+        """Transform the first batch twice; return the first column that differs, or an empty string."""
         self._glimpse.config = config
         pick = source.picker()
         one, other = (self.make(source, 0, pick(0)) for _ in range(2))
@@ -239,9 +239,9 @@ class Feed:
 
 
 def open_feed(spec: WorkerSpec, folder: Path | None, private: Sequence[int]) -> Feed | None:
-    """The feed of a worker in a process of its own; None if there is nothing to transform.
+    """Return the feed of a worker process; None if the task has no transform.
 
-    ``folder`` is where batches are shared. To be called before there are threads; see ``Nursery``.
+    ``folder`` is where batches are shared. Call this before the process has threads; see ``TransformServer``.
     """
     if spec.task.transform is None:
         return None
@@ -257,7 +257,7 @@ def open_feed(spec: WorkerSpec, folder: Path | None, private: Sequence[int]) -> 
 
 
 def batch_maker(spec: WorkerSpec, batch_cache: SharedBatchCache) -> Make:
-    """What a feeder does."""
+    """Return the function that a transform worker runs for each batch."""
     feed = Feed(spec.task)
     latest: tuple[Any, Any] = (None, None)
 
@@ -282,11 +282,11 @@ def batch_maker(spec: WorkerSpec, batch_cache: SharedBatchCache) -> Make:
 
 
 class Glimpse(Mapping[str, Any]):
-    """What a transform sees of its trial's configuration. That it looked is noted; if it must not, it cannot."""
+    """A trial's configuration as its transform sees it: records reads, and refuses them if they are forbidden."""
 
     def __init__(self) -> None:
         self.config: Mapping[str, Any] | None = None
-        #: Whether it looked since this was last reset, and whether it ever did.
+        #: Whether the configuration was read since the last reset, and whether it was ever read.
         self.seen = False
         self.known = False
 
@@ -320,7 +320,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _watched(task: Task, glimpse: Glimpse) -> Callable[[Batch, np.random.Generator | None], Batch]:
-    """The transform of a task with ``glimpse`` for its configuration. All other attributes are those of the task."""
+    """Return the transform of a task with ``glimpse`` as its configuration and all other attributes unchanged."""
     kind = type(type(task).__name__, (type(task),), {"config": property(lambda self: glimpse)})
     other: Any = object.__new__(kind)
     other.__dict__ = task.__dict__

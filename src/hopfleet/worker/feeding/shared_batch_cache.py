@@ -1,9 +1,9 @@
 """Transformed batches in shared memory: made by one process of a host, used by all of them.
 
-Each batch is one file, written under another name first, so that a file that is there is whole. Who maps it gets
-arrays that lie in it; they may be written to, which changes nobody else's. A batch is named by data set, partition,
-epoch, size and number, and nothing else decides what is in it. So whatever is missing can be made again, and nothing
-is lost with the process that was to make it.
+Each batch is one file, written under another name first, so that an existing file is complete. A process that maps the
+file gets arrays backed by it; writing to them does not affect other processes. A batch is named by data set, partition,
+epoch, size and number, which fully determine its content. So a missing batch can be made again, and nothing is lost
+with the process that would have made it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH = struct.Struct("<q")
 
 
 class SharedBatchCache:
-    """A folder of batches, of which all users together keep about ``room`` bytes."""
+    """A folder of batches, limited to about ``room`` bytes for all processes together."""
 
     def __init__(self, folder: Path, room: int) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class SharedBatchCache:
         self._numbers = itertools.count()
 
     def reserve(self, unit: str, size: int) -> bool:
-        """Whether batches of so many bytes may stay; units that nobody has used for the longest time make room."""
+        """Whether batches of ``size`` bytes may stay; the least recently used units are dropped to make room."""
         mine = self._folder / unit
         with contextlib.suppress(OSError):
             mine.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -51,7 +51,7 @@ class SharedBatchCache:
         return False
 
     def put(self, unit: str, number: int, batch: Batch) -> int:
-        """Keep a batch; returns its bytes, or 0 if that cannot be done."""
+        """Keep a batch; return its bytes, or 0 if it cannot be kept."""
         unfinished = self._folder / f"{os.getpid()}-{next(self._numbers)}"
         try:
             pieces = list(_packed(batch))
@@ -60,7 +60,7 @@ class SharedBatchCache:
             with unfinished.open("wb") as file:
                 file.writelines(pieces)
             unfinished.rename(path)
-        except Exception:  # there is no room, or the batch holds something that cannot travel
+        except Exception:  # no room, or the batch holds a value that cannot be stored
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             return 0
@@ -78,7 +78,7 @@ class SharedBatchCache:
         return self._path(unit, number).exists()
 
     def drop(self, unit: str, number: int) -> None:
-        """Forget a batch. Who has mapped it keeps it."""
+        """Remove a batch. Processes that have mapped it keep it."""
         self._path(unit, number).unlink(missing_ok=True)
 
     def _path(self, unit: str, number: int) -> Path:
@@ -86,7 +86,7 @@ class SharedBatchCache:
 
 
 def _units(folder: Path, mine: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each unit was last used, its bytes, and where it is, mine excepted. What the dead left half written goes."""
+    """Yield last use, bytes and path of each other unit; remove files left half-written by dead processes."""
     for entry in folder.iterdir():
         with contextlib.suppress(OSError):
             if not entry.is_dir():
@@ -105,7 +105,7 @@ def _alive(pid: int) -> bool:
 
 
 def _packed(batch: Batch) -> Iterator[bytes | memoryview]:
-    """A batch as a file: the length of its description, that, then each array where it can be used in place."""
+    """Yield a batch as a file: the length of its description, the description, then each array, aligned."""
     pieces: list[memoryview] = []
     described = {name: _described(value, pieces) for name, value in batch.items()}
     text = json.dumps([described, [piece.nbytes for piece in pieces]]).encode()
@@ -118,7 +118,7 @@ def _packed(batch: Batch) -> Iterator[bytes | memoryview]:
 
 
 def _described(value: Any, pieces: list[memoryview]) -> Any:
-    """What JSON can hold of a value; the rest becomes ``pieces``. Raises TypeError for what is not of a data set."""
+    """Return a value as JSON, with arrays moved to ``pieces``; raise TypeError for values no data set can hold."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

@@ -1,6 +1,6 @@
 """The batches of one unit: read, transformed and prepared ahead of training by a background thread.
 
-A partition that fits is kept on the device and its batches are picked there: then nothing is read or moved again.
+A partition that fits is kept on the device and its batches are selected there, so nothing is read or moved again.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from hopfleet.worker.feeding.feed import Feed, Pace, UnitBatches
 Prepare = Callable[[Batch, Mapping[str, str]], Batch]
 
 VALID_BATCH = 256
-"""Rows evaluated at once, at least. Means are exact over rows, so this is a matter of speed alone."""
+"""Minimum rows evaluated at once. Means are exact over rows, so this affects speed alone."""
 
 VALID_BYTES = 1 << 18
-"""Small rows are evaluated more at once, up to so many bytes."""
+"""Bytes up to which more small rows are evaluated at once."""
 
 VALID_ROWS = 1024
-"""On other devices than a CPU, so many at once where they have no more than 32 times as many bytes."""
+"""Rows evaluated at once on devices other than a CPU, up to 32 times ``VALID_BYTES``."""
 
 
 ROOM = 0.25
-"""The part of the free memory of a device that one partition may take."""
+"""Share of a device's free memory that one partition may take."""
 
 
 class DeviceCache:
-    """Partitions that are kept on the device, whole and in the order of their files."""
+    """Partitions kept on the device, whole and in file order."""
 
     def __init__(self, free: Callable[[], int]) -> None:
         self._free = free
         self._kept: dict[tuple[str, int], Batch] = {}
 
     def find(self, dataset: Dataset, partition: int, prepare: Prepare) -> Batch | None:
-        """A partition on the device; None if it is better read piece by piece."""
+        """Return a partition on the device; None if it should be read batch by batch."""
         key = (dataset.fingerprint, partition)
         if key not in self._kept:
             size = dataset.partition_bytes(partition)
@@ -55,9 +55,9 @@ class DeviceCache:
 
 
 class Stream:
-    """One partition in the order of one epoch, or as stored for evaluation (``epoch=None``).
+    """Yield one partition in the order of one epoch, or as stored for evaluation (``epoch=None``).
 
-    ``feed`` transforms the batches, if that is to be done, for one trial or for several that train ``together``.
+    ``feed``, if given, transforms the batches, for one trial or for several that train ``together``.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Stream:
 
 
 def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
-    """The same batches; how long it took to use each one and to get the next is noted."""
+    """Yield the same batches; record the time to use each one and to get the next."""
     began = 0.0
     with contextlib.closing(batches):
         for batch in batches:
@@ -116,7 +116,7 @@ def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
 
 
 def valid_batch(dataset: Dataset, device: str = "cpu") -> int:
-    """How many rows of a data set are evaluated at once."""
+    """Return how many rows of a data set are evaluated at once."""
     size = max(1, dataset.size)
     more = 0 if device == "cpu" else min(VALID_ROWS, 32 * VALID_BYTES * dataset.rows // size)
     return max(VALID_BATCH, VALID_BYTES * dataset.rows // size, more)

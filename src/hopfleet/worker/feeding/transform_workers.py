@@ -23,13 +23,13 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 Make = Callable[[Any, int], float]
-"""Put a batch of a unit, by its number, into the shared batch cache; returns the seconds that it took to make it."""
+"""Puts a batch of a unit, by its number, into the shared batch cache; returns the seconds it took to make."""
 
 AHEAD = 2
-"""Batches that each feeder has to do at once: one at work, and one so that it need not wait for the next."""
+"""Batches assigned to each transform worker: one in progress, and one so that it does not wait for the next."""
 
 READY = 4
-"""Batches that wait to be used, beside those."""
+"""Finished batches that may wait for use, besides the assigned ones."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 class TransformServer:
     """A fork server for transform workers. Create it while the process has one thread.
 
-    ``private`` descriptors are not for them; what they print goes to ``log``.
+    ``private`` descriptors are closed in transform workers; their output goes to ``log``.
     """
 
     def __init__(self, make: Make, private: Sequence[int] = (), log: str = os.devnull) -> None:
@@ -48,7 +48,7 @@ class TransformServer:
         theirs.close()
 
     def fork(self) -> Connection:
-        """The worker's end of a new feeder. Raises OSError if there can be none."""
+        """Fork a transform worker; return the worker's end of its connection. Raise OSError if forking fails."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             socket.send_fds(self._control, [b"."], [theirs.fileno()])
@@ -64,14 +64,14 @@ class TransformWorkers:
     def __init__(self, hire: Callable[[], Connection]) -> None:
         self._hire = hire
         self._hands: list[Connection] = []
-        #: How often one of them could not do what it was told.
+        #: Number of batches that a transform worker failed to make.
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._hands)
 
     def staff(self, count: int) -> int:
-        """Have so many, if they can be had; returns how many there are."""
+        """Adjust the number of transform workers to ``count`` if possible; return their number."""
         with contextlib.suppress(OSError):
             while len(self._hands) < count:
                 self._hands.append(self._hire())
@@ -80,7 +80,7 @@ class TransformWorkers:
         return len(self._hands)
 
     def make(self, unit: Any, numbers: range) -> Iterator[tuple[int, float | None]]:
-        """Each number in its turn, when its batch was made, with its seconds; None if nobody could make it.
+        """Yield each number in order once its batch is made, with its seconds; None if no transform worker made it.
 
         A caller that stops early loses the transform workers: they are busy with batches that are no longer needed.
         """
@@ -96,7 +96,7 @@ class TransformWorkers:
 
 
 class _Rota:
-    """Who makes what of one unit."""
+    """The assignment of one unit's batches to transform workers."""
 
     def __init__(self, hands: list[Connection], unit: Any, numbers: range) -> None:
         self._hands = hands
@@ -108,7 +108,7 @@ class _Rota:
         self.refused = 0
 
     def made(self, number: int) -> float | None:
-        """Wait until a batch is made, and hand out what can be begun meanwhile."""
+        """Wait until a batch is made, and assign further batches meanwhile."""
         limit = number + AHEAD * len(self._tasks) + READY
         self._hand_out(limit)
         while number not in self._made and self._tasks:
@@ -140,7 +140,7 @@ class _Rota:
             self._made[self._tasks[hand].popleft()] = seconds
 
     def _gone(self, hand: Connection) -> None:
-        """What it was to make, nobody makes."""
+        """Record the batches of a dead transform worker as not made."""
         self._made.update(dict.fromkeys(self._tasks.pop(hand)))
         self._hands.remove(hand)
         hand.close()
@@ -167,7 +167,7 @@ def _nurse(control: socket.socket, make: Make, private: Sequence[int], log: str)
 
 
 def _feed(connection: Connection, make: Make) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the transform may have processes of its own
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the transform may start its own processes
     while True:
         try:
             unit, number = json.loads(connection.recv_bytes())
@@ -177,17 +177,17 @@ def _feed(connection: Connection, make: Make) -> None:
         try:
             seconds = make(unit, number)
         except Exception:
-            # It is raised again where the worker makes the batch itself.
+            # The worker raises the error again when it makes the batch itself.
             sys.stderr.write(f"hopfleet: batch {number} of {unit}\n{traceback.format_exc()}")
             sys.stderr.flush()
         connection.send_bytes(json.dumps(seconds).encode())
 
 
 def _bounded(work: Callable[[], None]) -> None:
-    """Be a process that ends with its parent, does its work, and cleans up nothing that it has inherited."""
+    """Run ``work`` in a process that ends with its parent and cleans up nothing that it has inherited."""
     code = 1
     try:
-        with contextlib.suppress(OSError, AttributeError):  # only Linux has it; elsewhere the closed socket must do
+        with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the closed socket ends the process
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         work()
         code = 0

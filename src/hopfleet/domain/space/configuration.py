@@ -1,0 +1,127 @@
+"""From a space to configurations: checking a space, listing its grid, and drawing the values of a trial."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.space.chooser import Chooser, Draw, Space, function_name
+from hopfleet.domain.space.dimension import Choice, Derived, Dimension
+from hopfleet.domain.space.json_values import leaves, plain, put
+from hopfleet.domain.trial import Config
+from hopfleet.errors import SpaceError
+from hopfleet.errors import describe as describe_error
+
+
+class OutsideSpace(Exception):
+    """Raised by a draw when a given configuration is not a point of the space."""
+
+
+def check(space: Space) -> None:
+    """Raise SpaceError unless every part of ``space`` can become part of a configuration."""
+    if callable(space):
+        return
+    if not isinstance(space, Mapping):
+        raise SpaceError(f"space={space!r}: must be a dict of names to values or dimensions, or a function of a trial")
+    if not space:
+        raise SpaceError(
+            "space={}: is empty; name at least one hyper-parameter, e.g. {'lr': hop.loguniform(1e-4, 1e-1)}"
+        )
+    names: set[str] = set()
+    for path, value in leaves(space):
+        name = ".".join(path)
+        if name in names:
+            raise SpaceError(f"space key {name!r}: occurs twice, nested and with a dot; rename one of the two")
+        names.add(name)
+        if not isinstance(value, Dimension):
+            plain(value, path)
+
+
+def dimensions(space: Space) -> dict[str, Dimension]:
+    """Return the dimensions of a space by dotted path; none for a function, whose dimensions are unknown beforehand."""
+    if callable(space):
+        return {}
+    return {".".join(path): value for path, value in leaves(space) if isinstance(value, Dimension)}
+
+
+def values(space: Space, config: Config) -> dict[str, Any]:
+    """Return the values that a configuration has for the dimensions of a space, by dotted path, without derived values.
+
+    ``configure`` turns these values into the same configuration again.
+    """
+    found: dict[str, Any] = {}
+    for path, value in () if callable(space) else leaves(space):
+        if isinstance(value, Dimension) and not isinstance(value, Derived):
+            part: Any = config
+            for key in path:
+                part = part[key]
+            found[".".join(path)] = part
+    return found
+
+
+def grid(space: Space) -> list[dict[str, Any]]:
+    """Return every combination of the options of all choices, as {path: option}; the last path varies fastest."""
+    choices = {path: value.options for path, value in dimensions(space).items() if isinstance(value, Choice)}
+    return [dict(zip(choices, combination, strict=True)) for combination in itertools.product(*choices.values())]
+
+
+def configure(space: Space, *, seed: int, number: int | str, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the configuration of trial ``number``; ``fixed`` presets the values of some paths."""
+
+    def draw(name: str, dimension: Dimension) -> Any:
+        return dimension.sample(random.Random(derive(seed, "space", number, name)))
+
+    return walk(space, draw, fixed or {})[0]
+
+
+def walk(space: Space, draw: Draw, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Dimension, Any]]]:
+    """Return a configuration, and what ``draw`` yielded for it. ``given`` presets the values of some paths."""
+    if callable(space):
+        return _call(space, lambda name, dimension: given[name] if name in given else draw(name, dimension))
+    config: dict[str, Any] = {}
+    drawn: dict[str, tuple[Dimension, Any]] = {}
+    derived: list[tuple[tuple[str, ...], Derived]] = []
+    for path, value in leaves(space):
+        name = ".".join(path)
+        if name in given:
+            value = given[name]
+        elif isinstance(value, Derived):
+            derived.append((path, value))
+            value = None
+        elif isinstance(value, Dimension):
+            dimension, value = value, draw(name, value)
+            drawn[name] = dimension, value
+        put(config, path, plain(value, path))
+    for path, function in derived:
+        try:
+            value = function.function(config)
+        except Exception as error:
+            raise SpaceError(f"{'.'.join(path)}: sample_from raised {describe_error(error)} for {config}") from error
+        put(config, path, plain(value, path))
+    return config, drawn
+
+
+def _call(function: Callable[[Chooser], Any], draw: Draw) -> tuple[dict[str, Any], dict[str, tuple[Dimension, Any]]]:
+    chooser = Chooser(draw)
+    try:
+        config = function(chooser)
+    except (SpaceError, OutsideSpace):
+        raise
+    except Exception as error:
+        raise SpaceError(
+            f"space={function_name(function)}: raised {describe_error(error)} for {chooser.params}"
+        ) from error
+    config = chooser.params if config is None else config
+    if not isinstance(config, Mapping) or not config:
+        raise SpaceError(f"space={function_name(function)}: returned {config!r}; must return a dict of names to values")
+    return {str(key): plain(value, [str(key)]) for key, value in config.items()}, chooser.chosen
+
+
+def exhaustive_points(space: Space) -> list[dict[str, Any]]:
+    """Return every combination of the options of ``grid_search`` dimensions alone."""
+    return grid(
+        {path: value for path, value in dimensions(space).items() if isinstance(value, Choice) and value.exhaustive}
+    )

@@ -1,0 +1,63 @@
+"""Spaces as text that users read and write: ``describe`` and its inverse ``parse``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hopfleet.domain.space import constructors
+from hopfleet.domain.space.chooser import Space, function_name
+from hopfleet.domain.space.dimension import Dimension
+from hopfleet.domain.space.json_values import plain
+from hopfleet.errors import SpaceError
+
+
+def describe(space: Space) -> Any:
+    """Return a space as JSON that users can read and that two runs can be compared by."""
+    if isinstance(space, Mapping):
+        return {str(key): describe(value) for key, value in space.items()}
+    if callable(space):
+        return f"function {function_name(space)}"
+    return repr(space) if isinstance(space, Dimension) else json.loads(json.dumps(plain(space)))
+
+
+def parse(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the space that ``describe`` described: text like ``loguniform(1e-4, 0.1)`` becomes a dimension."""
+    return {name: _parsed(name, value) for name, value in described.items()}
+
+
+def _parsed(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return parse(value)
+    call = re.fullmatch(r"(\w+)\((.*)\)", value, re.DOTALL) if isinstance(value, str) else None
+    if call is not None and call[1] == constructors.sample_from.__name__:
+        raise SpaceError(f"{name}={value}: a function cannot be written as text; use numbers or lists")
+    if call is None or call[1] not in CONSTRUCTORS:
+        return value
+    try:
+        arguments = ast.literal_eval(f"({call[2]},)")
+    except (SyntaxError, ValueError):
+        raise SpaceError(f"{name}={value}: write plain numbers and lists, e.g. {name}=loguniform(1e-4, 0.1)") from None
+    try:
+        return CONSTRUCTORS[call[1]](*arguments)
+    except TypeError as error:
+        raise SpaceError(f"{name}={value}: {error}") from None
+
+
+CONSTRUCTORS: Mapping[str, Callable[..., Dimension]] = {
+    function.__name__: function
+    for function in (
+        constructors.choice,
+        constructors.grid_search,
+        constructors.uniform,
+        constructors.loguniform,
+        constructors.quniform,
+        constructors.qloguniform,
+        constructors.randint,
+        constructors.lograndint,
+        constructors.normal,
+    )
+}

@@ -1,0 +1,100 @@
+"""Options of an experiment that most users leave at their defaults, in two frozen groups.
+
+``Experiment`` took these options as keywords of its own before; ``merged`` still accepts the old keywords.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.errors import UsageError
+from hopfleet.experiment import arguments
+from hopfleet.scheduler.policies import DEFAULT
+from hopfleet.search.base import at_least_one
+from hopfleet.support.deprecation import deprecated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Where a run is stored, and how its units are scheduled."""
+
+    #: The run folder. None stands for a folder with the experiment's name in ``HOPFLEET_HOME``.
+    folder: str | os.PathLike[str] | None = None
+    #: Name of the policy that chooses the next unit of an idle worker.
+    policy: str = DEFAULT
+    #: ``"open"`` lets the policy choose the partitions a trial visits next; ``"fixed"`` derives them from the seed.
+    order: str = "open"
+    #: Seconds after which a unit counts as hung; ``"auto"`` judges by estimates, None waits without limit.
+    unit_timeout: float | str | None = "auto"
+
+    def __post_init__(self) -> None:
+        arguments.order(self.order)
+        arguments.unit_timeout(self.unit_timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How each worker trains."""
+
+    #: ``"cuda"``, ``"mps"`` or ``"cpu"``; ``"auto"`` takes the best device that the machine has.
+    device: str = "auto"
+    #: CPU threads of each worker.
+    threads: int = 1
+    #: How trials train together: ``"exact"`` keeps the bits of each, ``"fast"`` rounds differently, ``"off"`` does not.
+    fuse: str = "exact"
+    #: Whether to leave out the last batch of each unit if it is short.
+    drop_last: bool = False
+    #: Processes that transform batches for one worker; ``"auto"`` takes the cores that no worker needs.
+    transform_workers: int | str = "auto"
+
+    def __post_init__(self) -> None:
+        at_least_one("threads", self.threads)
+        arguments.fuse(self.fuse)
+        arguments.transform_workers(self.transform_workers)
+
+
+_RUN, _WORKER = "run_options", "worker_options"
+
+MOVED = {
+    **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions)},
+    **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions)},
+    "feeders": (_WORKER, "transform_workers"),
+}
+"""Keywords that ``Experiment`` took before: for each, the options argument and the field that replace it."""
+
+
+def merged(
+    run_options: RunOptions | None, worker_options: WorkerOptions | None, old: Mapping[str, Any]
+) -> tuple[RunOptions, WorkerOptions]:
+    """Return both groups of options, with the values of old keywords filled in and a warning for each."""
+    groups = {
+        _RUN: _checked(_RUN, run_options, RunOptions),
+        _WORKER: _checked(_WORKER, worker_options, WorkerOptions),
+    }
+    changes: dict[str, dict[str, Any]] = {_RUN: {}, _WORKER: {}}
+    for keyword, value in old.items():
+        if keyword not in MOVED:
+            raise TypeError(f"Experiment() got an unexpected keyword argument {keyword!r}")
+        argument, field = MOVED[keyword]
+        group = groups[argument]
+        spelling = f"{argument}=hop.{type(group).__name__}({field}=...)"
+        if field in changes[argument] or getattr(group, field) != getattr(type(group)(), field):
+            raise UsageError(f"{keyword}={value!r}: {field} is given twice; keep {spelling} and remove {keyword}=")
+        deprecated(f"Experiment({keyword}=...)", f"Experiment({spelling})", stacklevel=4)
+        changes[argument][field] = value
+    return (
+        dataclasses.replace(groups[_RUN], **changes[_RUN]),
+        dataclasses.replace(groups[_WORKER], **changes[_WORKER]),
+    )
+
+
+def _checked(argument: str, given: Any, kind: type[Any]) -> Any:
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise UsageError(f"{argument}={given!r}: must be hop.{kind.__name__}(...)")
+    return given

@@ -1,0 +1,454 @@
+"""What a person may ask, and what the controller makes of it. Whole experiments with wishes are in tests/scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopfleet.domain import messages as m
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.search import Grid, Random
+from hopfleet.search.base import Clone, Stop, Suggestion, Train
+from tests.helpers.controller_desk import Desk, of
+
+
+@pytest.fixture(autouse=True)
+def few_saves(monkeypatch):
+    """Units take a second here. What is saved within an epoch has tests of its own."""
+    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 1.5)
+
+
+class Wheel(Desk):
+    """A desk with somebody who asks."""
+
+    def ask(self, request, **arguments):
+        return self.tell(m.RequestMade(request, arguments, "ada", 7))
+
+    def refused(self, request, **arguments):
+        """The reason; nothing else may follow from a wish that is refused."""
+        (answer,) = self.ask(request, **arguments)
+        assert not answer.granted and answer.number == 7
+        return answer.text
+
+    def granted(self, request, **arguments):
+        """What was said, and what followed."""
+        answer, *follow = self.ask(request, **arguments)
+        assert answer.granted, answer.text
+        return answer.text, follow
+
+
+def trained(**options):
+    """A desk whose only trial has trained for one epoch of two, and saved it."""
+    desk = Wheel("w1", **options)
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    return desk
+
+
+def test_what_nobody_knows():
+    desk = Wheel("w1")
+    assert "unknown; there are add, clone" in desk.refused("dance")
+    assert "unexpected keyword argument 'loud'" in desk.refused("stop", trial="t0001", loud=True)
+    for request in ("stop", "resume", "delete", "clone", "prioritise"):
+        assert desk.refused(request, trial="t0009").startswith("trial 't0009': there is none of that name")
+    assert desk.refused("stop", trial=3).startswith("trial 3: ")
+
+
+def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
+    desk = Wheel("w1", partitions=3)
+    desk.finished()
+    text, follow = desk.granted("stop", trial="t0001")
+    assert text == "t0001 stops after what it is doing"
+    assert follow == [m.TrialStopped("t0001", "stopped by a person")]
+    assert desk.refused("stop", trial="t0001") == "t0001 is about to end already"
+    assert desk.finished() == [m.SaveVersion("w1", VersionRef("t0001", 2, 3), True)]
+    assert of(desk.saved(2), m.TrialEnded)[0].state is TrialState.STOPPED
+    text, follow = desk.granted("resume", trial="t0001")
+    assert text == "t0001 goes on from epoch 0 until epoch 2"
+    assert follow == [
+        m.TrialResumed("t0001", 2),
+        m.RunUnit("w1", Unit("t0001", 1, 2), 4, VersionRef("t0001", 2, 3), last=True, digest="abc"),
+    ]
+
+
+def test_a_trial_stops_now():
+    desk = Wheel("w1")
+    _, follow = desk.granted("stop", trial="t0001", now=True)
+    assert follow == [m.TrialStopped("t0001", "stopped by a person"), m.StopUnit("w1", "t0001", 1)]
+    follow = desk.tell(m.WorkerLost("w1", "killed"))
+    assert of(follow, m.TrialEnded)[0].state is TrialState.STOPPED
+    assert desk.controller.schedule.parked["t0001"].losses == []
+
+
+def test_a_stopped_trial_whose_model_lies_in_shared_memory_alone_is_saved_by_anybody():
+    desk = Wheel("w1", trials=2, partitions=3)
+    desk.finished()
+    desk.saved(1, durable=False)
+    desk.tell(m.WorkerLost("w1", "killed"))
+    _, follow = desk.granted("stop", trial="t0001")
+    assert not of(follow, m.SaveVersion)  # there is nobody
+    assert m.SaveVersion("w2", VersionRef("t0001", 1, 5), True, 3) in desk.tell(m.WorkerJoined("w2"))
+    follow = desk.tell(m.WorkerLost("w2", "killed"))
+    assert m.SaveVersion("w3", VersionRef("t0001", 1, 7), True, 3) in desk.tell(m.WorkerJoined("w3"))
+    assert of(desk.saved(1), m.TrialEnded)
+
+
+def test_resuming_what_runs_needs_an_epoch_and_more_than_there_was():
+    desk = trained()
+    assert desk.refused("resume", trial="t0001").startswith("t0001 is running already")
+    assert desk.refused("resume", trial="t0001", epochs=1).startswith(
+        "epochs=1: t0001 has trained for 1 epochs already"
+    )
+    assert desk.refused("resume", trial="t0001", epochs=2).startswith("epochs=2: t0001 trains until epoch 2 already")
+    assert desk.refused("resume", trial="t0001", epochs=0) == "epochs=0: must be an integer of at least 1"
+    assert desk.granted("resume", trial="t0001", epochs=5)[1] == [m.TrialResumed("t0001", 5)]
+    assert desk["t0001"].units_left == 8
+
+
+def test_a_failed_trial_is_not_resumed():
+    desk = Wheel("w1", trials=2)
+    desk.failed()
+    assert "clone it with another configuration" in desk.refused("resume", trial="t0001")
+    assert desk.refused("prioritise", trial="t0001") == "t0001 does not train: it is failed"
+
+
+def test_a_trial_that_has_ended_is_deleted_with_its_models():
+    desk = trained(trials=2, epochs=1, max_live=1)
+    assert "t0001" in desk.controller.schedule.parked
+    _, follow = desk.granted("delete", trial="t0001")
+    assert follow == [m.DropVersion(VersionRef("t0001", 2, 4)), m.TrialDeleted("t0001")]
+    assert desk.controller.schedule.find("t0001") is None
+
+
+def test_a_trial_that_runs_is_deleted_when_it_is_done():
+    desk = trained()
+    text, follow = desk.granted("delete", trial="t0001")
+    assert text == "t0001 will be deleted when it runs nothing"
+    follow = desk.finished()
+    assert [type(x) for x in follow] == [m.DropVersion, m.TrialEnded, m.TrialDeleted, m.Finish]
+
+
+def test_a_lender_waits_for_its_clone_before_it_goes():
+    desk = trained()
+    _, follow = desk.granted("clone", trial="t0001", warm=True)
+    assert of(follow, m.CopyVersion) == [m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 6), "abc")]
+    desk.granted("delete", trial="t0001")
+    assert not of(desk.finished(), m.TrialDeleted)
+    assert of(desk.saved(2, "t0002"), m.TrialDeleted)
+
+
+def test_a_lender_that_has_ended_is_not_deleted_either():
+    desk = trained(epochs=2)
+    desk.granted("stop", trial="t0001")
+    desk.finished()
+    desk.saved(3)
+    desk.granted("clone", trial="t0001", warm=True)
+    assert "a clone is about to take its model" in desk.refused("delete", trial="t0001")
+
+
+def test_a_warm_clone_goes_on_from_the_last_epoch():
+    desk = trained()
+    text, follow = desk.granted("clone", trial="t0001", changes={"x": 0.5}, warm=True)
+    assert text == "t0002 goes on from epoch 1 of t0001, until epoch 2"
+    (added,) = of(follow, m.TrialAdded)
+    assert (added.config, added.parent, added.origin) == ({"x": 0.5}, "t0001", "clone")
+    assert added.visits == tuple(desk["t0001"].visits[:2])
+    assert desk["t0002"].trial.parent.config == desk["t0001"].trial.config
+    desk.finished()
+    desk.saved(2, "t0002")
+    assert not desk["t0001"].lends
+
+
+def test_a_clone_that_never_gets_its_model_fails_alone():
+    desk = trained()
+    desk.granted("clone", trial="t0001", warm=True)
+    lost = m.VersionLost(VersionRef("t0002", 2, None), "no such file", None, desk.saving(2, "t0002"))
+    end = of(desk.tell(lost), m.TrialEnded)[0]
+    assert (end.trial, end.state) == ("t0002", TrialState.FAILED)
+    assert end.reason == "the model of t0001 that it should have started with is lost: no such file"
+    assert not desk["t0001"].lends
+
+
+def test_a_clone_asks_again_for_its_model_in_the_next_run():
+    desk = trained()
+    desk.granted("clone", trial="t0001", warm=True)
+    assert m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 7), "abc") in desk.tell(
+        m.RunStarted("again")
+    )
+
+
+def test_a_warm_clone_needs_a_model_and_something_left_to_do():
+    desk = Wheel("w1")
+    assert "wait for the end of its first epoch, or clone it cold" in desk.refused("clone", trial="t0001", warm=True)
+    desk = trained()
+    assert "epochs=1: t0001 has trained for 1" in desk.refused("clone", trial="t0001", warm=True, epochs=1)
+    desk = trained(trials=2, epochs=1, max_live=1)
+    assert desk.granted("clone", trial="t0001", warm=True)[0].endswith("until epoch 2")
+
+
+def test_a_cold_clone_starts_afresh():
+    desk = Wheel("w1")
+    text, follow = desk.granted("clone", trial="t0001", changes={"x": 3})
+    assert text == "t0002 starts afresh with what t0001 had, until epoch 2"
+    (added,) = of(follow, m.TrialAdded)
+    assert (added.config, added.parent, added.visits) == ({"x": 3}, "t0001", ())
+
+
+def test_a_key_that_nobody_knows_is_not_set():
+    desk = Wheel("w1")
+    assert desk.refused("clone", trial="t0001", changes={"y": 1}) == "y=1: the configuration has no 'y'; it has x"
+
+
+def test_configurations_are_added():
+    desk = Wheel("w1")
+    _, follow = desk.granted("add", config={"x": 9})
+    assert of(follow, m.TrialAdded)[0].origin == "person"
+    assert desk.refused("add", config={}).startswith("config={}: must be a dict")
+    assert desk.refused("add", config={"y": 1, "z": 2}) == "config: y is unknown, z is unknown, x is missing"
+
+
+def test_levels_go_first():
+    desk = Wheel("w1", trials=3)
+    desk.granted("prioritise", trial="t0003", level=2)
+    desk.granted("prioritise", trial="t0002")
+    assert of(desk.finished(), m.RunUnit)[0].trial == "t0003"
+    desk.granted("prioritise", trial="t0003", level=0)
+    desk.finished()
+    desk.saved(1, "t0003", durable=False)
+    assert desk.controller.schedule.urgent == {"t0002"}
+    assert desk.refused("prioritise", trial="t0002", level=-1) == "level=-1: must be an integer of at least 0"
+
+
+def test_an_urgent_trial_that_no_idle_worker_can_take_holds_nobody_up():
+    desk = Wheel(trials=2)
+    desk.tell(m.WorkerJoined("w1", partitions=(0, 1)))
+    desk.granted("prioritise", trial="t0001")
+    assert of(desk.tell(m.WorkerJoined("w2", partitions=())), m.RunUnit) == []
+    assert of(desk.tell(m.WorkerJoined("w3")), m.RunUnit)[0].trial == "t0002"
+
+
+# ------------------------------------------------------------------------------------------ the whole experiment
+
+
+def test_more_trials_and_more_epochs():
+    desk = Wheel("w1", epochs=1, trials=2)
+    text, follow = desk.granted("extend", trials=1, epochs=2)
+    assert text == "1 more trials; all train until epoch 3"
+    assert follow[0] == m.SearchExtended(1, 2)
+    assert [(x.trial, x.epochs) for x in of(follow, m.TrialResumed)] == [("t0001", 3), ("t0002", 3)]
+    assert of(follow, m.TrialAdded)[0].epochs == 3
+    assert desk.refused("extend").startswith("extend by what?")
+    assert desk.refused("extend", trials=-1).startswith("trials=-1")
+
+
+def test_more_trials_alone_lengthen_nobody():
+    desk = Wheel("w1")
+    _, follow = desk.granted("extend", trials=1)
+    assert not of(follow, m.TrialResumed)
+    assert len(of(follow, m.TrialAdded)) == 1
+
+
+def test_other_dimensions():
+    desk = Wheel("w1")
+    text, follow = desk.granted("extend", trials=2, space={"x": "uniform(5, 6)"})
+    assert text == "2 more trials; x changed"
+    assert all(5 <= x.config["x"] <= 6 for x in of(follow, m.TrialAdded))
+    assert desk.refused("extend", space={"y": 1}) == "y=1: the space has no 'y'; it has x"
+    assert "write plain numbers and lists" in desk.refused("extend", space={"x": "uniform(low, 6)"})
+
+
+def test_a_search_that_cannot_be_extended_says_so():
+    class Fixed(Random):
+        extend = Grid.extend
+
+    desk = Wheel("w1", search=Fixed(1, 1))
+    assert "a grid has as many trials as points" in desk.refused("extend", trials=1)
+
+
+def test_all_pause_and_go_on():
+    desk = Wheel("w1", trials=2)
+    assert desk.refused("proceed") == "the experiment is not paused"
+    desk.granted("pause")
+    assert not of(desk.finished(), m.RunUnit)
+    assert desk.refused("pause") == "the experiment is paused already"
+    assert of(desk.granted("proceed")[1], m.RunUnit)
+
+
+def test_workers_come():
+    desk = Wheel("w1", "w2")
+    assert desk.refused("workers", count=2) == "there are 2 workers already"
+    assert desk.refused("workers", count=0) == "workers=0: must be an integer of at least 1"
+    assert desk.granted("workers", count=4) == ("from 2 to 4 workers", [m.AddWorkers(2)])
+    assert desk.ask("workers", by=1) == []  # it is answered when they are there
+    desk.tell(m.WorkerJoined("w3"))
+    assert m.AddWorkers(1) in desk.tell(m.WorkerJoined("w4"))
+
+
+def test_workers_go_when_they_are_done_those_without_work_first():
+    desk = Wheel("w1", "w2", "w3", trials=2)
+    _, follow = desk.granted("workers", count=1)
+    assert follow == [m.WorkerRetired("w3"), m.WorkerRetired("w2"), m.ReleaseWorker("w3")]
+    follow = desk.finished("w2")
+    assert m.ReleaseWorker("w2") in follow
+    assert not of(follow, m.RunUnit)
+    desk.tell(m.WorkerLost("w2", "no longer wanted"))
+    assert list(desk.controller.schedule.idle) == []
+
+
+def test_nobody_waits_for_the_successor_of_a_retired_worker():
+    desk = Wheel("w1", "w2", trials=2)
+    desk.granted("workers", count=1)
+    desk.granted("stop", trial="t0002", now=True)
+    desk.tell(m.WorkerLost("w2", "killed"))
+    assert desk.refused("workers", count=1) == "there are 1 workers already"
+
+
+def test_a_wish_for_workers_waits_for_the_successor_of_a_stopped_one():
+    desk = Wheel("w1", "w2", trials=2)
+    desk.granted("stop", trial="t0002", now=True)
+    desk.tell(m.WorkerLost("w2", "killed", replaced=True))
+    assert desk.ask("workers", count=1) == []
+    assert of(desk.tell(m.WorkerJoined("w3")), m.RequestAnswered)
+
+
+def test_what_only_a_leaving_worker_has_is_placed_before_it_goes():
+    desk = Wheel()
+    desk.tell(m.RunStarted("test", workers=2))
+    desk.tell(m.WorkerJoined("w1", partitions=(0,)))
+    desk.tell(m.WorkerJoined("w2", partitions=(1,)))
+    _, steps = desk.granted("workers", count=1)
+    assert m.WorkerRetired("w2") in steps and m.PlacePartition("w1", 1) in steps
+    assert m.ReleaseWorker("w2") not in steps
+    follow = desk.tell(m.PartitionPlaced("w1", 1))
+    assert m.ReleaseWorker("w2") in follow
+    assert desk.controller.schedule.replicas(1) == 1
+
+
+def test_a_run_of_retired_workers_drains():
+    desk = Wheel("w1", "w2", trials=1)
+    desk.granted("workers", count=1)
+    desk.tell(m.RequestMade("drain"))
+    follow = desk.finished()
+    assert m.Finish(complete=False) in [*follow, *desk.saved(1)]
+
+
+# -------------------------------------------------------------------------------------- what searches decide
+
+
+class Rungs(Random):
+    """Trials pause after one epoch, and go on when told."""
+
+    def suggest(self, number):
+        suggestion = super().suggest(number)
+        return suggestion and Suggestion(suggestion.config, 1)
+
+    def observe(self, trial, epoch, metrics):
+        return self.decisions.pop(0) if self.decisions else []
+
+
+def rungs(*decisions, **options):
+    search = Rungs(options.pop("trials", 1), 3)
+    search.decisions = [*decisions]
+    return Wheel("w1", search=search, **options)
+
+
+def test_a_trial_pauses_where_its_search_says_and_keeps_its_model():
+    desk = rungs([])
+    desk.epoch(loss=1.0)
+    follow = desk.saved(2)
+    assert follow == [m.TrialPaused("t0001"), m.Finish(complete=True)]
+    parked = desk.controller.schedule.parked["t0001"]
+    assert (parked.state, list(parked.saved), parked.durable(2)) == (TrialState.PAUSED, [2], True)
+
+
+def test_a_trial_that_is_to_go_on_does_not_pause():
+    desk = rungs([Train("t0001", 3)])
+    follow = desk.epoch(loss=1.0)
+    assert [type(x) for x in follow] == [m.EpochEnded, m.TrialResumed, m.RunUnit]
+
+
+def test_a_paused_trial_goes_on():
+    desk = rungs([], [Train("t0001", 3)], trials=2, max_live=1)
+    desk.epoch(loss=1.0)
+    assert of(desk.saved(2), m.TrialPaused, m.TrialAdded) == [m.TrialPaused("t0001"), desk.messages[-2]]
+    follow = desk.epoch(loss=0.5)
+    assert of(follow, m.TrialResumed) == [m.TrialResumed("t0001", 3)]
+    assert of(follow, m.RunUnit) == [m.RunUnit("w1", Unit("t0001", 2, 0), 9, VersionRef("t0001", 2, 4), digest="abc")]
+
+
+def test_a_paused_trial_is_stopped_by_the_search_or_a_person():
+    for how in ("search", "person"):
+        desk = rungs([], [Stop("t0001", "hopeless")] if how == "search" else [], trials=2, max_live=1)
+        desk.epoch(loss=1.0)
+        desk.saved(2)
+        follow = desk.epoch(loss=0.5) if how == "search" else desk.granted("stop", trial="t0001")[1]
+        assert of(follow, m.TrialEnded)[0].state is TrialState.STOPPED
+        assert desk.controller.schedule.parked["t0001"].state is TrialState.STOPPED
+
+
+def test_what_a_search_wants_of_trials_that_are_gone_does_not_happen():
+    wanted = [Train("t0007", 3), Stop("t0007", ""), Clone("t0007", {}), Train("t0001", 1), Clone("t0001", {"x": 1})]
+    desk = rungs(wanted)
+    follow = desk.epoch(loss=1.0)
+    assert not of(follow, m.TrialResumed, m.TrialStopped, m.TrialAdded)
+
+
+def test_a_search_cannot_revive_what_a_person_stopped():
+    desk = rungs([Train("t0001", 3), Stop("t0001", "again")], trials=2)
+    desk.granted("stop", trial="t0001")
+    desk.finished()
+    desk.saved(1)
+    assert desk.controller.schedule.parked["t0001"].state is TrialState.STOPPED
+    assert not of(desk.epoch(loss=1.0), m.TrialResumed, m.TrialEnded)
+
+
+def test_a_completed_trial_is_complete():
+    desk = rungs([Train("t0001", 3)], [], [], [Train("t0001", 9), Stop("t0001", "late")], trials=2, max_live=1)
+    for version in (2, 4, 6):
+        desk.epoch(loss=1.0)
+        desk.saved(version)
+    assert desk.controller.schedule.parked["t0001"].state is TrialState.COMPLETED
+    assert not of(desk.epoch(loss=1.0), m.TrialResumed, m.TrialStopped, m.TrialEnded)
+
+
+def test_a_clone_replaces_a_trial():
+    desk = rungs([], [Clone("t0001", {"x": 7}, replaces="t0002")], trials=2, max_live=1)
+    desk.epoch(loss=1.0)
+    desk.saved(2)
+    follow = desk.epoch(loss=2.0)
+    assert of(follow, m.TrialStopped) == [m.TrialStopped("t0002", "replaced by t0003")]
+    assert of(follow, m.TrialAdded)[0].config == {"x": 7}
+
+
+def test_points_come_first_and_count_apart():
+    desk = Wheel("w1", trials=2, points=[{"x": 0.25}])
+    added = of(desk.started, m.TrialAdded)
+    assert [(x.origin, x.number) for x in added] == [("point", 0), ("search", 1), ("search", 2)]
+    assert added[0].config == {"x": 0.25}
+    assert added[1].config == desk.search.suggest(0).config
+
+
+class Hasty(Random):
+    def over(self, elapsed):
+        return "time is up" if elapsed >= 1.5 else ""
+
+
+def test_when_all_is_over_trials_stop_and_no_more_come():
+    desk = Wheel("w1", search=Hasty(5, 2), max_live=2)
+    desk.finished()
+    desk.tell(m.RunStarted("again"))
+    desk.tell(m.WorkerJoined("w2"))
+    assert not of(desk.messages, m.TrialStopped)
+    follow = desk.finished("w2")
+    assert {x.reason for x in of(follow, m.TrialStopped)} == {"time is up"}
+    assert len(of(desk.messages, m.TrialAdded)) == 2
+
+
+def test_adaptive_searches_have_as_many_trials_as_keep_workers_busy():
+    class Curious(Random):
+        adaptive = True
+
+    desk = Wheel(search=Curious(20, 1))
+    assert not of(desk.started, m.TrialAdded)
+    assert len(of(desk.tell(m.WorkerJoined("w1")), m.TrialAdded)) == 2

@@ -1,0 +1,242 @@
+"""Whole experiments in virtual time: the real controller against a fleet that fails in every way it may.
+
+A model is the list of the units that it has seen, so a model trained in any but the right order shows at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from hopfleet.domain import messages as m
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.invariants import validate
+from hopfleet.scheduler.progress import Progress
+from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
+from tests.helpers.virtual.settings import REQUESTS, Fault, controller_of, pick
+
+
+class Driver(Checks):
+    """Runs one setting to its end and checks everything that must hold on the way."""
+
+    def run(self) -> Driver:
+        faults = deque(sorted(self.setting.faults, key=lambda fault: fault.step))
+        self.take(m.RunStarted("test", len(self.setting.workers)))
+        self.fleet.start()
+        for step in itertools.count():
+            assert step < 3000, "livelock"
+            while faults and faults[0].step <= step and not self.complete:
+                self.inject(faults.popleft())
+            if self.controller.finished:
+                if self.complete:
+                    break
+                self.resume(durable_only=True)
+                continue
+            events = self.fleet.receive(self.setting.moment)
+            if not events and self.controller.held:
+                events = [m.RequestMade("proceed")]
+            if not events and self.controller.missing:
+                self.check_missing()
+                self.fleet.join(self.controller.missing)
+                continue
+            assert events, "deadlock: nothing runs, and the experiment is not finished"
+            self.take(*events)
+            self.look_ahead()
+        self.makespan = self.fleet.clock
+        self.check_end()
+        return self
+
+    @property
+    def complete(self) -> bool:
+        return m.Finish(complete=True) in self.messages[-1:]
+
+    def take(self, *events: m.Event) -> None:
+        """What the loop does, and a look at everything afterwards."""
+        if len(events) == 1 and self.controller.refuses(events[0]):
+            assert self.controller.handle(events[0]) == []
+            self.tidy(events[0])
+            return
+        known, before = self.known()
+        messages = self.controller.take(events)
+        counted = {id(message) for message in messages}
+        for event in events:
+            if id(event) not in counted:
+                self.tidy(event)
+        self.follow(known, before, messages)
+
+    def look_ahead(self) -> None:
+        """What the loop does every now and then: here, as often as there is anything to tell ahead."""
+        known, before = self.known()
+        self.follow(known, before, self.controller.look_ahead(dict.fromkeys(self.controller.schedule.slots, math.inf)))
+
+    def known(self) -> tuple[dict[str, Progress], dict[str, dict[int, bool]]]:
+        """All trials, and what is saved of them."""
+        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+        self.versions = {name: progress.version for name, progress in known.items()}
+        return known, {name: durables(progress) for name, progress in known.items()}
+
+    def follow(
+        self, known: dict[str, Progress], before: dict[str, dict[int, bool]], messages: Sequence[m.Message]
+    ) -> None:
+        if not messages:
+            return
+        for message in messages:
+            match message:
+                case m.UnitFinished():
+                    self.versions[message.trial] = message.version
+                case m.VersionSaved(ref=ref) if ref.version > self.versions[ref.trial]:
+                    self.premature.add(ref.attempt)
+                case m.VersionSaved(ref=ref):
+                    saved = before[ref.trial]
+                    saved[ref.version] = message.durable or saved.get(ref.version, False)
+        doom, self.doom = self.doom, None
+        if doom is not None and doom.kind == "unwritten":
+            self.fall(doom)
+            return
+        self.messages += messages
+        self.boundaries.append(len(self.messages))
+        self.check_taken(known, before, messages)
+        effects = [message for message in messages if isinstance(message, m.Command)]
+        if doom is not None:
+            effects = effects[: doom.pick % (len(effects) + 1)]
+        for command in effects:
+            if isinstance(command, m.DropVersion):
+                self.fleet.storage.pop(command.ref, None)
+            elif not isinstance(command, m.Finish):
+                self.fleet.send(command)
+        validate(self.controller.schedule)
+        if not self.controller.draining and not self.controller.held:
+            check_nobody_waits(self.controller.schedule, self.setting.policy)
+        self.check_kept()
+        if doom is not None:
+            self.fall(doom)
+        else:
+            self.check_references()
+
+    def tidy(self, event: m.Event) -> None:
+        """What the loop does with the file of a save that comes too late."""
+        if isinstance(event, m.VersionSaved) and not self.controller.schedule.refers(event.ref):
+            self.fleet.storage.pop(event.ref, None)
+
+    def fall(self, doom: Fault) -> None:
+        """The controller dies in the middle of a step."""
+        if not self.complete:
+            self.resume(durable_only=doom.pick % 3 == 0, zombies=doom.pick % 2 == 0)
+
+    def resume(self, *, durable_only: bool, zombies: bool = False) -> None:
+        """A new controller takes over from the journal, with new workers."""
+        self.fleet.all_die(durable_only=durable_only, zombies=zombies)
+        self.controller = controller_of(self.setting)
+        self.controller.restore(self.messages)
+        needed = set(self.controller.schedule.files())
+        self.fleet.storage = {key: stored for key, stored in self.fleet.storage.items() if key in needed}
+        missing = [
+            m.VersionLost(VersionRef(name, version, saved.attempt), "missing")
+            for name, progress in self.controller.schedule.trials.items()
+            for version, saved in progress.saved.items()
+            if (name, version, saved.attempt) not in self.fleet.storage
+        ]
+        self.lost |= {event.ref for event in missing}
+        self.take(m.RunStarted("test", len(self.setting.workers)), *missing)
+        if not self.complete:
+            self.fleet.start()
+
+    def inject(self, fault: Fault) -> None:
+        fleet, happens = self.fleet, True
+        workers = list(fleet.workers.values())
+        match fault.kind:
+            case "lose" if workers:
+                fleet.die(workers[fault.pick % len(workers)], replaced=True)
+            case "leave" if workers:
+                worker = workers[fault.pick % len(workers)]
+                slots = self.controller.schedule.slots
+                sticky = [other for other in workers if other.name in slots and not slots[other.name].retired]
+                fleet.die(worker, replaced=not [other for other in sticky if other is not worker])
+            case "refuse":
+                fleet.refusals += 1 + fault.pick % 3
+            case "join":
+                fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
+            case "raise" if any(worker.running for worker in workers):
+                busy = [command for worker in workers for command in worker.running]
+                command = busy[fault.pick % len(busy)]
+                fleet.failing.add(command.attempt)
+                self.blamed.add(command.trial)
+            case "unsavable" if self.controller.schedule.trials:
+                trial = pick(sorted(self.controller.schedule.trials), fault)
+                fleet.unsavable.add(trial)
+                self.blamed.add(trial)
+            case "vanish" if fleet.storage:
+                key = pick(sorted(fleet.storage), fault)
+                del fleet.storage[key]
+                self.lost.add(key)
+                fleet.report(m.VersionLost(key, "vanished"))
+            case "rot" if fleet.storage:
+                key = pick(sorted(fleet.storage), fault)
+                del fleet.storage[key]
+                self.lost.add(key)
+            case "forget" if workers:
+                workers[fault.pick % len(workers)].memory.clear()
+            case "zombie" if workers:
+                fleet.die(pick(workers, fault), replaced=True, alive=True)
+            case "mute" if workers:
+                worker = pick(workers, fault)
+                worker.heard = False
+                fleet.give_up(worker)
+            case "deaf" if workers:
+                worker = pick(workers, fault)
+                worker.hears = False
+                worker.commands.clear()
+                fleet.give_up(worker)
+            case "late" if workers:
+                pick(workers, fault).late = True
+            case "repeat":
+                past = [message for message in self.messages if self.repeatable(message)]
+                if past:
+                    event = pick(past, fault)
+                    # That a trial cannot be saved is as true the second time.
+                    assert isinstance(event, m.SaveFailed) or self.controller.refuses(event)
+                    self.take(event)
+            case request if request in REQUESTS and not self.controller.finished:
+                self.take(self.request(fault))
+            case "drain" if not self.controller.finished:
+                self.take(m.RequestMade("drain"))
+            case "unwritten" | "partial":
+                self.doom = fault
+            case "crash":
+                assert self.restored() == state_of(self.controller)
+                self.resume(durable_only=False, zombies=fault.pick % 2 == 0)
+            case "cut":
+                self.resume(durable_only=True)
+            case _:
+                happens = False
+        if happens:
+            self.struck.append(fault.kind)
+
+    def repeatable(self, message: m.Message) -> bool:
+        """Whether it is a report, which may come twice. That a worker joined is told by the controller's own side."""
+        reports = m.UnitFinished | m.UnitFailed | m.VersionSaved | m.VersionLost | m.SaveFailed
+        gone = isinstance(message, m.WorkerLost) and message.worker not in self.controller.schedule.slots
+        return gone or isinstance(message, reports)
+
+    def restored(self) -> dict[str, object]:
+        copy = controller_of(self.setting)
+        copy.restore(through_json(self.messages))
+        return state_of(copy)
+
+    def request(self, fault: Fault) -> m.RequestMade:
+        schedule, pick = self.controller.schedule, fault.pick
+        trials = [*schedule.trials, *schedule.parked, "t9999"]
+        trial = trials[pick % len(trials)]
+        arguments: dict[str, object] = {
+            "stop": {"trial": trial, "now": pick % 3 == 0},
+            "resume": {"trial": trial, **({"epochs": 1 + pick % 5} if pick % 2 else {})},
+            "delete": {"trial": trial, "now": pick % 3 == 0},
+            "clone": {"trial": trial, "changes": {"x": pick}, "warm": pick % 4 > 0},
+            "add": {"config": {"x": pick}},
+            "prioritise": {"trial": trial, "level": pick % 3},
+            "workers": {"count": 1 + pick % 4},
+            "extend": {"trials": pick % 2, "epochs": 1 - pick % 2},
+        }.get(fault.kind, {})
+        return m.RequestMade(fault.kind, arguments, "somebody", len(self.messages))

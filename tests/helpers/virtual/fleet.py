@@ -1,0 +1,283 @@
+"""Workers with memories and commands in order, shared and durable storage, and a virtual clock."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.version_ref import VersionRef
+from tests.helpers.virtual.settings import Setting
+
+Model = tuple[tuple[int, int], ...]
+"""The units that a model has seen, as (epoch, partition)."""
+UNIT_SECONDS = (0.0, 0.25, 1.0, 2.0, 7.0)
+PATIENCE = 5.0
+"""Seconds until a worker is taken for dead that does not hear or is not heard."""
+
+
+@functools.cache
+def train_sums(trial: str, epoch: int, partition: int) -> dict[str, RowSum]:
+    return {"train_loss": RowSum.of(number(trial, epoch, "train", partition), partition + 1)}
+
+
+@functools.cache
+def valid_sums(trial: str, epoch: int, partition: int) -> dict[str, RowSum]:
+    return {"loss": RowSum.of(number(trial, epoch, "valid", partition), partition + 1)}
+
+
+def number(*what: object) -> float:
+    """Some number between 0 and 1 that depends on nothing else."""
+    return zlib.crc32(repr(what).encode()) / 2**32
+
+
+@dataclass
+class FakeWorker:
+    name: str
+    partitions: tuple[int, ...] | None
+    commands: deque[m.Command] = field(default_factory=deque)
+    running: list[m.RunUnit] = field(default_factory=list)
+    crew: list[m.RunUnit] = field(default_factory=list)  #: what is to run with what comes next
+    memory: dict[str, Model] = field(default_factory=dict)
+    saves_end: float = 0.0  #: when its last save will be done; saves are done in order
+    alive: bool = True
+    hears: bool = True  #: commands reach it
+    heard: bool = True  #: its reports get through
+    late: bool = False  #: they take their time, each its own
+    lost: m.WorkerLost | None = None  #: what tells the controller that it is dead
+
+
+class Fleet:
+    """Workers with memories and commands in order, shared and durable storage, a virtual clock."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.rng = random.Random(setting.seed)
+        self.clock = 0.0
+        self.workers: dict[str, FakeWorker] = {}
+        #: Files, by trial, version and the number of the save; whether each is durable.
+        self.storage: dict[VersionRef, tuple[Model, bool]] = {}
+        self.failing: set[int] = set()  #: attempts that will raise
+        self.unsavable: set[str] = set()
+        self.refusals = 0  #: so many partitions cannot be placed where they should
+        #: Who made each attempt, and which model came out.
+        self.authors: dict[int, tuple[FakeWorker, Model]] = {}
+        self._names = itertools.count(1)
+        self._order = itertools.count()
+        self._queue: list[tuple[float, int, FakeWorker | None, Callable[[], m.Event | None]]] = []
+
+    def start(self) -> None:
+        for partitions in self.setting.workers:
+            self.join(partitions)
+
+    def join(self, partitions: tuple[int, ...] | None, delay: float = 0.0) -> None:
+        worker = FakeWorker(f"w{next(self._names)}", partitions)
+
+        def joined() -> m.Event:
+            self.workers[worker.name] = worker
+            return m.WorkerJoined(worker.name, "fake", partitions)
+
+        self.later(self.clock + delay, joined)
+
+    def later(self, when: float, happen: Callable[[], m.Event | None], worker: FakeWorker | None = None) -> None:
+        """What happens in a ``worker`` may happen after its controller's end, all the rest goes with that."""
+        heapq.heappush(self._queue, (when, next(self._order), worker, happen))
+
+    def report(self, event: m.Event) -> None:
+        self.later(self.clock, lambda: event)
+
+    def receive(self, moment: float | None = None) -> list[m.Event]:
+        """What happens next, and all that follows it within a moment; nothing if nothing will ever happen any more."""
+        events: list[m.Event] = []
+        until = 0.0
+        while self._queue and (not events or (moment is not None and self._queue[0][0] <= until)):
+            self.clock, _, _, happen = heapq.heappop(self._queue)
+            event = happen()
+            if event is not None:
+                until = until if events else self.clock + (moment or 0.0)
+                events.append(event)
+        return events
+
+    def say(self, worker: FakeWorker, event: m.Event) -> None:
+        self.later(self.clock, lambda: self.emit(worker, event), worker)
+
+    def emit(self, worker: FakeWorker, event: m.Event) -> m.Event | None:
+        """A report of a worker, if it gets through now."""
+        if worker.heard and not worker.late:
+            return event
+        if worker.heard:
+            self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0, 9.0]), lambda: event, worker)
+        return None
+
+    def send(self, command: m.Command) -> None:
+        match command:
+            case m.CopyVersion():
+                self.later(self.clock, lambda: self.copied(command))
+                return
+            case m.AddWorkers():
+                for _ in range(command.count):
+                    self.join(None)
+                return
+            case m.PlacePartition():
+                self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(command))
+                return
+            case m.StopUnit() | m.ReleaseWorker():
+                if command.worker in self.workers:
+                    self.die(self.workers[command.worker], replaced=isinstance(command, m.StopUnit))
+                return
+        worker = self.workers.get(command.worker)
+        if worker is not None and worker.hears:
+            worker.commands.append(command)
+            self._go_on(worker)
+
+    def copied(self, command: m.CopyVersion) -> m.Event:
+        model, durable = self.storage.get(command.source, ((), False))
+        if not durable:
+            ref = command.ref
+            return m.VersionLost(ref._replace(attempt=None), "not found", None, ref.attempt or 0)
+        return self.stored(command.ref, model, durable=True)
+
+    def stored(self, ref: VersionRef, model: Model, *, durable: bool) -> m.Event:
+        assert ref not in self.storage, "two saves write one file"
+        self.storage[ref] = model, durable
+        return m.VersionSaved(ref, durable, "", 0)
+
+    def placed(self, command: m.PlacePartition) -> m.Event | None:
+        worker = self.workers.get(command.worker)
+        if worker is None:
+            return None
+        if self.refusals:
+            self.refusals -= 1
+            return m.PartitionUnavailable(command.worker, command.partition, "no room")
+        assert worker.partitions is not None and command.partition not in worker.partitions
+        worker.partitions = (*worker.partitions, command.partition)
+        return m.PartitionPlaced(command.worker, command.partition)
+
+    def die(self, worker: FakeWorker, *, replaced: bool, alive: bool = False) -> None:
+        """Take a worker for dead; if it is ``alive`` it goes on with what it was told, and with what it says."""
+        worker.alive = alive
+        del self.workers[worker.name]
+
+        def lost() -> m.Event:
+            worker.lost = m.WorkerLost(worker.name, "killed", replaced=replaced)
+            return worker.lost
+
+        self.later(self.clock, lost)
+        if replaced:
+            self.join(worker.partitions, self.rng.choice([0.0, 0.5, 3.0]))
+
+    def give_up(self, worker: FakeWorker) -> None:
+        """Take a worker for dead after a while, unless it is dead by then. It lives on."""
+
+        def losing() -> None:
+            if self.workers.get(worker.name) is worker:
+                self.die(worker, replaced=True, alive=True)
+
+        self.later(self.clock + PATIENCE, losing)
+
+    def all_die(self, *, durable_only: bool, zombies: bool = False) -> None:
+        """The end of every process, and of shared memory too when the machine is switched off.
+
+        The controller's end may leave ``zombies``, who finish what they do. Names begin anew, so they have namesakes.
+        """
+        for worker in self.workers.values():
+            worker.lost, worker.alive = m.WorkerLost(worker.name, "left behind"), zombies and not durable_only
+        self.workers.clear()
+        self._queue = [entry for entry in self._queue if entry[2] is not None]
+        heapq.heapify(self._queue)
+        self._names = itertools.count(1)
+        if durable_only:
+            self.storage = {key: stored for key, stored in self.storage.items() if stored[1]}
+
+    # ---------------------------------------------------------------------------------------------- a worker
+
+    def _go_on(self, worker: FakeWorker) -> None:
+        while worker.commands and not worker.running:
+            match worker.commands.popleft():
+                case m.SaveVersion() as command:
+                    self._save(worker, command)
+                case command:
+                    worker.crew.append(command)
+                    if not command.more:
+                        crew, worker.crew = worker.crew, []
+                        self._set_out(worker, crew)
+
+    def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
+        ref, earlier = command.ref, command.ref._replace(attempt=command.saved)
+        model = worker.memory.get(ref.trial)
+        if (model is None or len(model) != ref.version) and earlier in self.storage:
+            model = self.storage[earlier][0]
+        if model is None or len(model) != ref.version:
+            self.say(worker, m.VersionLost(earlier, "not held", worker.name, ref.attempt or 0))
+            return
+        worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
+
+        def saved() -> m.Event | None:
+            if not worker.alive:
+                return None
+            if ref.trial in self.unsavable:
+                return self.emit(worker, m.SaveFailed(ref, "unsavable", "traceback"))
+            return self.emit(worker, self.stored(ref, model, durable=command.durable))
+
+        self.later(worker.saves_end, saved, worker)
+
+    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit]) -> None:
+        """Units over the same rows, one or several. Their reports come one by one."""
+        models = [(command, *found) for command in crew if (found := self._load(worker, command)) is not None]
+        # A model that is being saved must not be trained meanwhile.
+        started = max(self.clock, worker.saves_end)
+        ended = started + sum(1.0 if self.setting.steady else self.rng.choice(UNIT_SECONDS) for _ in models)
+        worker.running = [command for command, *_ in models]
+        for command, model, hopped in models:
+            done = partial(self._done, worker, command, model, hopped, started, ended, len(models))
+            self.later(ended, done, worker)
+
+    def _load(self, worker: FakeWorker, command: m.RunUnit) -> tuple[Model, bool] | None:
+        """The model of a unit, and whether it hopped; None if it is nowhere."""
+        trial, version = command.trial, command.model.version
+        held = worker.memory.pop(trial, None)
+        if held is not None and len(held) == version:
+            return held, False
+        if version == 0:
+            return (), False
+        if command.model in self.storage:
+            return self.storage[command.model][0], True
+        self.say(worker, m.VersionLost(command.model, "not found", worker.name, command.attempt))
+        return None
+
+    def _done(
+        self,
+        worker: FakeWorker,
+        command: m.RunUnit,
+        model: Model,
+        hopped: bool,
+        started: float,
+        ended: float,
+        members: int,
+    ) -> m.Event | None:
+        if not worker.alive:
+            return None
+        worker.running.remove(command)
+        unit, trial, share = command.unit, command.trial, 1 / members
+        where, version = (worker.name, unit, command.attempt), command.model.version
+        if command.attempt in self.failing:
+            event: m.Event = m.UnitFailed(*where, started, ended, "ValueError: injected", "traceback")
+        elif unit.trains:
+            worker.memory[trial] = (*model, (unit.epoch, unit.partition))
+            self.authors[command.attempt] = worker, worker.memory[trial]
+            sums = train_sums(trial, unit.epoch, unit.partition)
+            event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums, share=share)
+        else:
+            worker.memory[trial] = model
+            sums = valid_sums(trial, unit.epoch, unit.partition)
+            event = m.UnitFinished(*where, version, started, ended, sums=sums, share=share)
+        self._go_on(worker)
+        return self.emit(worker, event)

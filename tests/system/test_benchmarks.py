@@ -1,0 +1,65 @@
+"""Every benchmark runs at a tiny size. How fast it is, a loaded machine cannot tell, so no time is asserted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.__main__ import NAMES
+from benchmarks.flotilla.curves import LEVEL, chance, measure
+from tests.helpers.marks import long
+
+ROOT = Path(__file__).parents[2]
+
+
+LONG = {"faults", "hop", "memory", "overhead", "preview", "ray"}
+"""They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs(name: str) -> None:
+    if name in LONG and not os.environ.get("HOPFLEET_LONG"):
+        pytest.skip("HOPFLEET_LONG=1 runs it")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--only", name], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| benchmark" in done.stdout
+
+
+def test_no_benchmark_is_left_out() -> None:
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def measure(" in path.read_text()}
+    assert files == set(NAMES)
+
+
+def test_contenders_on_two_cores() -> None:
+    """Without Ray Tune, which is not there and would take long."""
+    options = ["short", "--quick", "--others", "--modes", "exact"]
+    command = [sys.executable, "-m", "benchmarks.flotilla.machine", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "best accuracy" in done.stdout and "failed" not in done.stdout
+
+
+def test_a_tendency_is_not_taken_for_chance() -> None:
+    steady, mixed = np.linspace(0.9, 1.1, 20), np.array([1.0, -1.0] * 10)
+    assert chance(steady) < LEVEL < chance(mixed)
+    assert chance(np.zeros(4)) == 1.0
+
+
+@long
+def test_stacked_trials_have_curves() -> None:
+    assert all(row.ok for row in measure(quick=True))
+
+
+@long
+def test_overheads_of_flotillas() -> None:
+    command = [sys.executable, "-m", "benchmarks.flotilla.overheads", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("forming: ") == done.stdout.count("between units: ") == 2

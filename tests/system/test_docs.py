@@ -1,0 +1,114 @@
+"""Every snippet and command of the documentation runs, and the reference is complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopfleet as hop
+from hopfleet.domain.seeds import derive
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: Commands that other tests run, or that need what a test must not touch; each is checked to exist.
+ELSEWHERE = {"make", "pip"}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All Python of a page in one session, its commands in between, in a folder with the examples."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    session: dict[str, object] = {"__name__": "__main__"}
+    for language, text in blocks(page):
+        if language == "python":
+            exec(compile(text, str(page), "exec"), session)
+        elif language == "bash":
+            for line in text.splitlines():
+                run_command(line, tmp_path)
+
+
+def run_command(line: str, folder: Path) -> None:
+    words = shlex.split(line, comments=True)
+    if not words:
+        return
+    if words[0] in ELSEWHERE:
+        check_exists(words)
+        return
+    if words[0] == "hopfleet":
+        words = [sys.executable, "-m", *words]
+    elif words[0] == "python":
+        words[0] = sys.executable
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+def check_exists(words: list[str]) -> None:
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(words[1:]) <= set(targets), words
+    else:
+        extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+        for wanted in re.findall(r"\[(.*?)\]", " ".join(words)):
+            assert set(wanted.split(",")) <= extras, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#]*)(#[^)]+)?\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not heading or heading in anchors(linked), target + heading
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_reference_names_everything_public() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text()
+    for name in hop.__all__:
+        assert f"hop.{name}" in reference, name
+    parameters = list(inspect.signature(hop.Experiment.__init__).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    options = [field.name for group in (hop.RunOptions, hop.WorkerOptions) for field in dataclasses.fields(group)]
+    for name in (*names, *options):
+        assert f"| `{name}` |" in reference, name
+
+
+def test_seeds_can_be_derived_by_hand() -> None:
+    page: dict[str, Any] = {}
+    snippet = next(text for language, text in blocks(ROOT / "docs" / "concepts.md") if language == "python")
+    exec(snippet, page)
+    for names in [(), ("trial", 1), ("order", 3, 0), ("transform", 2, 15, 400), ("µ", 0.5)]:
+        assert page["derive"](7, *names) == derive(7, *names)
+
+
+def test_the_first_experiment_is_short() -> None:
+    snippet = next(text for language, text in blocks(ROOT / "README.md") if language == "python")
+    assert len(snippet.splitlines()) < 30
+
+
+def test_the_architecture_fits_on_a_page() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 80

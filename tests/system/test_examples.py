@@ -1,0 +1,55 @@
+"""Every example runs, as a script without further ado, and says what it is for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import hopfleet as hop
+from examples.own_search import Climb
+from hopfleet.testing.searches import SearchSuite
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example(
+    example: Path, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    values = runpy.run_path(str(example), run_name="__main__")
+    results = values["results"]
+    assert isinstance(results, hop.Results)
+    assert results.finished
+    assert all(trial.state is hop.TrialState.COMPLETED for trial in results.trials)
+    assert results.best.metrics["accuracy"] > 0.6
+    assert results.best.model() is not None
+    assert "never read" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_say_what_they_are_and_how_to_run_them(example: Path) -> None:
+    text = ast.get_docstring(ast.parse(example.read_text()))
+    assert text is not None
+    assert f"python examples/{example.name}" in text
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+class TestTheSearchOfTheExample(SearchSuite):
+    experiments = 20
+
+    def make(self) -> Climb:
+        return Climb()
+
+    def test_it_is_short(self) -> None:
+        assert len(inspect.getsource(Climb).splitlines()) < 40

@@ -1,0 +1,205 @@
+"""Trials that train together, through whole experiments: as if each had been alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.domain.messages import RunUnit
+from hopfleet.errors import UsageError
+from hopfleet.runs.replay import replay
+from hopfleet.store.journal import Journal
+
+
+class Line(hop.TorchTask):
+    def build(self, config):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def loss(self, model, batch):
+        return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).mean()
+
+
+def data(rows: int, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 3)).astype("float32")
+    return {"x": x, "y": x.sum(1)}
+
+
+def fitted(task: hop.TorchTask, fuse: str, name: str = "e", **more: Any) -> Any:
+    settings: dict[str, Any] = {
+        "space": {"lr": hop.loguniform(1e-3, 1e-1)},
+        "search": hop.Random(trials=5, max_epochs=2),
+        "partitions": 2,
+        "run_options": hop.RunOptions(order="fixed"),
+        "worker_options": hop.WorkerOptions(fuse=fuse),
+        "batch_size": 8,
+        "workers": 1,
+        "backend": "inline",
+        **more,
+    }
+    train, valid = data(60, 0), data(20, 1)
+    experiment = hop.Experiment(task, train=train, valid=valid, name=f"{name}-{fuse}", **settings)
+    return experiment.fit(quiet=True)
+
+
+def sizes(results: Any) -> list[int]:
+    """The number of members of all flotillas, of units and evaluations."""
+    with contextlib.closing(Journal(results.folder.journal_file)) as journal:
+        starts = [message for _, _, message in journal.read() if isinstance(message, RunUnit)]
+    numbers = [start.flotilla for start in starts if start.flotilla]
+    return [numbers.count(number) for number in dict.fromkeys(numbers)]
+
+
+def outcome(results: Any) -> list[Any]:
+    models = [(trial.checkpoint.read_bytes() if trial.best_epoch else b"") for trial in results.trials]
+    return [(trial.id, trial.state, trial.metrics, model) for trial, model in zip(results.trials, models, strict=True)]
+
+
+def test_the_same_bits_and_a_folder_that_is_whole():
+    together = fitted(Line(), "exact", run_options=hop.RunOptions())
+    assert max(sizes(together)) == 5
+    assert together.verify().ok
+    again = replay("e-exact", task=Line(), backend="inline", workers=1)
+    assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
+
+
+def test_fixed_orders_give_the_same_bits():
+    alone, together = (fitted(Line(), fuse) for fuse in ("off", "exact"))
+    assert sizes(alone) == []
+    assert len(sizes(together)) > 0
+    assert outcome(alone) == outcome(together)
+
+
+def test_other_batches_other_flotillas():
+    space = {"lr": hop.loguniform(1e-3, 1e-1), "batch_size": hop.choice([8, 16])}
+    alone, together = (fitted(Line(), fuse, space=space) for fuse in ("off", "exact"))
+    assert outcome(alone) == outcome(together)
+
+
+class Talking(Line):
+    def loss(self, model, batch):
+        print(f"lr {self.config['lr']:.6f}")
+        return super().loss(model, batch)
+
+
+def test_everybody_has_a_log_of_its_own(capsys):
+    results = fitted(Talking(), "exact", run_options=hop.RunOptions())
+    assert max(sizes(results)) == 5
+    for trial in results.trials:
+        assert set(trial.log().split("\n")) - {""} == {f"lr {trial.config['lr']:.6f}"}
+
+
+class Failing(Line):
+    def loss(self, model, batch):
+        if self.config["lr"] > 0.03:
+            raise ValueError("too fast for me")
+        return super().loss(model, batch)
+
+
+def test_one_fails_alone():
+    alone, together = (fitted(Failing(), fuse, search=hop.Random(trials=8, max_epochs=2)) for fuse in ("off", "exact"))
+    assert outcome(alone) == outcome(together)
+    failed = [trial for trial in together.trials if trial.state.value == "failed"]
+    assert 0 < len(failed) < 8
+    assert "too fast for me" in failed[0].error
+
+
+class Moody(Line):
+    """Draws from a stream that it does not touch with the first batch of its life."""
+
+    def loss(self, model, batch):
+        model.seen = getattr(model, "seen", 0) + 1
+        noise = random.random() if model.seen > 1 else 0.5
+        return super().loss(model, batch) * (0.5 + noise)
+
+
+def test_who_would_disturb_others_trains_alone(capsys):
+    alone, together = (fitted(Moody(), fuse, search=hop.Random(trials=4, max_epochs=1)) for fuse in ("off", "exact"))
+    assert len(sizes(together)) > 0
+    assert [trial.state.value for trial in together.trials] == ["completed"] * 4
+    assert outcome(alone) == outcome(together)
+    assert "drew from a random stream" in capsys.readouterr().err
+
+
+class Cramped(Line):
+    """A device with room for two."""
+
+    def loss(self, model, batch):
+        together = sum(1 for frame in _frames() if frame == "do")
+        if together and self.config["lr"] > 0.01:
+            raise MemoryError("no room")
+        return super().loss(model, batch)
+
+    def out_of_memory(self, error):
+        return isinstance(error, MemoryError)
+
+
+def _frames() -> list[str]:
+    import inspect
+
+    return [frame.function for frame in inspect.stack(0)]
+
+
+def test_out_of_memory_splits_a_flotilla():
+    alone, together = (fitted(Cramped(), fuse) for fuse in ("off", "exact"))
+    assert outcome(alone) == outcome(together)
+    assert all(trial.state.value == "completed" for trial in together.trials)
+
+
+class Looping(Line):
+    def train(self, model, batches, config):
+        return super().train(model, batches, config)
+
+
+def test_a_task_with_a_loop_of_its_own():
+    assert sizes(fitted(Looping(), "exact")) == []
+    with pytest.raises(UsageError, match="fuse='fast': trials of Looping cannot train together: it owns its"):
+        hop.Experiment(Looping(), train=data(60, 0), space={"lr": 0.1}, worker_options=hop.WorkerOptions(fuse="fast"))
+    with pytest.raises(UsageError, match="fuse='all': must be one of 'exact', 'fast', 'off'"):
+        hop.WorkerOptions(fuse="all")
+
+
+def test_fast_is_nearly_as_alone_and_says_that_it_cannot_be_replayed(capsys):
+    class Plain(Line):
+        def build(self, config):
+            model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+            return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    alone, together = (fitted(Plain(), fuse) for fuse in ("off", "fast"))
+    assert len(sizes(together)) > 0
+    assert "are stacked" in capsys.readouterr().err
+    for one, other in zip(alone.trials, together.trials, strict=True):
+        assert other.metrics["loss"] == pytest.approx(one.metrics["loss"], rel=1e-4)
+    with pytest.raises(UsageError, match="fuse='fast', where the last bits depend"):
+        replay("e-fast", task=Plain())
+
+
+class Breaking(Line):
+    """One of its configurations leaves the device in a state that is of no use to anybody."""
+
+    def loss(self, model, batch):
+        if os.environ.get("BROKEN_BY") == str(os.getpid()):
+            raise RuntimeError("CUDA error: as before")
+        if self.config["lr"] > 0.03:
+            os.environ["BROKEN_BY"] = str(os.getpid())
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return super().loss(model, batch)
+
+
+def test_who_breaks_the_device_is_found_and_the_others_go_on():
+    settings = {"search": hop.Random(trials=6, max_epochs=2), "backend": "local"}
+    alone, together = (fitted(Breaking(), fuse, **settings) for fuse in ("off", "exact"))
+    assert max(sizes(together)) > 1
+    assert outcome(alone) == outcome(together)
+    verdicts = [
+        (trial.config["lr"] > 0.03, trial.state.value, "device-side" in (trial.error or "")) for trial in alone.trials
+    ]
+    assert set(verdicts) == {(True, "failed", True), (False, "completed", False)}

@@ -1,0 +1,47 @@
+"""The first experiment in a real Jupyter kernel, and under the debugger."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def first_experiment() -> str:
+    found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_a_notebook_shows_a_table(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(first_experiment())])
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = notebook.cells[0].outputs
+    pages = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
+    assert any("accuracy" in page and "t0001" in page for page in pages), outputs
+    assert any("checkpoints" in output.get("text", "") for output in outputs)
+
+
+@pytest.mark.parametrize("how", ["breakpoint", "pdb"])
+def test_the_debugger_stops_in_the_task(tmp_path: Path, how: str) -> None:
+    code = first_experiment().replace('name="digits")', 'name="digits", backend="inline", workers=1)')
+    build = '        model = torch.nn.Sequential(torch.nn.Linear(64, config["width"])'
+    assert build in code
+    if how == "breakpoint":
+        code = code.replace(build, f"        breakpoint()\n{build}")
+        commands = "p sorted(config)\nq\n"
+    else:
+        line = code[: code.index(build)].count("\n") + 1
+        commands = f"b {line}\nc\np sorted(config)\nq\n"
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    start = [sys.executable, str(script)] if how == "breakpoint" else [sys.executable, "-m", "pdb", str(script)]
+    done = subprocess.run(start, input=commands, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert "['batch_size', 'lr', 'width']" in done.stdout, done.stdout + done.stderr

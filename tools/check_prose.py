@@ -1,0 +1,161 @@
+"""Find retired names and awkward phrases in comments, docstrings, string literals and Markdown.
+
+    python tools/check_prose.py             list every hit as file:line: phrase -> suggestion
+    python tools/check_prose.py --count     count the hits per folder
+    python tools/check_prose.py src docs    look at these files and folders only
+
+A line that needs a banned word, such as a name on disk or a deprecated alias, carries a marker with a reason:
+``# prose: allow, a wire name`` in Python, ``<!-- prose: allow, the old name -->`` in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKED = (
+    "src", "benchmarks", "docs", "deploy", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md",
+)  # fmt: skip
+
+#: Phrase and suggestion. A space in a phrase matches any white space, so a phrase may span two lines.
+BANNED: Sequence[tuple[str, str]] = (
+    (r"(no|some|any|every)body", "name the component (worker, trial, caller, user) or use the passive voice"),
+    (r"who(m|se)?ever", "name the component: any process that ..."),
+    (r"for who", "for contributors, for users, ..."),
+    (r"of (which|whom)", "whose, or repeat the noun"),
+    (r"so many", "that many, or a name for the number"),
+    (r"so long as", "while, as long as"),
+    (r"as many as there are", "one per ..., all"),
+    (r"(is|are|was|were) to be", "must be, will be"),
+    (r"say [`'\"]*\w+(?==)", "set ...=, pass ...="),
+    (r"zygotes?|nurser(y|ies)", "fork server"),
+    (r"larders?", "shared batch cache"),
+    (r"feeders?", "transform workers"),
+    (r"sailors?|crews?|captains?", "members"),
+    (r"whereabouts", "version locations"),
+    (r"vacanc(y|ies)", "pending workers"),
+    (r"scout(s|ed|ing)?", "discovery"),
+    (r"stations?", "node agent"),
+    (r"prospects?", "forecast"),
+    (r"pilots?", "profiling"),
+    (r"wish(es|ed)?", "request"),
+    (r"wheels?", "control"),
+    (r"entangled", "IsolationError, not isolated"),
+    (r"habits?", "training options"),
+    (r"obey(s|ed|ing)?", "execute"),
+    (r"kin", "group key"),
+)
+ALLOW = re.compile(r"prose: allow, \w")
+#: Stands for a character that is code, so that no phrase reaches across it.
+CODE = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A banned phrase, where it begins, and what to write instead."""
+
+    file: str
+    line: int
+    phrase: str
+    suggestion: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.phrase} -> {self.suggestion}"
+
+
+def python_prose(source: str) -> str:
+    """Return ``source`` with everything but comments and string literals blanked out, line by line."""
+    lines = [re.sub(r"\S", CODE, line) for line in source.splitlines(keepends=True)]
+    originals = source.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _PROSE:
+            continue
+        (first, start), (last, end) = token.start, token.end
+        for number in range(first, last + 1):
+            original = originals[number - 1]
+            left = start if number == first else 0
+            right = end if number == last else len(original)
+            text = re.sub(r"#:?|[\"']", _spaces, original[left:right])
+            lines[number - 1] = lines[number - 1][:left] + text + lines[number - 1][right:]
+    return "".join(lines)
+
+
+#: From Python 3.12 on, the text of an f-string is a token of its own kind.
+_PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+def _spaces(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def unreleased(changelog: str) -> str:
+    """Return the changelog with all releases but the unreleased one blanked out."""
+    sections = re.split(r"(?m)^(?=## )", changelog)
+    return "".join(part if part.startswith("## Unreleased") else re.sub(r"\S", CODE, part) for part in sections)
+
+
+def hits(file: str, text: str) -> Iterator[Hit]:
+    """Find the banned phrases in one file, given its path and contents."""
+    view = text
+    if file.endswith(".py"):
+        view = python_prose(text)
+    elif Path(file).name == "CHANGELOG.md":
+        view = unreleased(text)
+    allowed = {number for number, line in enumerate(text.splitlines(), 1) if ALLOW.search(line)}
+    for pattern, suggestion in BANNED:
+        words = pattern.replace(" ", r"\s+")
+        for match in re.finditer(rf"\b(?:{words})\b", view, re.IGNORECASE):
+            line = view.count("\n", 0, match.start()) + 1
+            if line not in allowed:
+                yield Hit(file, line, " ".join(match[0].split()), suggestion)
+
+
+def files(names: Sequence[str], root: Path = ROOT) -> Iterator[Path]:
+    """List the Python and Markdown files among ``names`` and in the folders among them."""
+    for name in names:
+        path = root / name
+        found = [path] if path.is_file() else sorted(path.rglob("*"))
+        yield from (each for each in found if each.suffix in {".py", ".md"})
+
+
+def check(names: Sequence[str], root: Path = ROOT) -> list[Hit]:
+    """Return the hits in all files, in the order of files and lines."""
+    found: list[Hit] = []
+    for path in files(names, root):
+        inside = hits(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
+        found += sorted(inside, key=lambda hit: hit.line)
+    return found
+
+
+def folder(file: str) -> str:
+    """Return the part of a path that ``--count`` groups by: a package of the source, or a document."""
+    parts = Path(file).parts
+    return "/".join(parts[:3] if parts[0] == "src" and len(parts) > 3 else parts[:2])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the hits and return 1 if there are any."""
+    parser = argparse.ArgumentParser(description="Find retired names and awkward phrases.")
+    parser.add_argument("names", nargs="*", default=CHECKED, help="files and folders, relative to the repository")
+    parser.add_argument("--count", action="store_true", help="count the hits per folder")
+    options = parser.parse_args(arguments)
+    found = check(options.names)
+    if options.count:
+        for name, number in sorted(Counter(folder(hit.file) for hit in found).items()):
+            print(f"{number:5d} {name}")
+    else:
+        print(*found, sep="\n", end="\n" if found else "")
+    print(f"{len(found)} banned phrases", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
