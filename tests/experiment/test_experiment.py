@@ -66,7 +66,7 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
         ({"run_options": {"policy": "best"}}, UsageError, "policy='best': unknown; there are auto, "),
         ({"run_options": {"order": "any"}}, UsageError, "order='any': must be 'open'"),
         ({"mode": "up"}, UsageError, "mode='up': must be 'min' or 'max'"),
-        ({"mode": None}, UsageError, "metric='accuracy': say mode="),
+        ({"mode": None}, UsageError, "metric='accuracy': set mode="),
         ({"name": "../up"}, UsageError, r"name='\.\./up': use letters"),
         ({"train": None}, UsageError, "train=None"),
         ({"train": "/no/such/folder"}, DataError, "/no/such/folder"),

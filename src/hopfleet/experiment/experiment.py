@@ -1,4 +1,4 @@
-"""Experiment: what a user asks for, checked, and wired to everything that carries it out."""
+"""Experiment: the definition that a user gives, checked and connected to the parts that carry it out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FitAvoided(HopfleetError):
     """A file called ``fit`` while it was loaded for a preview."""
 
     def __init__(self, experiment: Experiment) -> None:
-        super().__init__(f"{experiment.name}: fit() was called, and only a preview is wanted")
+        super().__init__(f"{experiment.name}: fit() was called while the file was loaded for a preview")
         self.experiment = experiment
 
 
@@ -198,12 +198,13 @@ class Experiment:
             if self._reason:
                 raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
             raise Interrupted(
-                f"{self.name} was interrupted and can go on: hopfleet resume {self.folder.handle}, or call fit() again"
+                f"{self.name} was interrupted and can continue: hopfleet resume {self.folder.handle}, "
+                "or call fit() again"
             )
         self.results = Results(self.folder, task=self.task)
         return self.results
 
-    # -------------------------------------------------------------------------------------------- preparation
+    # --------------------------------------------------------------------------------------------- preparation
 
     def _prepare(self, overwrite: bool) -> tuple[Data, bool]:
         """Return the data, and whether an earlier run continues. Everything is checked before anything is changed."""
@@ -305,7 +306,7 @@ class Experiment:
         )
         return Forecast(backend, spec, outline, plan.why, configs)
 
-    # ------------------------------------------------------------------------------------------------ running
+    # ------------------------------------------------------------------------------------------------- running
 
     def _run(self, data: Data, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
         """Run until the search is complete or the run ends early. Return whether the search is complete."""
@@ -393,7 +394,7 @@ class Experiment:
         profiles = found.found.values()
         return self._on_cluster and (separate or (bool(profiles) and not any(profile.gains for profile in profiles)))
 
-    # ------------------------------------------------------------------------------------------- looking ahead
+    # -------------------------------------------------------------------------------------------------- preview
 
     def _preview(self, place: RunFolder, tell: Callable[[str], None]) -> Preview:
         for role, source in (("train", self.train), ("valid", self.valid)):
