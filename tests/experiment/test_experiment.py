@@ -199,7 +199,7 @@ def test_a_task_that_is_not_one() -> None:
 
 
 def test_a_task_that_workers_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "vanishing.py").write_text("from sample_tasks import Plain\nclass Mine(Plain): pass\n")
+    (tmp_path / "vanishing.py").write_text("from tests.helpers.sample_tasks import Plain\nclass Mine(Plain): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     from vanishing import Mine  # type: ignore[import-not-found]
 
@@ -280,7 +280,7 @@ def test_a_hung_unit_runs_again(tmp_path: Path, own_home: Path, capsys: pytest.C
     (overdue,) = [message for message in messages if type(message).__name__ == "UnitOverdue"]
     assert 2.5 < overdue.seconds < 10 and overdue.expected == 0
     assert sum(type(message).__name__ == "WorkerLost" for message in messages) == 1
-    assert f"worker {overdue.worker} hangs: at it for" in capsys.readouterr().out
+    assert f"worker {overdue.worker} hangs: running for" in capsys.readouterr().out
 
 
 def test_unused_keys_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,7 @@ def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     assert {request.who for request in trail} == {"ada@box"}
     assert [request.granted for request in trail].count(False) == 3
     assert "ada@box: running units end, no other starts" in run.said
-    assert "ada@box: pause is refused: the experiment is paused already" in run.said
+    assert "ada@box: pause refused: the experiment is paused already" in run.said
 
 
 def test_workers_come_and_go(run: Run) -> None:

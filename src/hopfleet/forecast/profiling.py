@@ -1,7 +1,6 @@
-"""Profiling: trying some configurations on one real worker, and keeping nothing but their profiles.
+"""Profiling: time some configurations on one real worker before a run, and keep nothing but the measurements.
 
-A profile holds what a trial takes in time and memory. The run folder records profiles, so that no configuration is
-timed twice on the same kind of device.
+The profile is stored in the run folder, so that nothing is timed twice on the same kind of device.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from hopfleet.version import __version__
 from hopfleet.worker.spec import Profile
 
 BATCHES = 4
-"""Batches of training that profiling times, after one batch to warm up."""
+"""Mini-batches of training to time, after one to warm up."""
 
 MOST = 16
-"""Most configurations that profiling tries."""
+"""Maximum number of configurations to profile."""
 
 Probe = Callable[[Trial, int], Profile]
-"""Try a trial and time a number of batches of training: ``Backend.probe``."""
+"""Builds a trial and times a number of batches of training: ``Backend.probe``."""
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """Profiles by trial number. A trial without a profile counts as the mean of the others."""
+    """Profiles by trial number. An unmeasured trial is assumed to be like the mean of the measured ones."""
 
     found: Mapping[int, Profile]
     failed: Mapping[int, Profile] = field(default_factory=dict)
-    tried: int = 0  #: different configurations tried
-    seconds: float = 0.0  #: seconds that profiling took
+    tried: int = 0  #: different configurations
+    seconds: float = 0.0  #: of profiling
 
     @property
     def timed(self) -> bool:
-        """Whether any profile has a time."""
+        """Whether any trial was timed."""
         return any(profile.seconds_per_row for profile in self.found.values())
 
     def of(self, number: int) -> Profile:
@@ -58,11 +57,11 @@ class Profiles:
 
     @cached_property
     def feeding(self) -> float:
-        """Seconds per row to produce the batches, for any trial."""
+        """Return the seconds per row to prepare batches, for any trial."""
         return median([profile.feeding_seconds_per_row for profile in self.found.values()])
 
     def share(self, fuse: str) -> float:
-        """Return the share of its time alone that another member adds to a flotilla; 1 if unmeasured."""
+        """Return the time of one more member of a flotilla, relative to its time alone; 1 if it was not measured."""
         shares = [getattr(profile, f"{fuse}_share", 0.0) for profile in self.found.values()]
         return next(filter(None, shares), 1.0)
 
@@ -76,16 +75,15 @@ def profile_trials(
     budget: Callable[[Mapping[int, Profile]], float],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Profiles:
-    """Profile configurations in random order until the seconds that ``budget`` allows are spent.
+    """Time configurations drawn at random until ``budget``, which may depend on the profiles so far, is spent.
 
-    ``budget`` gets the profiles so far. Trials of equal configurations share one profile. ``known`` holds profiles of
-    earlier runs.
+    Trials with equal configurations share the profile of the first. ``known`` are profiles of earlier runs.
     """
     groups: dict[str, list[int]] = {}
     for number, config in configs.items():
         groups.setdefault(repr(config), []).append(number)
     drawn = list(groups.values())
-    random.Random(derive(seed, "pilot")).shuffle(drawn)  # prose: allow, part of the seed
+    random.Random(derive(seed, "pilot")).shuffle(drawn)  # prose: allow, it decides which configurations are drawn
     drawn.sort(key=lambda numbers: not any(number in known for number in numbers))
     found: dict[int, Profile] = {}
     failed: dict[int, Profile] = {}
@@ -94,7 +92,7 @@ def profile_trials(
         profile = next((known[number] for number in numbers if number in known), None)
         if profile is None:
             before = clock()
-            # Assume that the next configuration is as slow as the slowest so far.
+            # Assume that the next one is as slow as the slowest so far.
             if tried and before - began + longest > budget(found):
                 break
             profile = probe(trial_for_probe(numbers[0], configs[numbers[0]]), BATCHES)
@@ -112,25 +110,25 @@ def trial_for_probe(number: int, config: Config) -> Trial:
 
 
 def unsteady(transform: str, column: str) -> str:
-    """Return the warning about a transform that gives different results for the same batch."""
+    """Return the warning about a transform whose output differs between two calls."""
     return (
-        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; let it "
-        "draw from its rng alone, and depend on nothing that it changes. Until then no result can be reproduced, and "
+        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; make it "
+        "draw from its rng alone and depend on nothing that it changes. Until then no result can be reproduced, and "
         "the batches of a trial depend on the trials that train beside it"
     )
 
 
-# -------------------------------------------------------------------------------------------------------- the record
+# -------------------------------------------------------------------------------------------------------- the profile
 
 
 def to_record(found: Profiles, configs: Mapping[int, Config], device: str) -> dict[str, Any]:
-    """Return profiles as JSON, by configuration."""
+    """Return profiles as JSON."""
     by_config = {repr(configs[number]): dataclasses.asdict(profile) for number, profile in found.found.items()}
     return {"hopfleet": __version__, "device": _device_class(device), "found": by_config}
 
 
 def from_record(record: Mapping[str, Any], configs: Mapping[int, Config], device: str) -> Profiles:
-    """Return the recorded profiles of these configurations, if the record was made on such a device."""
+    """Return the stored profiles of these configurations, if they were made on the same kind of device."""
     if (record.get("hopfleet"), record.get("device")) != (__version__, _device_class(device)):
         return Profiles({})
     known = {
