@@ -155,7 +155,7 @@ def test_a_missing_solver_is_told_before_work_starts(monkeypatch: pytest.MonkeyP
             "lr: sample_from raised ZeroDivisionError",
         ),
         ({"partitions": 999}, DataError, "999"),
-        ({"train": {"x": np.zeros(4), "y": np.zeros(5)}}, DataError, "columns 'x' and 'y' have 4 and 5 rows"),
+        ({"train": {"x": np.zeros(4), "y": np.zeros(5)}}, DataError, "columns 'x' and 'y': have 4 and 5 rows"),
         ({"train": {"x": np.zeros(0)}}, DataError, "empty|no rows"),
         ({"valid": {"x": np.zeros((60, 1, 6, 6))}}, UsageError, "valid has the columns x, train has x, y"),
         ({"metric": "f1"}, UsageError, "metric='f1': metrics.* returns accuracy, loss"),
