@@ -424,7 +424,7 @@ def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_tra
     gain, none = Profiles({0: Profile()}), Profiles({0: Profile(gains=False)})
     off = experiment(backend=hop.Ray(), worker_options=hop.WorkerOptions(fuse="off"))
     exact = experiment(backend=hop.Ray())
-    assert not exact.task.alone
+    assert not exact.task.framework.fusion_blocker
     assert [exact._looks_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
     assert off._looks_ahead(gain)
     assert not experiment()._looks_ahead(none), "hops cost nothing here"

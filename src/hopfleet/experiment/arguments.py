@@ -199,8 +199,8 @@ def unit_timeout(given: Any) -> Timeout:
 def fuse(given: str, task: Task | None = None) -> str:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")
-    if task is not None and given == "fast" and task.alone:
-        raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
+    if task is not None and given == "fast" and (blocker := task.framework.fusion_blocker):
+        raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {blocker}")
     return given
 
 

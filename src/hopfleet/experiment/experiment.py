@@ -301,7 +301,7 @@ class Experiment:
             goal=self.goal,
             known=not self.search.adaptive,
             configs={} if self.search.adaptive else configs,
-            fuse="off" if self.task.alone else options.fuse,
+            fuse="off" if self.task.framework.fusion_blocker else options.fuse,
             crowded=not spare,
         )
         return Forecast(backend, spec, outline, plan.why, configs)
@@ -390,7 +390,7 @@ class Experiment:
         Looking ahead pays where a hop uses the network. Trials that gain by training together are better off without,
         since every waiting trial joins them.
         """
-        separate = self.worker_options.fuse == "off" or bool(self.task.alone)
+        separate = self.worker_options.fuse == "off" or bool(self.task.framework.fusion_blocker)
         profiles = found.found.values()
         return self._on_cluster and (separate or (bool(profiles) and not any(profile.gains for profile in profiles)))
 

@@ -144,7 +144,7 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
     """Return the device of each worker, and how many such devices there are."""
     if isinstance(backend, Cluster):
         return device, 1
-    found, count = task.devices()
+    found, count = task.framework.devices()
     if device == "auto":
         return found, count
     return device, count if device == found else 1

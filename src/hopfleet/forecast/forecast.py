@@ -98,7 +98,9 @@ class Forecast:
             return self.backend.probe(trial, batches)
 
         tell("starting a worker")
-        with _one_worker(self.backend, dataclasses.replace(self.spec, run="", compare=not self.spec.task.alone)):
+        with _one_worker(
+            self.backend, dataclasses.replace(self.spec, run="", compare=not self.spec.task.framework.fusion_blocker)
+        ):
             start_up = time.perf_counter() - began
             known = {**self.from_record(folder).found, **self._first_look(BATCHES)}
             found = profile_trials(

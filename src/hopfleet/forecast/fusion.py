@@ -25,7 +25,7 @@ def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Prof
 
     ``profiles`` hold the memory that trials take; ``batch_size`` is that of configurations without their own.
     """
-    if task.alone:
+    if task.framework.fusion_blocker:
         return {}
     # Half of the memory of a device is left for everything else on the device.
     spare = min((profile.spare for profile in profiles), default=0) // 2
@@ -40,8 +40,8 @@ def apart(task: Task, fuse: str, batch_size: int, configs: Collection[Config]) -
     """Yield the reasons why no two trials can train together although ``fuse`` allows it."""
     if fuse == "off":
         return
-    if task.alone:
-        yield f"trials of {type(task).__name__} train one by one: {task.alone}"
+    if blocker := task.framework.fusion_blocker:
+        yield f"trials of {type(task).__name__} train one by one: {blocker}"
     if fuse == "fast" and len({_group_key(fuse, batch_size, config) for config in configs}) == len(configs) > 1:
         differ = [
             key
