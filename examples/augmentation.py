@@ -1,7 +1,7 @@
 """Augmentation: `transform(batch, rng)` changes each batch on its way to the model.
 
-It runs in the background while the model trains, on numpy arrays. Draw from `rng` and nothing else, and a run can be
-repeated to the bit. Run it with `python examples/augmentation.py`.
+`transform` runs on numpy arrays in the background while the model trains. If all random numbers come from `rng`, runs
+can be repeated bit for bit. Run this example with `python examples/augmentation.py`.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ import hopfleet as hop
 
 class ShiftedDigits(hop.TorchTask):
     def transform(self, batch, rng):
-        if rng is None:  # evaluation: the data as they are
+        if rng is None:  # evaluation: no augmentation
             return batch
-        # Shift every image by up to one pixel in each direction. Make a new array; the old one may be read again.
+        # Shift every image by up to one pixel in each direction. Return a new array: the batch may be used again.
         shifts = rng.integers(-1, 2, size=(len(batch["y"]), 2))
         images = [np.roll(image, shift, axis=(0, 1)) for image, shift in zip(batch["x"], shifts, strict=True)]
         return {"x": np.stack(images), "y": batch["y"]}
@@ -41,7 +41,7 @@ results = hop.Experiment(
     ShiftedDigits(),
     train={"x": x[:1400], "y": y[:1400]},
     valid={"x": x[1400:], "y": y[1400:]},
-    space={"lr": 0.003, "dropout": hop.grid_search([0.0, 0.3])},  # what does not vary is a plain value
+    space={"lr": 0.003, "dropout": hop.grid_search([0.0, 0.3])},  # constants are plain values
     search=hop.Grid(max_epochs=4),
     metric="accuracy",
     mode="max",

@@ -1,6 +1,6 @@
-"""Bring your data: `hop.partition` shuffles rows into a folder, from wherever they come, and once is enough.
+"""Bring your data: `hop.partition` shuffles rows from any source into a data set that all experiments can use.
 
-Run it with `python examples/bring_your_data.py`.
+Run this example with `python examples/bring_your_data.py`.
 """
 
 import tempfile
@@ -12,23 +12,23 @@ import torch
 
 import hopfleet as hop
 
-folder = Path(tempfile.mkdtemp())  # yours will be a folder that stays, or a URL such as s3://bucket/digits
+folder = Path(tempfile.mkdtemp())  # in practice a permanent folder, or a URL such as s3://bucket/digits
 rng = np.random.default_rng(0)
 
-# Arrays or tensors: a dict of columns, each with a row per example. They may have any shape.
+# Arrays or tensors of any shape: a dict of columns with one row per example.
 arrays = {"image": rng.random((600, 8, 8), dtype="float32"), "digit": rng.integers(0, 10, 600)}
 print(hop.partition(arrays, folder / "arrays", partitions=4))
 
-# A pandas DataFrame: its columns.
+# A pandas DataFrame.
 frame = pd.DataFrame({"age": rng.integers(18, 90, 600), "income": rng.random(600)})
 print(hop.partition(frame, folder / "pandas", partitions=4))
 
-# Parquet: a file, or a folder of them.
+# A Parquet file, or a folder of Parquet files.
 frame.to_parquet(folder / "people.parquet")
 print(hop.partition(folder / "people.parquet", folder / "parquet", partitions=4))
 
 
-# An iterator: rows one after another, and all of them together may be larger than memory. A row is a dict.
+# An iterator of rows, each a dict. All rows together may be larger than memory.
 GOOD, BAD, NEUTRAL = ["fine", "great", "lovely"], ["awful", "boring", "dull"], ["a", "film", "plot", "the"]
 
 
@@ -43,13 +43,13 @@ def reviews(count, seed):
 train = hop.partition(reviews(1200, seed=1), folder / "train", partitions=4)
 valid = hop.partition(reviews(300, seed=2), folder / "valid", partitions=1)
 
-# What comes out of the folder is what went in: strings are lists of strings in a batch. `transform` makes arrays of
-# them, each batch as wide as its longest text.
+# A batch contains the original values: a column of strings is a list of strings. `transform` converts the strings to an
+# array, which is as wide as the longest text of the batch.
 VOCABULARY = {word: number for number, word in enumerate(["", *NEUTRAL, *GOOD, *BAD])}
 
 
 class Reviews(hop.TorchTask):
-    def transform(self, batch, rng):  # rng is None in evaluation; padding has no use for it anyway
+    def transform(self, batch, rng):  # rng is None in evaluation; padding does not need it
         rows = [[VOCABULARY[word] for word in text.split()] for text in batch["text"]]
         tokens = np.zeros((len(rows), max(map(len, rows))), dtype="int64")
         for row, numbers in enumerate(rows):
@@ -71,7 +71,7 @@ class Reviews(hop.TorchTask):
 
 results = hop.Experiment(
     Reviews(),
-    train=train,  # or the folder's path: hopfleet opens it
+    train=train,  # or the path of its folder
     valid=valid,
     space={"width": hop.grid_search([4, 32])},
     search=hop.Grid(max_epochs=3),

@@ -1,6 +1,6 @@
 """Your first model selection: which learning rate, width and batch size read handwritten digits best?
 
-Run it with `python examples/digits.py`, or with `hopfleet run examples/digits.py`.
+Run this example with `python examples/digits.py`, or with `hopfleet run examples/digits.py`.
 """
 
 import torch
@@ -16,21 +16,21 @@ class Digits(hop.TorchTask):
         )
         return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
 
-    def loss(self, model, batch):  # of one mini-batch; Hopfleet does the backward pass and the step
+    def loss(self, model, batch):  # of one mini-batch; Hopfleet runs the backward pass and the optimizer step
         return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
-    def metrics(self, model, batch):  # on validation data; averaged over all its rows
+    def metrics(self, model, batch):  # on validation data; averaged over all rows
         return {"accuracy": (model(batch["x"]).argmax(1) == batch["y"]).float().mean()}
 
 
-# The rows come in an order of their own, so shuffle them before some are set aside.
+# The rows are not in random order, so shuffle them before holding some out for validation.
 digits = load_digits()
 order = torch.randperm(len(digits.data), generator=torch.Generator().manual_seed(0)).numpy()
 x, y = digits.data[order].astype("float32") / 16, digits.target[order]
 
 experiment = hop.Experiment(
     Digits(),
-    train={"x": x[:1400], "y": y[:1400]},  # arrays; or the folder of a data set, see bring_your_data.py
+    train={"x": x[:1400], "y": y[:1400]},  # arrays, or a data set: see bring_your_data.py
     valid={"x": x[1400:], "y": y[1400:]},
     space={
         "lr": hop.loguniform(1e-4, 1e-1),

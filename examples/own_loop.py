@@ -1,6 +1,6 @@
-"""Own the training loop: override `train` and do whatever you like with the batches of one sub-epoch.
+"""Write your own training loop: override `train`, which receives the batches of one sub-epoch.
 
-Here: mixup, gradient clipping, and more than one number to report. Run it with `python examples/own_loop.py`.
+This loop adds mixup and gradient clipping and reports two numbers. Run this example with `python examples/own_loop.py`.
 """
 
 import torch
@@ -17,21 +17,21 @@ class Digits(hop.TorchTask):
         return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
 
     def train(self, model, batches, config):
-        # One sub-epoch: all batches of one partition. The trial comes back for the next partition later, perhaps on
-        # another worker; model, optimizer, LR schedule and random numbers come with it.
+        # One sub-epoch: all batches of one partition. The next partition may be on another worker; the model, the
+        # optimizer, the LR schedule and the random state move there with the trial.
         total_loss = total_norm = 0.0
         for batch in batches:
             mix = torch.distributions.Beta(config["mixup"], config["mixup"]).sample()
             other = torch.randperm(len(batch["y"]))
             scores = model(mix * batch["x"] + (1 - mix) * batch["x"][other])
             loss = mix * F.cross_entropy(scores, batch["y"]) + (1 - mix) * F.cross_entropy(scores, batch["y"][other])
-            self.optimizer.zero_grad()  # the one that build returned for this trial
+            self.optimizer.zero_grad()  # the optimizer that build returned for this trial
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
             self.optimizer.step()
             total_loss += loss.item()
             total_norm += norm.item()
-        # What is returned is recorded with a prefix: train_loss, train_gradient.
+        # Returned values are recorded with a prefix: train_loss, train_gradient.
         return {"loss": total_loss / len(batches), "gradient": total_norm / len(batches)}
 
     def metrics(self, model, batch):

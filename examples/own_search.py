@@ -1,6 +1,7 @@
-"""A search of your own: draw a few configurations, then change the best one in one place at a time.
+"""Write your own search: draw a few configurations, then change one value of the best configuration at a time.
 
-Run it with `python examples/own_search.py`. To be sure of yours, derive `hopfleet.testing.searches.SearchSuite`.
+Run this example with `python examples/own_search.py`. To test your search, subclass
+`hopfleet.testing.searches.SearchSuite`.
 """
 
 import math
@@ -13,7 +14,7 @@ from hopfleet.domain.space import configure, values
 
 
 class Climb(hop.Search):
-    adaptive = True  # trials are added as others end, so that it can learn from them
+    adaptive = True  # trials are added as others end, so that the search can learn from their results
 
     def __init__(self, trials=10, max_epochs=3, first=4):
         self.count, self.max_epochs, self.first = trials, max_epochs, first
@@ -32,14 +33,14 @@ class Climb(hop.Search):
         fixed = {}
         if number >= self.first and self.best is not None:
             fixed = values(self.space, self.best)
-            del fixed[sorted(fixed)[number % len(fixed)]]  # this one is drawn anew
+            del fixed[sorted(fixed)[number % len(fixed)]]  # draw this value again
         return hop.Suggestion(configure(self.space, seed=self.seed, number=number, fixed=fixed), self.max_epochs)
 
     def observe(self, trial, epoch, metrics):
-        cost = self.goal.cost(metrics)  # small is good, whatever the metric
+        cost = self.goal.cost(metrics)  # lower is better for every metric and mode
         if cost < self.cost:
             self.best, self.cost = trial.config, cost
-        return []  # or hop.Train, hop.Stop and hop.Clone, for any trial
+        return []  # or hop.Train, hop.Stop and hop.Clone decisions for any trials
 
 
 class Digits(hop.TorchTask):
@@ -56,7 +57,7 @@ class Digits(hop.TorchTask):
         return {"accuracy": (model(batch["x"]).argmax(1) == batch["y"]).float().mean()}
 
 
-if __name__ == "__main__":  # so that a test can import the search alone
+if __name__ == "__main__":  # so that tests can import the search without running it
     digits = load_digits()
     order = torch.randperm(len(digits.data), generator=torch.Generator().manual_seed(0)).numpy()
     x, y = digits.data[order].astype("float32") / 16, digits.target[order]

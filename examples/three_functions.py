@@ -1,6 +1,6 @@
 """Three functions instead of a class: input_fn, model_fn and train_fn, as in the Cerebro paper.
 
-Convenient when a training script exists already. Run it with `python examples/three_functions.py`.
+This form is convenient for an existing training script. Run this example with `python examples/three_functions.py`.
 """
 
 import torch
@@ -10,12 +10,12 @@ import hopfleet as hop
 
 
 def input_fn(batch):
-    """What the other two see of a batch of the data."""
+    """Convert a batch of the data to the form that train_fn iterates over."""
     return batch["x"] / 16, batch["y"]
 
 
 def model_fn(config):
-    """The model of one configuration, and its optimizer."""
+    """Return the model of one configuration and its optimizer."""
     model = torch.nn.Sequential(
         torch.nn.Linear(64, config["width"]), torch.nn.ReLU(), torch.nn.Linear(config["width"], 10)
     )
@@ -23,7 +23,7 @@ def model_fn(config):
 
 
 def train_fn(model, optimizer, batches, config):
-    """One sub-epoch. In evaluation there is no optimizer: only measure then, and do not step."""
+    """Train for one sub-epoch, or evaluate without updating the model if the optimizer is None."""
     loss_sum = right = rows = 0.0
     for x, y in batches:
         scores = model(x)

@@ -51,7 +51,7 @@ def running() -> Iterator[threading.Thread]:
 def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert cli("pause", "mine").out == "running units end, no other starts\n"
     assert cli("show", "mine", "--json").json["paused"] is True
-    assert "paused by a person" in cli("show", "mine").out
+    assert "paused on request" in cli("show", "mine").out
     refused = cli("pause", "mine")
     assert (refused.code, refused.err) == (2, "hopfleet: the experiment is paused already\n")
     assert cli("clone", "mine", "1", "--set", "number=7", "--epochs", "2").out.startswith("t0003 starts afresh")

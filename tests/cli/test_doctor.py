@@ -42,3 +42,12 @@ def test_a_home_that_cannot_be(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_pa
     outcome = cli("doctor")
     assert outcome.code == 1
     assert "set HOPFLEET_HOME" in outcome.out
+
+
+def test_extensions_of_other_packages_are_listed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "tiny-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[hopfleet.policies]\npatient = tiny:patient\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "policy patient  from the package tiny 1.2" in cli("doctor").out

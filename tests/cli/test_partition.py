@@ -45,7 +45,7 @@ def test_a_data_set_is_replaced_only_if_asked(cli: Cli, rows: str) -> None:
     assert cli("partition", rows, "set", "--partitions", "2").code == 0
     again = cli("partition", rows, "set", "--partitions", "3")
     assert again.code == 2
-    assert "holds a data set already" in again.err
+    assert "already holds a data set" in again.err
     assert cli("partition", rows, "set", "--partitions", "3", "--overwrite").code == 0
     assert len(hop.open_dataset("set")) == 3
 
@@ -55,7 +55,10 @@ def test_a_data_set_is_replaced_only_if_asked(cli: Cli, rows: str) -> None:
     [
         (["--capacities", "1,two"], "--capacities 1,two: must be numbers separated by commas, e.g. 1,2,1"),
         (["--capacities", "1,nan"], "capacities[1]=nan: must be a finite number above 0"),
-        (["--capacities", "1,2", "--partitions", "3"], "capacities=[1.0, 2.0] for partitions=3: must be one for each"),
+        (
+            ["--capacities", "1,2", "--partitions", "3"],
+            "capacities=[1.0, 2.0]: must have one number for each of partitions=3",
+        ),
         (["--partitions", "41"], "partitions=41: must be at most the number of rows, 40"),
     ],
 )

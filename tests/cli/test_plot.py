@@ -41,7 +41,7 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(cli: Cli) -> None:
     results = fitted("mine", TWO)
     for kind, words in {
         "pie": "must be one of curves, gantt, importance, lineage, parallel, pareto, rungs",
-        "lineage": "was cloned from another",
+        "lineage": "has no clones",
         "rungs": "kind='curves' shows its learning curves",
         "pareto": "needs two or three metrics",
     }.items():

@@ -14,6 +14,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import HopfleetError
+from tests.helpers import warm
 from tests.helpers.cli import Cli, counting
 
 #: The third trial waits in its first unit, and one worker with it, for as long as the file "hold" is there.
@@ -61,7 +62,7 @@ class Started:
     """A command line in a process of its own."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = warm.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -137,7 +138,7 @@ def test_ctrl_c_drains_and_resume_finishes(
     code, _, err = command.end()
     assert code == 130
     name = only_run(own_home).name
-    assert err == (f"hopfleet: {name} was interrupted and can go on: hopfleet resume {name}, or call fit() again\n")
+    assert err == (f"hopfleet: {name} was interrupted and can continue: hopfleet resume {name}, or call fit() again\n")
     assert not only_run(own_home).finished
     code, out, err = start("-m", "hopfleet", "resume", name).end()
     assert (code, err) == (0, "")

@@ -373,7 +373,7 @@ class TestRemote:
         memory = fsspec.filesystem("memory")
         assert len(memory.ls("/set")) == 2
         memory.rm("/set/manifest.json")
-        with pytest.raises(DataError, match="holds no data set"):
+        with pytest.raises(DataError, match="is not a Hopfleet data set"):
             partition({"x": [1]}, "memory://set", partitions=1, overwrite=True)
 
     def test_is_not_there_when_its_upload_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ def test_a_diverged_trial_does_not_squeeze_the_others() -> None:
 
 
 def test_an_unknown_metric_is_refused(quiet_history: History) -> None:
-    with pytest.raises(UsageError, match=r"metric='f1': no trial reports it; reported are accuracy, loss"):
+    with pytest.raises(UsageError, match=r"metric='f1': no trial reports it; choose one of accuracy, loss"):
         draw_curves(quiet_history, metric="f1")
 
 

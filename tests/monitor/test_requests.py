@@ -1,4 +1,4 @@
-"""What a person did, as the views show it: clones, pauses, deleted trials, a run that is held."""
+"""Requests and their effects in the views: clones, pauses, deleted trials, a run that is held."""
 
 from __future__ import annotations
 
@@ -138,21 +138,21 @@ def test_partitions_that_are_nowhere_are_named() -> None:
     view = PlainView(history(), stream)
     for message in (PartitionsMissing((2,)), PartitionsMissing(())):
         view.update(1.0, message)
-    assert "partition 2 is on no worker and cannot be fetched; it goes on when a worker brings it" in stream.getvalue()
-    assert "all partitions are there again" in stream.getvalue()
+    assert "partition 2 is on no worker and cannot be fetched; waiting for a worker that has it" in stream.getvalue()
+    assert "all partitions are available again" in stream.getvalue()
 
 
 def test_what_hangs_is_told_everywhere() -> None:
     for make in (PlainView, TerminalView):
         stream = io.StringIO()
         make(history(), stream).update(1.0, UnitOverdue("w1", 7, 75.0, 2.0))  # type: ignore[operator]
-        assert "worker w1 hangs: at it for 1m 15s, estimated 2s; it is given up" in one_line(stream.getvalue())
+        assert "worker w1 hangs: running for 1m 15s, estimated 2s; replacing it" in one_line(stream.getvalue())
 
 
 def test_a_held_run_says_so_until_it_proceeds_or_another_begins() -> None:
-    assert "paused by a person" in printed(header(history(RunHeld(True))))
+    assert "paused on request" in printed(header(history(RunHeld(True))))
     for after in (RunHeld(False), RunStarted("1")):
-        assert "paused by a person" not in printed(header(history(RunHeld(True), after)))
+        assert "paused on request" not in printed(header(history(RunHeld(True), after)))
 
 
 def test_requests_are_notes_in_the_live_view() -> None:
@@ -171,7 +171,7 @@ def test_requests_are_notes_in_the_live_view() -> None:
         watcher.update(100.0, message)
     assert stream.getvalue().splitlines() == [
         "ada@box: t0003 stops after what it is doing",
-        "bob@box: pause is refused: the experiment is paused already",
-        "somebody: from 2 to 1 workers",
-        "[     0s] worker w2 is let go",
+        "bob@box: pause refused: the experiment is paused already",
+        "an earlier request: from 2 to 1 workers",
+        "[     0s] worker w2 released",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import os
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,7 +22,11 @@ import hopfleet as hop
 from hopfleet.domain.seeds import derive
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXTEND = sorted((ROOT / "docs" / "extend").glob("*.md"))
+FILE = re.compile(r"# ([\w.]+\.py)\n")
+"""The first line of a block that is a file of its own."""
+
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: Commands that other tests run, or that need what a test must not touch; each is checked to exist.
@@ -31,18 +37,42 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.syspath_prepend(str(tmp_path))
     session: dict[str, object] = {"__name__": "__main__"}
     for language, text in blocks(page):
-        if language == "python":
+        if language == "python" and (file := FILE.match(text)):
+            (tmp_path / file[1]).write_text(text)
+        elif language == "python":
             exec(compile(text, str(page), "exec"), session)
+        elif language == "toml":
+            install(tmp_path, tomllib.loads(text)["project"])
         elif language == "bash":
             for line in text.splitlines():
                 run_command(line, tmp_path)
+    for name in [name for name, module in sys.modules.items() if lies_in(module, tmp_path)]:
+        del sys.modules[name]
+
+
+def install(folder: Path, project: dict[str, Any]) -> None:
+    """Install the distribution that a ``pyproject.toml`` describes into a folder on the path."""
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines: list[str] = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    importlib.invalidate_caches()
+
+
+def lies_in(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).parent == folder
 
 
 def run_command(line: str, folder: Path) -> None:
@@ -70,7 +100,7 @@ def check_exists(words: list[str]) -> None:
             assert set(wanted.split(",")) <= extras, words
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, heading in re.findall(r"\]\(([^)#]*)(#[^)]+)?\)", page.read_text()):
         if target.startswith("http"):
@@ -103,6 +133,17 @@ def test_seeds_can_be_derived_by_hand() -> None:
     exec(snippet, page)
     for names in [(), ("trial", 1), ("order", 3, 0), ("transform", 2, 15, 400), ("µ", 0.5)]:
         assert page["derive"](7, *names) == derive(7, *names)
+
+
+@pytest.mark.parametrize("page", [page for page in EXTEND if page.name != "README.md"], ids=lambda page: page.name)
+def test_an_extension_is_one_short_file_and_its_test(page: Path) -> None:
+    files = {file[1]: text for language, text in blocks(page) if language == "python" and (file := FILE.match(text))}
+    example, test = files
+    assert test == f"test_{example}"
+    assert len(files[example].splitlines()) < 60
+    assert (
+        f"[{page.name.removesuffix('.md').replace('-', ' ')}]({page.name})" in (page.parent / "README.md").read_text()
+    )
 
 
 def test_the_first_experiment_is_short() -> None:

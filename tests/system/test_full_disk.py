@@ -151,7 +151,7 @@ def test_a_state_that_cannot_be_saved_is_no_matter_of_disks(tmp_path: Path, back
 @pytest.mark.parametrize("room", [100, 0])
 def test_a_model_with_a_copy_need_not_wait(tmp_path: Path, room: int) -> None:
     class Copied(Model):
-        def still(self) -> Any:
+        def snapshot(self) -> Any:
             return Model(self.number).save
 
     versions, events = FullVersions(tmp_path / "c", tmpfs=tmp_path), list[Any]()
@@ -172,7 +172,7 @@ def test_a_state_that_cannot_be_copied_is_no_matter_of_disks_either(tmp_path: Pa
         def save(self, path: Path) -> None:
             raise TypeError("an open file")
 
-        still = save
+        snapshot = save
 
     events: list[Any] = []
     saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=1, room=lambda: 100)
@@ -186,7 +186,7 @@ def test_pauses_grow_and_messages_name_file_error_and_remedy(tmp_path: Path) -> 
     assert [next(pauses) for _ in range(12)][-2:] == [files.LONGEST_PAUSE] * 2
     error = OSError(errno.EIO, "Input/output error")
     assert files.trouble(tmp_path, error) == (
-        f"{tmp_path}: cannot be written (Input/output error); see to that disk and to the permissions"
+        f"{tmp_path}: cannot be written (Input/output error); check that disk and the permissions"
     )
 
 

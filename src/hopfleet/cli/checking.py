@@ -72,11 +72,15 @@ def replay(
     name: Name,
     trial: Annotated[
         list[str] | None,
-        typer.Option(metavar="TRIAL", help="Replay only this trial, e.g. 3; can be repeated.", show_default=False),
+        typer.Option(
+            metavar="TRIAL", help="Replay only this trial, e.g. t0003 or 3; can be repeated.", show_default=False
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Number of worker processes; by default as many as fit.", show_default=False),
+        typer.Option(
+            metavar="N", help="Number of worker processes; by default chosen to suit this machine.", show_default=False
+        ),
     ] = None,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="Where workers run: local, or inline (in this process).")

@@ -12,8 +12,10 @@ from hopfleet.errors import UsageError
 
 
 def partition(
-    source: Annotated[Path, typer.Argument(help="A Parquet file, or a folder of Parquet files.")],
-    folder: Annotated[str, typer.Argument(help="Where to write the data set: a folder or an fsspec URL.")],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A Parquet file, or a folder of Parquet files.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Where to write the data set: a folder or an fsspec URL.")
+    ],
     partitions: Annotated[int | None, typer.Option(metavar="P", help="Number of partitions (8).")] = None,
     capacities: Annotated[
         str | None,

@@ -18,6 +18,7 @@ import typer
 
 from hopfleet.cli.render import facts, size
 from hopfleet.store.folder import home
+from hopfleet.support import registry
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.version import __version__
 
@@ -50,6 +51,9 @@ def doctor(
     typer.echo()
     facts([(f"[{extra}]", _extra(extra, names)) for extra, names in extras.items()])
     typer.echo()
+    if extensions := registry.registered():
+        facts([(f"{kind} {name}", f"from the package {package}") for kind, name, package in extensions])
+        typer.echo()
     facts([*_machine(), ("home folder", f"{home()}, {problem or 'writable'}"), ("free disk", _free_disk())])
     complaints = [f"{name} is missing" for name in missing]
     if problem:

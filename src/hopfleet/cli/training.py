@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.results import Results
 
 Workers = Annotated[
-    str | None, typer.Option(metavar="N", help="Number of worker processes, or 'auto' for as many as fit.")
+    str | None, typer.Option(metavar="N", help="Number of worker processes, or 'auto' to suit this machine.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only the result, no progress.")]
 

@@ -1,4 +1,4 @@
-"""Partitioned data sets: making them from whatever rows there are, and reading them as batches."""
+"""Partitioned data sets: creating them from rows of any source, and reading them as batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The rows of one column, in memory or in a mapped file, and their way to Arrow arrays and back.
+"""The rows of one column, in memory or in a mapped file, and their conversion to Arrow arrays and back.
 
-There are two forms only. Rows of one shape are one array; everything else (rows of differing shapes, strings, bytes) is
-one run of bytes with offsets. Partitioning and reading are written against the few operations that both forms share.
+There are two forms. Rows of one shape are one array; all other rows (differing shapes, strings, bytes) are one run of
+bytes with offsets. Partitioning and reading use only the few operations that both forms share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from hopfleet.data.columns import ELEMENTS, Array, Column, Kind
 
 Values = Array | list[Any]
-"""The rows of a column as a batch shows them."""
+"""The rows of a column in the form that batches have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +26,7 @@ class FixedCells:
     """Rows of one shape."""
 
     dtype: str
-    array: Array  #: (rows, *shape), in the numpy dtype that batches show
+    array: Array  #: (rows, *shape), in the numpy dtype of batches
 
     def __len__(self) -> int:
         return len(self.array)
@@ -53,7 +53,7 @@ class FixedCells:
         return self.array
 
     def varying(self) -> VariableCells:
-        """The same rows in the form for differing shapes."""
+        """Return the same rows in the form for differing shapes."""
         rows, width = len(self), math.prod(self.shape) * self.array.itemsize
         shapes = np.tile(np.array(self.shape, np.int64), (rows, 1))
         offsets = np.arange(rows + 1, dtype=np.int64) * width
@@ -66,7 +66,7 @@ class VariableCells:
 
     kind: Kind
     dtype: str
-    offsets: Array  #: (rows + 1,) int64, in bytes; the first need not be 0
+    offsets: Array  #: (rows + 1,) int64, in bytes; the first may be greater than 0
     data: Array  #: (bytes,) uint8
     shapes: Array | None  #: (rows, dimensions) int64 of VARIABLE rows, None for strings and bytes
 
@@ -110,7 +110,7 @@ class VariableCells:
         return [flat[start:stop].reshape(shape) for start, stop, shape in zip(ends[:-1], ends[1:], shapes, strict=True)]
 
     def _run_values(self, data: bytes, ends: list[int]) -> Values:
-        # Arrow's own conversions are slower, and import pandas.
+        # Arrow's own conversions are slower and import pandas.
         if self.kind is Kind.BYTES:
             return [data[start:stop] for start, stop in itertools.pairwise(ends)]
         if data.isascii():
@@ -119,7 +119,7 @@ class VariableCells:
         return [data[start:stop].decode() for start, stop in itertools.pairwise(ends)]
 
     def narrowed(self) -> Cells:
-        """The form for one shape, where all the rows have one."""
+        """Return the form for one shape if all rows have the same shape, else these cells."""
         if self.shapes is None or not len(self) or -1 in (shape := self.shape):
             return self
         numpy = ELEMENTS[self.dtype].numpy
@@ -131,12 +131,12 @@ Cells = FixedCells | VariableCells
 
 
 def as_bytes(array: Array) -> Array:
-    """The memory of an array as a run of bytes."""
+    """Return the memory of an array as a run of bytes."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def to_arrow(column: Column, cells: Cells) -> list[pa.Array]:
-    """The arrays that store the rows of a column. Equal rows give equal bytes, wherever they came from."""
+    """Return the Arrow arrays that store a column's rows. Equal rows give equal bytes for every kind of source."""
     rows, fields = len(cells), column.fields
     if isinstance(cells, FixedCells):
         assert column.kind is Kind.FIXED and cells.shape == column.shape, (column, cells.shape)
@@ -156,7 +156,7 @@ def to_arrow(column: Column, cells: Cells) -> list[pa.Array]:
 
 
 def _numbers(arrow: pa.DataType, rows: int, data: Array) -> pa.Array:
-    """An array of numbers, or of lists of one length of them."""
+    """Return an array of numbers, or of fixed-size lists of numbers."""
     if not pa.types.is_fixed_size_list(arrow):
         return pa.Array.from_buffers(arrow, rows, [None, pa.py_buffer(data)])
     child = _numbers(arrow.value_type, rows * arrow.list_size, data)
@@ -164,9 +164,9 @@ def _numbers(arrow: pa.DataType, rows: int, data: Array) -> pa.Array:
 
 
 def from_arrow(column: Column, arrays: list[pa.Array], view: Callable[[pa.Buffer, np.dtype[Any], int], Array]) -> Cells:
-    """The rows stored in arrays read from a file, without a copy.
+    """Return the rows stored in Arrow arrays, without copying them.
 
-    ``view(buffer, dtype, count)`` gives the first ``count`` items of a buffer as an array.
+    ``view(buffer, dtype, count)`` returns the first ``count`` items of a buffer as an array.
     """
     rows, buffers = len(arrays[0]), arrays[0].buffers()
     if column.kind is Kind.FIXED:
@@ -176,7 +176,7 @@ def from_arrow(column: Column, arrays: list[pa.Array], view: Callable[[pa.Buffer
     if column.kind is not Kind.VARIABLE:
         data = view(buffers[-1], np.dtype(np.uint8), int(offsets[-1]))
         return VariableCells(column.kind, column.dtype, offsets, data, None)
-    # A copy of the offsets, from numbers to bytes; the data itself stays where it is.
+    # Offsets are converted from items to bytes, which copies them; the data is not copied.
     offsets = offsets * (column.element.arrow.bit_width // 8)
     data = view(buffers[-1], np.dtype(np.uint8), int(offsets[-1]))
     if len(arrays) == 1:
@@ -188,7 +188,7 @@ def from_arrow(column: Column, arrays: list[pa.Array], view: Callable[[pa.Buffer
 
 
 class Builder:
-    """Gathers the rows of one column piece by piece, holding them once."""
+    """A column assembled piece by piece, without a second copy of the rows."""
 
     def __init__(self, column: Column, rows: int) -> None:
         self._column = column

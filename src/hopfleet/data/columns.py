@@ -1,6 +1,6 @@
-"""What a column of a data set is: its kind, its dtype, the shape of a row, and the Arrow fields that store it.
+"""Columns of a data set: kind, dtype, shape of a row, and the Arrow fields that store them.
 
-This is the vocabulary that the manifest, the files and the readers share. It knows types only and never sees a row.
+The manifest, the files and the readers share these types. Nothing here handles rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 class Kind(Enum):
-    """How the rows of a column look in a batch."""
+    """The form of a column's rows in a batch."""
 
     FIXED = "fixed"  #: rows of one shape: one array of shape (batch, *shape)
     VARIABLE = "variable"  #: rows of one dtype and differing shapes: a list of arrays
@@ -31,15 +31,15 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """How a number of a dtype is stored: ``count`` values of the Arrow type ``arrow``, seen as ``numpy`` in batches."""
+    """The storage of one number: ``count`` values of the Arrow type ``arrow``, shown as ``numpy`` in batches."""
 
     numpy: np.dtype[Any]
     arrow: Any
     count: int = 1
 
 
-#: The dtypes of numeric columns. bool is stored as bytes because Arrow's bits cannot be viewed as an array; numpy has
-#: no bfloat16, so that batches hold its bits as uint16.
+#: The dtypes of numeric columns. bool is stored as bytes because Arrow's bits cannot be viewed as an array. numpy has
+#: no bfloat16, so batches hold its bits as uint16.
 ELEMENTS: dict[str, Element] = {
     **{
         name: Element(np.dtype(name), getattr(pa, name)())
@@ -55,7 +55,7 @@ ELEMENTS: dict[str, Element] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``shape`` is the shape of a row, with -1 for the dimensions of a VARIABLE column that differ."""
+    """One column. ``shape`` is the shape of a row, with -1 for dimensions in which the rows differ."""
 
     name: str
     kind: Kind
@@ -64,12 +64,12 @@ class Column:
 
     @property
     def element(self) -> Element:
-        """How its numbers are stored; FIXED and VARIABLE columns only."""
+        """The storage of the column's numbers. Only for FIXED and VARIABLE columns."""
         return ELEMENTS[self.dtype]
 
     @property
     def fields(self) -> list[pa.Field]:
-        """The Arrow fields that store it: one, and a second for shapes that differ in several dimensions."""
+        """The Arrow fields that store the column: one, plus a second for shapes of several dimensions that differ."""
         if self.kind is Kind.STRING:
             return [pa.field(self.name, pa.large_string())]
         if self.kind is Kind.BYTES:
@@ -101,19 +101,19 @@ class Column:
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The schema of a partition file. Fields are found by position: a hidden one may share its name with a column."""
+    """Return the schema of a partition file. Read fields by position: a shape's field may share a column's name."""
     return pa.schema([field for column in columns for field in column.fields])
 
 
 def check_names(names: Iterable[Any]) -> list[str]:
-    """The names as a list, or a DataError for one that cannot name a column."""
+    """Return the names as a list. Raise DataError for a name that is invalid or used twice."""
     checked: list[str] = []
     for name in names:
         if not isinstance(name, str) or not name:
-            raise DataError(f"column name {name!r}: must be a str that is not empty; rename the column")
+            raise DataError(f"column name {name!r}: must be a non-empty str; rename the column")
         if name in checked:
-            raise DataError(f"column name {name!r} is there twice: rename one of the two")
+            raise DataError(f"column name {name!r}: used twice; rename one of the two columns")
         checked.append(name)
     if not checked:
-        raise DataError("the source has no columns: give at least one")
+        raise DataError("the source has no columns; give at least one")
     return checked

@@ -1,7 +1,7 @@
-"""What users hold, turned into cells: numpy arrays, torch tensors, Python values, Arrow arrays.
+"""Conversion of user data to cells: numpy arrays, torch tensors, Python values, Arrow arrays.
 
-Each kind of value is understood here and nowhere else, so that the same rows give the same cells whatever they came in.
-torch and pandas are looked up among the modules already imported: a value of theirs cannot exist without them.
+All kinds of values are interpreted here and nowhere else, so that equal rows give equal cells for every kind of source.
+torch and pandas are looked up among the imported modules: their values cannot exist before their modules are imported.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ def is_tensor(value: object) -> bool:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for none: None, a float NaN, pandas' NA and NaT."""
+    """Whether a value counts as missing: None, a float NaN, pandas' NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and value != value
 
 
 def refuse_missing(name: str, count: int, rows: str) -> NoReturn:
-    raise DataError(f"column {name!r}: {count} of {rows} have no value; fill them or drop the rows first")
+    raise DataError(f"column {name!r}: {count} of {rows} are missing a value; fill in the values or drop the rows")
 
 
 def refuse_dtype(name: str, dtype: object) -> NoReturn:
     text = str(dtype)
     if any(word in text for word in ("datetime", "timedelta", "timestamp", "date32", "date64", "duration", "time")):
-        remedy = "convert it to numbers first, such as seconds since a date as float64 (array.astype('int64'))"
+        remedy = "convert it to numbers, such as seconds since a date as float64 (array.astype('int64'))"
     else:
-        remedy = "convert it to numbers, strings or bytes first"
-    raise DataError(f"column {name!r} has the dtype {text}, which cannot be stored: {remedy}")
+        remedy = "convert it to numbers, strings or bytes"
+    raise DataError(f"column {name!r}: dtype {text} cannot be stored; {remedy}")
 
 
 def fixed_cells(name: str, array: Array) -> FixedCells:
-    """A numeric array, whose first dimension counts the rows."""
+    """Convert a numeric array, whose first dimension counts the rows."""
     if array.dtype.name == "bfloat16":
         return FixedCells("bfloat16", array.view(np.uint16))
     if array.dtype.name not in ELEMENTS:
@@ -53,7 +53,7 @@ def fixed_cells(name: str, array: Array) -> FixedCells:
 
 
 def tensor_cells(name: str, tensor: Any) -> FixedCells:
-    """A torch tensor, whose first dimension counts the rows."""
+    """Convert a torch tensor, whose first dimension counts the rows."""
     torch: Any = sys.modules["torch"]
     tensor = tensor.detach().cpu()
     try:
@@ -66,9 +66,9 @@ def tensor_cells(name: str, tensor: Any) -> FixedCells:
 
 
 def column_cells(name: str, values: list[Any] | Array, first_row: int, expected: Column | None) -> Cells:
-    """The cells of consecutive rows of a column, from ``first_row`` on.
+    """Convert consecutive rows of a column, starting with ``first_row``.
 
-    Rows that do not go with each other, or with what earlier rows were ``expected`` to be, are refused by row number.
+    Raise DataError with the row's number for a row that does not match the others or the ``expected`` column.
     """
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "OUST":
@@ -94,13 +94,13 @@ def _array(name: str, value: Any, row: int) -> Array:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"column {name!r}, row {row}: cannot be made an array ({error})") from error
+        raise DataError(f"column {name!r}, row {row}: cannot be converted to an array ({error})") from error
     if array.dtype.kind in "OUSTV" and array.dtype.name != "bfloat16":
         shown = repr(value)
         shown = shown if len(shown) < 60 else f"{shown[:56]} ..."
         raise DataError(
             f"column {name!r}, row {row}: {shown} is a {type(value).__name__} of dtype {array.dtype}, which cannot be "
-            "stored; a value is a number, a str, bytes, or an array or list of numbers"
+            "stored; give a number, a str, bytes, or an array or list of numbers"
         )
     return array
 
@@ -110,7 +110,9 @@ def _text_cells(name: str, values: list[str], first_row: int) -> VariableCells:
         return _run_cells(Kind.STRING, "str", [value.encode() for value in values])
     except UnicodeEncodeError as error:
         rows = f"rows {first_row} to {first_row + len(values) - 1}"
-        raise DataError(f"column {name!r}, {rows}: a str is not Unicode ({error}); give bytes instead") from error
+        raise DataError(
+            f"column {name!r}, {rows}: contains a str that cannot be encoded as UTF-8 ({error}); give bytes instead"
+        ) from error
 
 
 def _run_cells(kind: Kind, dtype: str, values: list[Any]) -> VariableCells:
@@ -120,9 +122,9 @@ def _run_cells(kind: Kind, dtype: str, values: list[Any]) -> VariableCells:
 
 
 def _stacked(name: str, values: list[Any], first_row: int, expected: Column | None) -> Cells:
-    """Rows that are arrays or the like, each converted alone: one array if their shapes agree."""
+    """Convert each array-like row on its own; the result is one array if all shapes agree."""
     rows = [_row(name, value, first_row + i) for i, value in enumerate(values)]
-    # An empty list says nothing about its dtype: it takes that of the others.
+    # An empty list has no dtype of its own and takes that of the other rows.
     bare = [isinstance(value, (list, tuple)) and not row.size for value, (_, row) in zip(values, rows, strict=True)]
     if expected is not None:
         dtype, dimensions = expected.dtype, len(expected.shape)
@@ -145,7 +147,7 @@ def _stacked(name: str, values: list[Any], first_row: int, expected: Column | No
 
 
 def _row(name: str, value: Any, row: int) -> tuple[str, Array]:
-    """The dtype and the array of one row."""
+    """Return the dtype and the array of one row."""
     if type(value) is np.ndarray and value.dtype.isnative and (dtype := value.dtype.name) in ELEMENTS:
         return dtype, value
     cells = tensor_cells(name, value[None]) if is_tensor(value) else fixed_cells(name, _array(name, value, row)[None])
@@ -154,13 +156,13 @@ def _row(name: str, value: Any, row: int) -> tuple[str, Array]:
 
 def refuse_row(name: str, row: int, seen: str, expected: str) -> NoReturn:
     raise DataError(
-        f"column {name!r}, row {row}: {seen}, where the rows before have {expected}; give every row the same kind of "
-        "value, such as np.asarray(value, dtype=...), and fill or drop missing ones"
+        f"column {name!r}, row {row}: {seen}, but earlier rows have {expected}; give every row the same kind of "
+        "value, such as np.asarray(value, dtype=...), and fill in or drop missing values"
     )
 
 
 def arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
-    """An Arrow array: numbers, strings, bytes, or lists of numbers of any depth."""
+    """Convert an Arrow array of numbers, strings, bytes, or lists of numbers of any depth."""
     cells = _arrow_cells(name, array, first_row)
     return cells.narrowed() if isinstance(cells, VariableCells) else cells
 
@@ -191,14 +193,14 @@ def _arrow_cells(name: str, array: pa.Array, first_row: int) -> Cells:
         offsets = (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * arrow.list_size
     else:
         refuse_dtype(name, arrow)
-    # Only the part that these rows use: a slice of a long array stays short.
+    # Convert only the items that these rows use: the array may be a slice of a long one.
     start, stop = int(offsets[0]), int(offsets[-1])
     inner = _arrow_cells(name, array.values.slice(start, stop - start), first_row)
     return _arrow_lists(name, inner, offsets - start, first_row)
 
 
 def _arrow_numbers(array: pa.Array) -> Array:
-    """A numeric array without nulls. Arrow's own to_numpy would import pandas."""
+    """Convert a numeric array without nulls. Arrow's own to_numpy would import pandas."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, dtype)
@@ -220,7 +222,7 @@ def _arrow_run(kind: Kind, dtype: str, array: pa.Array) -> VariableCells:
 
 
 def _arrow_lists(name: str, inner: Cells, offsets: Array, first_row: int) -> VariableCells:
-    """Lists whose items ``offsets[i]:offsets[i + 1]`` are rows of ``inner``: arrays of one dimension more."""
+    """Convert lists to arrays of one dimension more. Row i has the items ``offsets[i]:offsets[i + 1]`` of ``inner``."""
     if inner.kind in (Kind.STRING, Kind.BYTES):
         refuse_dtype(name, f"list of {inner.dtype}")
     inner = inner.varying() if isinstance(inner, FixedCells) else inner
@@ -232,7 +234,7 @@ def _arrow_lists(name: str, inner: Cells, offsets: Array, first_row: int) -> Var
     odd = (inner.shapes[: len(owners)] != heads[owners]).any(axis=1)
     if odd.any():
         row = first_row + int(owners[odd.argmax()])
-        raise DataError(f"column {name!r}, row {row}: lists of different lengths within one row; pad them first")
+        raise DataError(f"column {name!r}, row {row}: has lists of different lengths; pad them to one length")
     return VariableCells(
         Kind.VARIABLE, inner.dtype, inner.offsets[offsets], inner.data, np.column_stack([lengths, heads])
     )

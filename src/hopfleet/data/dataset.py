@@ -1,6 +1,6 @@
-"""Reading a data set: its columns and partitions, the row order of a unit, and its batches.
+"""Reading a data set: columns, partitions, the row order of a unit, and batches.
 
-A Dataset is a small handle. Files are mapped when they are first used, and only the handle travels between processes.
+A Dataset is a small handle. Files are mapped on first use, and only the handle is sent between processes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from hopfleet.domain.seeds import derive
 from hopfleet.errors import DataError
 
 Batch = dict[str, Any]
-"""Column names, in their order, to arrays of shape (rows, *shape), or to lists for the other kinds of columns."""
+"""Columns by name, in order: arrays of shape (rows, *shape), or lists for columns of other kinds."""
 
 Transform = Callable[[Batch, np.random.Generator], Batch]
 
-#: Rows are gathered in blocks of about this size: large enough to make tiny batches cheap, small enough for the caches.
+#: Bytes of a block of rows that is gathered at once: large enough to make tiny batches cheap, small enough for caches.
 BLOCK_BYTES = 4 << 20
-#: Mappings kept open, each of which holds a file descriptor.
+#: Number of mapped files kept open; each holds a file descriptor.
 MAPPINGS = 64
 
 
 def open_dataset(folder: str | os.PathLike[str] | Dataset) -> Dataset:
-    """The data set in a folder: a local path, an fsspec URL, or a Dataset, which is returned as it is."""
+    """Open the data set in a folder, given as a local path or an fsspec URL. A Dataset is returned unchanged."""
     if isinstance(folder, Dataset):
         return folder
     place = open_folder(folder)
@@ -42,27 +42,27 @@ def open_dataset(folder: str | os.PathLike[str] | Dataset) -> Dataset:
 
 
 class Dataset:
-    """A partitioned data set. It is immutable, may be shared between threads, and is cheap to pickle."""
+    """A partitioned data set: immutable, safe to share between threads, and cheap to pickle."""
 
     def __init__(self, folder: Folder, manifest: Manifest) -> None:
         self._folder = folder
         self._manifest = manifest
         self._mapped: dict[int, dict[str, Cells]] = {}
-        #: where it is: an absolute path or a URL
+        #: the absolute path or the URL of the folder
         self.url: str = folder.url
-        #: the columns by name, in their order
+        #: the columns by name, in order
         self.columns: Mapping[str, Column] = MappingProxyType(dict(manifest.columns))
         self.rows: int = manifest.rows
         #: bytes of all partition files
         self.size: int = sum(part.size for part in manifest.partitions)
         self.partition_rows: tuple[int, ...] = tuple(part.rows for part in manifest.partitions)
-        #: the seed it was partitioned with
+        #: the seed of the shuffle
         self.seed: int = manifest.seed
-        #: a sha256 of columns and partitions: equal for equal data, wherever it is
+        #: a SHA-256 of columns and partitions; equal for equal data, independent of the folder
         self.fingerprint: str = manifest.fingerprint
 
     def __len__(self) -> int:
-        """The number of partitions."""
+        """Return the number of partitions."""
         return len(self.partition_rows)
 
     def __repr__(self) -> str:
@@ -73,9 +73,9 @@ class Dataset:
         return _reopened, (self.url, self._manifest)
 
     def check(self, *, checksums: bool = False) -> None:
-        """Raises a DataError naming the first file that is missing, has the wrong size, or cannot be read.
+        """Raise DataError for the first file that is missing, has the wrong size, or cannot be read.
 
-        ``checksums=True`` compares the contents too. Of a remote data set this fetches every partition.
+        ``checksums=True`` also compares the contents, which fetches every partition of a remote data set.
         """
         for index, part in enumerate(self._manifest.partitions):
             self._folder.probe(part)
@@ -85,22 +85,22 @@ class Dataset:
                 self._open(index)
 
     def probe(self) -> None:
-        """Raises a DataError naming the first file that is missing or has the wrong size. Nothing is fetched."""
+        """Raise DataError for the first file that is missing or has the wrong size, without fetching any."""
         for part in self._manifest.partitions:
             self._folder.probe(part)
 
     def fetch(self, partition: int) -> None:
-        """Have a partition on this host, as it was made; of a local data set this reads it."""
+        """Fetch a partition to this host and verify its checksum. A partition of a local data set is only verified."""
         self._folder.verify(self._manifest.partitions[self._index(partition)])
 
     def copied(self) -> Dataset:
-        """The same data set, of which this host reads its own copies, made on first use. For a remote one: itself."""
+        """Return the same data set, read from copies that this host makes on first use. A remote one returns itself."""
         if isinstance(self._folder, RemoteFolder):
             return self
         return Dataset(RemoteFolder(f"file://{self.url}"), self._manifest)
 
     def order(self, partition: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """The order of the rows of a unit. It depends on seed, epoch and partition only."""
+        """Return the row order of a unit, which depends only on seed, epoch and partition."""
         partition = self._index(partition)
         random = np.random.Generator(np.random.PCG64(derive(seed, "order", epoch, partition)))
         return random.permutation(self.partition_rows[partition])
@@ -115,12 +115,12 @@ class Dataset:
         drop_last: bool = False,
         transform: Transform | None = None,
     ) -> Iterator[Batch]:
-        """The batches of a partition: in stored order, or in ``order(...)`` with an ``epoch``.
+        """Return the batches of a partition: in stored order, or in ``order(...)`` if ``epoch`` is given.
 
         A batch maps every column to an array (FIXED; bfloat16 as the uint16 of its bits) or to a list of arrays, str or
-        bytes. Its arrays are the caller's: they may be written to, which changes neither the file nor any other pass.
-        The last batch may be short, or is left out with ``drop_last``. ``transform(batch, rng)`` replaces each batch,
-        with a generator that depends on seed, epoch, partition and the batch's index only.
+        bytes. The caller may write to the arrays; this changes neither the file nor any other pass. The last batch may
+        be short; ``drop_last`` leaves out a short one. ``transform(batch, rng)`` replaces each batch; ``rng`` depends
+        only on seed, epoch, partition and the batch's index.
         """
         partition = self._index(partition)
         if (batch_size := operator.index(batch_size)) < 1:
@@ -133,7 +133,7 @@ class Dataset:
     def picker(
         self, partition: int, *, batch_size: int, seed: int = 0, epoch: int | None = None
     ) -> Callable[[int], Batch]:
-        """What gives a batch by its number, as ``batches`` has it without a transform."""
+        """Return a function that returns a batch by its index, equal to that of ``batches`` without a transform."""
         rows = self.partition_rows[partition := self._index(partition)]
         order = np.arange(rows) if epoch is None else self.order(partition, seed=seed, epoch=epoch)
         cells = self._map(partition)
@@ -145,12 +145,12 @@ class Dataset:
         return pick
 
     def partition_bytes(self, partition: int) -> int | None:
-        """The memory that a partition takes as arrays; None if a column has rows of different shapes, or texts."""
+        """Return the bytes of a partition in memory as arrays, or None if a column is not of the kind FIXED."""
         cells = self._map(self._index(partition)).values()
         return sum(column.nbytes for column in cells) if all(isinstance(c, FixedCells) for c in cells) else None
 
     def head(self, rows: int = 5) -> Batch:
-        """The first rows, as one batch."""
+        """Return the first rows as one batch."""
         parts: list[Batch] = []
         for partition in range(len(self)):
             if rows > 0 or not parts:
@@ -166,7 +166,7 @@ class Dataset:
         rows = self.partition_rows[partition]
         end = rows - rows % batch_size if drop_last else rows
         if epoch is None:
-            # A mapping of its own: the slices can be written to, and the next pass must not see that.
+            # Slices are writable views, so each pass needs a mapping of its own: the next pass must not see writes.
             cells, order = self._open(partition), None
         else:
             cells, order = self._map(partition), self.order(partition, seed=seed, epoch=epoch)
@@ -189,7 +189,7 @@ class Dataset:
         return index
 
     def _map(self, partition: int) -> dict[str, Cells]:
-        """The cached mapping of a partition, which nobody writes to."""
+        """Return the cached mapping of a partition, which must not be written to."""
         cells = self._mapped.get(partition)
         if cells is None:
             cells = self._open(partition)
@@ -208,7 +208,7 @@ def _reopened(url: str, manifest: Manifest) -> Dataset:
 
 
 def _row_bytes(column: Cells, rows: int) -> int:
-    """About the memory of one row in a block; a Python object takes some beside its data."""
+    """Estimate the bytes of one row in a block, including the overhead of Python objects."""
     return column.nbytes // rows + (0 if isinstance(column, FixedCells) else 128)
 
 
@@ -219,5 +219,5 @@ def _joined(parts: list[Values]) -> Values:
 
 
 def transform_random(seed: int, epoch: int | None, partition: int, index: int) -> np.random.Generator:
-    """The random stream of a transform, for one batch."""
+    """Return the random generator of a transform for one batch."""
     return np.random.default_rng(derive(seed, "transform", epoch or 0, partition, index))

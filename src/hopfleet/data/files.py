@@ -1,7 +1,7 @@
-"""Partition files: one Arrow IPC file with one record batch, so that each column is one contiguous run.
+"""Partition files: Arrow IPC files with one record batch each, so that each column is one contiguous run.
 
-A file is mapped privately, copy on write: processes of one host share its pages, arrays are writable, which is what
-torch wants, and no write can ever reach the file.
+A file is mapped privately (copy on write): processes of one host share its pages, arrays are writable, as torch
+requires, and writes never reach the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hopfleet.support import files
 
 
 def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells], *, sync: bool = False) -> None:
-    """Writes the rows as one record batch; with ``sync`` they are on the disk when this returns."""
+    """Write rows as one record batch. With ``sync``, the file is durable on return."""
     schema = arrow_schema(columns.values())
     arrays = [array for name, column in columns.items() for array in to_arrow(column, cells[name])]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -32,10 +32,10 @@ def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, C
 
 
 def map_cells(path: Path, columns: Mapping[str, Column], rows: int) -> dict[str, Cells]:
-    """The rows of a file as views of its mapping, or a DataError that names the file and what is wrong with it."""
+    """Return the rows of a file as views of its mapping. Raise DataError if the file is damaged."""
     try:
         with path.open("rb") as file:
-            # Private and writable; the memory is not reserved, so a file may be larger than what is free.
+            # Without reservation, a private writable mapping may be larger than the free memory.
             private = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
             memory = mmap.mmap(file.fileno(), 0, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     except (OSError, ValueError) as error:

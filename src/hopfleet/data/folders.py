@@ -1,6 +1,6 @@
-"""Where data sets live: a local folder, or a folder behind an fsspec URL with a local cache of its partitions.
+"""Folders of data sets: local, or behind an fsspec URL with a local cache of partitions.
 
-Both show readers the same few methods: the text of the manifest, and a local path for each partition file.
+Both kinds offer readers the same methods: the text of the manifest, and a local path for each partition file.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ class LocalFolder:
         return str(self.path)
 
     def manifest(self) -> bytes:
-        """The text of the manifest, or a DataError where there is none."""
+        """Return the text of the manifest. Raise DataError if there is none."""
         if not self.path.is_dir():
-            raise DataError(f"{self.path}: no such folder; make a data set with hopfleet.data.partition")
+            raise DataError(f"{self.path}: no such folder; create a data set with hopfleet.data.partition")
         try:
             return (self.path / manifest.FILE).read_bytes()
         except FileNotFoundError:
-            raise DataError(f"{self.path}: has no {manifest.FILE}, so it is no data set of Hopfleet") from None
+            raise DataError(
+                f"{self.path}: has no {manifest.FILE}; create a data set with hopfleet.data.partition"
+            ) from None
 
     def file(self, partition: PartitionFile) -> Path:
-        """A local file of the partition, of the right size."""
+        """Return the partition's file after checking its size."""
         path = self.path / partition.name
         if not path.is_file():
             raise DataError(f"{path}: is missing; restore it or partition again")
@@ -55,18 +57,18 @@ class LocalFolder:
         return path
 
     def probe(self, partition: PartitionFile) -> None:
-        """Raises a DataError unless the file is there and has the right size."""
+        """Raise DataError unless the file exists and has the right size."""
         self.file(partition)
 
     def verify(self, partition: PartitionFile) -> None:
-        """Raises a DataError unless the file has the right checksum."""
+        """Raise DataError unless the file has the right checksum."""
         path = self.file(partition)
         if digest(path) != partition.sha256:
             raise DataError(f"{path}: has the wrong checksum (sha256); restore it or partition again")
 
 
 class RemoteFolder:
-    """A folder behind an fsspec URL. A partition is fetched once per host, on its first use, and verified."""
+    """A folder behind an fsspec URL. Each host fetches and verifies a partition once, on first use."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -88,7 +90,7 @@ class RemoteFolder:
         path = cache_folder() / partition.sha256
         if not _whole(path, partition):
             with _locked(path):
-                # Somebody else may have fetched it meanwhile.
+                # Another process may have fetched the file while this one waited for the lock.
                 if not _whole(path, partition):
                     self._fetch(partition, path)
         return path
@@ -110,7 +112,7 @@ class RemoteFolder:
             self._fetch(partition, path)
 
     def filesystem(self) -> tuple[Any, str]:
-        """The fsspec file system and the folder's path in it."""
+        """Return the fsspec file system and the folder's path in it."""
         import fsspec
 
         try:
@@ -158,7 +160,7 @@ def _whole(path: Path, partition: PartitionFile) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process of this host at a time fetch a file; the lock goes with its holder."""
+    """Let one process of this host at a time fetch a file. The lock ends with its holder's process."""
     locks = path.parent.parent / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     with (locks / path.name[:16]).open("a") as lock:
@@ -167,12 +169,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a file system that answers with an error, and what to do."""
+    """Describe an error of a file system and its remedy."""
     if denied(error):
-        return f"access is denied ({error}); give credentials the usual way of that file system, on every machine"
+        return f"access is denied ({error}); configure credentials for this file system on every machine"
     return f"cannot be read ({describe(error)})"
 
 
 def cache_folder() -> Path:
-    """Where fetched partitions are kept, named by their checksums."""
+    """Return the folder of fetched partitions, whose names are their checksums."""
     return Path(os.environ.get("HOPFLEET_HOME") or "~/.hopfleet").expanduser() / "cache" / "data"

@@ -1,6 +1,7 @@
-"""The manifest of a data set: what its folder holds, as JSON that a person can read.
+"""The manifest of a data set: a readable JSON description of the folder's contents.
 
-It is written last and read first: a folder with a manifest is whole, and everything else is checked against it.
+The manifest is written last and read first: a folder with a manifest is complete, and its files are checked against the
+manifest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PartitionFile:
-    """One partition: its file in the folder, and what must be true of it."""
+    """One partition: the name of its file and the file's expected properties."""
 
     name: str
     rows: int
@@ -35,7 +36,7 @@ def partition_name(index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything about a data set but its rows."""
+    """The description of a data set without its rows."""
 
     columns: Mapping[str, Column]
     partitions: tuple[PartitionFile, ...]
@@ -47,7 +48,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same rows in the same partitions and the same columns, wherever they are."""
+        """A SHA-256 that is equal for equal columns and partitions, independent of their location."""
         content = [
             [column.to_json() for column in self.columns.values()],
             [[partition.rows, partition.sha256] for partition in self.partitions],
@@ -70,14 +71,14 @@ class Manifest:
 
 
 def read_manifest(text: str | bytes, where: str) -> Manifest:
-    """The manifest in a text found at ``where``, or a DataError that says why it is none of ours."""
+    """Parse the text of a manifest at ``where``. Raise DataError if the text is not a valid manifest."""
     content = _content(text)
     if content is None:
-        raise DataError(f"{where}: is not the manifest of a Hopfleet data set; make one with hopfleet.data.partition")
+        raise DataError(f"{where}: is not the manifest of a Hopfleet data set; create one with hopfleet.data.partition")
     version = content.get("version")
     if version != VERSION:
         raise DataError(
-            f"{where}: has format version {version}, not the {VERSION} of this Hopfleet; update it or partition again"
+            f"{where}: has format version {version} instead of {VERSION}; update Hopfleet or partition again"
         )
     try:
         columns = [Column.from_json(column) for column in content["columns"]]
@@ -89,16 +90,16 @@ def read_manifest(text: str | bytes, where: str) -> Manifest:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: is damaged ({type(error).__name__}: {error}); partition again") from error
     manifest = Manifest({column.name: column for column in columns}, partitions, seed)
-    # The names become paths and the checksums file names of the cache, so that they must be what partition writes.
+    # Names become paths and checksums become file names of the cache, so accept only names that partition writes.
     names = [partition_name(i) for i in range(len(partitions))]
     plain = all(len(part.sha256) == 64 and set(part.sha256) <= set("0123456789abcdef") for part in partitions)
     if [part.name for part in partitions] != names or not plain or not names or not columns or manifest.rows != rows:
-        raise DataError(f"{where}: is damaged (its parts contradict each other); partition again")
+        raise DataError(f"{where}: is damaged (inconsistent entries); partition again")
     return manifest
 
 
 def is_ours(text: str | bytes) -> bool:
-    """Whether a text is a manifest of this format, of whatever version."""
+    """Whether a text is a manifest of this format, in any version."""
     return _content(text) is not None
 
 

@@ -1,7 +1,7 @@
-"""Making a data set: rows are read once, dealt to partitions, and put in place all at once.
+"""Creating a data set: rows are read once, dealt to partitions, and moved into place atomically.
 
-Everything is built in a hidden folder beside the target and renamed at the end, so that the target is either whole or
-not there. A folder left behind by a process that was killed is swept away by the next call for the same target.
+The data set is built in a hidden folder beside the target, which is renamed at the end, so that the target is either
+complete or absent. A hidden folder left behind by a killed process is removed by the next call for the same target.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def partition(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Dataset:
-    """Shuffles the rows of ``source`` into the partitions of a new data set in ``folder``.
+    """Shuffle the rows of ``source`` into the partitions of a new data set in ``folder``.
 
     ``source`` is a dict of arrays, tensors or lists; a pandas DataFrame; an Arrow table; the path of a Parquet file or
-    a folder of them; a data set with ``__len__`` and ``__getitem__``; or an iterable of rows larger than memory.
-    A row is a dict, a pair (columns "x" and "y"), a longer tuple (columns "0", "1", ...) or a single value ("x").
-    ``folder`` is a local path or an fsspec URL.
+    of a folder of Parquet files; a data set with ``__len__`` and ``__getitem__``; or an iterable of rows, which may be
+    larger than memory. A row is a dict, a pair (columns "x" and "y"), a longer tuple (columns "0", "1", ...) or a
+    single value ("x"). ``folder`` is a local path or an fsspec URL.
 
-    There are 8 partitions unless told otherwise, and they differ in size by at most one row. ``capacities`` gives a
-    number for each partition, such as the speed of the worker that will read it, and makes their sizes proportional to
-    these; every partition has at least one row. A stream then passes twice through temporary files, since only its end
-    tells how many rows there are.
+    By default there are 8 partitions, whose sizes differ by at most one row. ``capacities`` holds a number for each
+    partition, such as the speed of the worker that will read it; sizes are proportional to these numbers, and every
+    partition has at least one row. A stream then passes through temporary files twice, because the number of rows is
+    known only at its end.
 
-    The outcome depends on the rows and these numbers alone, not on the kind of source. An interrupted call leaves
-    nothing in ``folder``; ``overwrite=True`` replaces a data set of Hopfleet there, and never anything else.
-    ``progress`` is called with the rows read so far.
+    The result depends only on the rows and these numbers, not on the kind of source. An interrupted call leaves nothing
+    in ``folder``. ``overwrite=True`` replaces an existing Hopfleet data set, and nothing else. ``progress`` is called
+    with the number of rows read so far.
     """
     partitions, capacities = _shares(partitions, capacities)
     seed = operator.index(seed)
@@ -95,7 +95,7 @@ def partition(
 
 
 def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple[int, list[float] | None]:
-    """How many partitions, and the capacity of each where sizes follow it."""
+    """Return the number of partitions and their capacities, or None for equal sizes."""
     if partitions is None:
         partitions = 8 if capacities is None else len(capacities)
     partitions = operator.index(partitions)
@@ -105,13 +105,13 @@ def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple
         return partitions, None
     if len(capacities) != partitions:
         raise DataError(
-            f"capacities={list(capacities)} for partitions={partitions}: must be one for each partition; "
-            "leave partitions out"
+            f"capacities={list(capacities)}: must have one number for each of partitions={partitions}; "
+            "leave out partitions"
         )
     for index, capacity in enumerate(capacities):
         if not (isinstance(capacity, (int, float, np.number)) and 0 < capacity < math.inf):
             raise DataError(
-                f"capacities[{index}]={capacity!r}: must be a finite number above 0; leave out whoever can do nothing"
+                f"capacities[{index}]={capacity!r}: must be a finite number above 0; leave out idle workers"
             )
     return partitions, [float(capacity) for capacity in capacities]
 
@@ -127,13 +127,13 @@ def _accepted(
 
 def _check_rows(rows: int, partitions: int) -> None:
     if not rows:
-        raise DataError("the source is empty: it must have at least one row per partition")
+        raise DataError("the source is empty; it must have at least one row per partition")
     if rows < partitions:
         raise DataError(f"partitions={partitions}: must be at most the number of rows, {rows}")
 
 
 def _check_target(target: Folder, overwrite: bool) -> None:
-    """Refuses a target that holds anything, unless that is a data set of ours that may be replaced."""
+    """Raise DataError for a target that is not empty, unless it is a Hopfleet data set that may be overwritten."""
     if isinstance(target, LocalFolder):
         if not target.path.exists():
             return
@@ -151,17 +151,16 @@ def _check_target(target: Folder, overwrite: bool) -> None:
         ours = False
     if not ours:
         raise DataError(
-            f"{target.url}: is not empty and holds no data set of Hopfleet, so it is not overwritten; give another "
-            "folder"
+            f"{target.url}: is not empty and is not a Hopfleet data set, so it is not overwritten; give another folder"
         )
     if not overwrite:
         raise DataError(
-            f"{target.url}: holds a data set already; pass overwrite=True to replace it, or give another folder"
+            f"{target.url}: already holds a data set; pass overwrite=True to replace it, or give another folder"
         )
 
 
 def _write(built: Path, spill: Spill, schema: Schema, seed: int) -> Manifest:
-    """The partition files and, last, the manifest."""
+    """Write the partition files and, last, the manifest."""
     files = []
     for index, rows in enumerate(spill.counts.tolist()):
         path = built / partition_name(index)
@@ -175,7 +174,7 @@ def _write(built: Path, spill: Spill, schema: Schema, seed: int) -> Manifest:
 
 
 def _move(built: Path, target: Path, workspace: Path) -> None:
-    """Puts the finished folder in its place. Whatever is there has been found to be empty or ours."""
+    """Move the finished folder into place. An existing target is empty or a Hopfleet data set."""
     replaced = workspace / "replaced"
     if target.exists() and any(target.iterdir()):
         target.rename(replaced)
@@ -184,12 +183,14 @@ def _move(built: Path, target: Path, workspace: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             replaced.rename(target)
-        raise DataError(f"{target}: was filled by somebody else meanwhile ({error}); give another folder") from error
+        raise DataError(
+            f"{target}: was filled by another process in the meantime ({error}); give another folder"
+        ) from error
     sync(target.parent)
 
 
 def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
-    """Uploads the partitions and, last, the manifest; an old manifest goes first, so that none is ever wrong."""
+    """Upload the partitions and, last, the manifest, after deleting old files: no manifest is ever wrong."""
     files, path = target.filesystem()
     if files.exists(path):
         files.rm(path, recursive=True)
@@ -205,14 +206,14 @@ def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
 
 @contextlib.contextmanager
 def _workspace(target: Folder) -> Iterator[Path]:
-    """A hidden folder to build in: beside a local target, so that a rename suffices; removed whatever happens."""
+    """Create a hidden folder to build in, beside a local target so that it can be renamed, and remove it on exit."""
     if isinstance(target, LocalFolder):
         path = target.path.resolve()
         parent, prefix = path.parent, f".{path.name}.partial-"
         try:
             parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"{path}: cannot be made ({error}); give another folder") from error
+            raise DataError(f"{path}: cannot be created ({error}); give another folder") from error
         _sweep(parent, prefix)
     else:
         parent, prefix = Path(tempfile.gettempdir()), "hopfleet-partial-"
@@ -222,7 +223,7 @@ def _workspace(target: Folder) -> Iterator[Path]:
         raise DataError(f"{parent}: cannot be written to ({error}); give another folder") from error
     handle = os.open(workspace, os.O_RDONLY)
     try:
-        # The lock ends with the process, however that ends, and so tells a folder in use from one left behind.
+        # The lock ends with the process and so distinguishes a folder in use from one left behind.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield workspace
@@ -232,7 +233,7 @@ def _workspace(target: Folder) -> Iterator[Path]:
 
 
 def _sweep(parent: Path, prefix: str) -> None:
-    """Removes what killed calls left behind."""
+    """Remove folders left behind by killed processes."""
     for path in parent.iterdir():
         if not path.name.startswith(prefix):
             continue

@@ -1,7 +1,7 @@
 """Reading ahead in a background thread.
 
-Batches are often tiny, and then waking a thread for each would cost more than the batch. So the thread adds to a shelf
-while the consumer works, the consumer takes all that is there at once, and a side is woken only when it really waits.
+Waking a thread for each tiny batch would cost more than the batch itself. Therefore the thread fills a buffer while the
+consumer works, the consumer takes the whole buffer at once, and each side is woken only while it waits.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from hopfleet.errors import DataError
 
 T = TypeVar("T")
 
-#: Small batches are read further ahead than ``depth``, up to this many bytes and items.
+#: Limits in bytes and items up to which small batches are read further ahead than ``depth``.
 SMALL_BYTES = 1 << 20
 SMALL_ITEMS = 64
 
 
 def prefetch(iterator: Iterable[T], depth: int = 4) -> Generator[T, None, None]:
-    """The items of ``iterator``, which runs in a background thread and is kept about ``depth`` items ahead.
+    """Yield the items of ``iterator``, which runs in a background thread about ``depth`` items ahead.
 
-    Batches that together stay below a megabyte may be read further ahead. What the iterator raises is raised here,
+    Batches of less than a megabyte in total may be read further ahead. An exception of the iterator is raised here,
     after the items before it and with its own traceback. Closing the generator stops the thread and closes the
     iterator.
     """
     if depth < 1:
         raise DataError(f"depth={depth}: must be at least 1")
-    return _consume(_Shelf(max(1, depth // 2)), iterator)
+    return _consume(_Buffer(max(1, depth // 2)), iterator)
 
 
-class _Shelf:
-    """What the two threads share. Half the depth is on the shelf, and half may be in the hands of the consumer."""
+class _Buffer:
+    """The buffer between the two threads. It holds half of the depth; the consumer may hold the other half."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # Re-entrant: the garbage collector may close the generator within any thread, even one that holds the lock.
+        # Re-entrant, because the garbage collector may close the generator in a thread that holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._items: list[Any] = []
         self._bytes = 0
@@ -47,7 +47,7 @@ class _Shelf:
         self.error: BaseException | None = None
 
     def put(self, item: Any) -> bool:
-        """Adds an item when there is room; False when nobody wants more."""
+        """Add an item as soon as there is room. Return False if the consumer has stopped."""
         size = _size(item)
         with self._changed:
             while not self._stopped and self._full(size):
@@ -72,7 +72,7 @@ class _Shelf:
             self._changed.notify_all()
 
     def take(self) -> list[Any]:
-        """Everything there is, after waiting for something; nothing at the end."""
+        """Wait for items and return all of them; return an empty list at the end."""
         with self._changed:
             while not self._items and not self._ended:
                 self._reader_waits = True
@@ -90,41 +90,41 @@ class _Shelf:
 
 
 def _size(item: object) -> int:
-    """The bytes of a batch of arrays; of anything else nobody knows, so that it counts as large."""
+    """Return the bytes of a batch of arrays. Items of unknown size count as large."""
     if not isinstance(item, Mapping):
         return SMALL_BYTES
     return sum(getattr(value, "nbytes", SMALL_BYTES) for value in item.values())
 
 
-def _produce(shelf: _Shelf, iterator: Iterable[Any]) -> None:
+def _produce(buffer: _Buffer, iterator: Iterable[Any]) -> None:
     error: BaseException | None = None
     try:
         source = iter(iterator)
         try:
             for item in source:
-                if not shelf.put(item):
+                if not buffer.put(item):
                     break
         finally:
             if close := getattr(source, "close", None):
                 close()
     except BaseException as raised:
         error = raised
-    shelf.end(error)
+    buffer.end(error)
 
 
-def _consume(shelf: _Shelf, iterator: Iterable[T]) -> Generator[T, None, None]:
-    thread = threading.Thread(target=_produce, args=(shelf, iterator), name="hopfleet-prefetch", daemon=True)
+def _consume(buffer: _Buffer, iterator: Iterable[T]) -> Generator[T, None, None]:
+    thread = threading.Thread(target=_produce, args=(buffer, iterator), name="hopfleet-prefetch", daemon=True)
     thread.start()
     try:
-        while items := shelf.take():
+        while items := buffer.take():
             items.reverse()
             while items:
                 yield items.pop()
-        if shelf.error is not None:
-            raise shelf.error
+        if buffer.error is not None:
+            raise buffer.error
     finally:
-        shelf.stop()
-        shelf.error = None
+        buffer.stop()
+        buffer.error = None
         if thread is not threading.current_thread():
-            # At most until the item being read; a source that blocks for good must not block the consumer too.
+            # Wait for the item being read, but not for a source that blocks forever.
             thread.join(timeout=5)

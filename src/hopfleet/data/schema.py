@@ -1,7 +1,7 @@
-"""The schema of a source as its rows pass by.
+"""The schema of a source, built while its rows are read.
 
-A source may be a stream, so that only its last row tells whether all rows of a column have one shape. The schema starts
-from the first rows, widens a column when a row of another shape comes, and refuses everything else that differs.
+A source may be a stream, so whether all rows of a column have the same shape is known only after the last row. The
+schema starts with the first rows, widens a column at a row of another shape, and refuses all other differences.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hopfleet.data.convert import column_cells, refuse_row
 from hopfleet.errors import DataError
 
 Chunk = Mapping[str, "list[Any] | Array | Cells"]
-"""Consecutive rows of a source: a value for each row, in columns of one length."""
+"""Consecutive rows of a source, as columns of equal length."""
 
 
 class Schema:
@@ -31,12 +31,12 @@ class Schema:
         return dict(self._columns)
 
     def accept(self, chunk: Chunk) -> dict[str, Cells]:
-        """The chunk as cells, in the order of the columns; the schema then covers its rows too."""
+        """Convert a chunk to cells, in the order of the columns, and extend the schema to its rows."""
         if not self._columns:
             check_names(chunk)
         elif chunk.keys() != self._columns.keys():
             raise DataError(
-                f"row {self.rows}: has the columns {list(chunk)}, where the rows before have {list(self._columns)}; "
+                f"row {self.rows}: has the columns {list(chunk)}, but earlier rows have {list(self._columns)}; "
                 "give every row the same columns"
             )
         cells = {name: self._cells(name, chunk[name]) for name in self._columns or chunk}

@@ -1,7 +1,7 @@
-"""Everything that can be partitioned, read as chunks of consecutive rows.
+"""Sources of rows, read as chunks of consecutive rows.
 
-A source is whatever the user has: columns in memory, Parquet files, a data set with random access, a stream. Here each
-is told apart, checked as far as that is possible before any work, and cut into chunks of a few megabytes.
+A source is a collection of columns in memory, Parquet files, a data set with random access, or a stream. This module
+identifies the kind of source, checks it as far as possible in advance, and cuts it into chunks of a few megabytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHUNK_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows to come. ``rows`` is None where only reading them all tells."""
+    """The chunks of a source. ``rows`` is None if the number of rows is not known in advance."""
 
     rows: int | None
     chunks: Iterator[Chunk]
@@ -45,7 +45,7 @@ Slicer = Callable[[int, int], "list[Any] | Array | Cells"]
 
 
 def open_source(source: Any) -> Source:
-    """The chunks of anything that can be partitioned, checked as far as that is possible without reading it all."""
+    """Open a source, checking it as far as possible without reading all of its rows."""
     if isinstance(source, (str, Path)):
         return _parquet(str(source))
     if isinstance(source, Mapping):
@@ -59,7 +59,7 @@ def open_source(source: Any) -> Source:
     if isinstance(source, np.ndarray) or is_tensor(source):
         return _columns({"x": source})
     if _is_instance(source, "torch.utils.data", "DataLoader"):
-        raise DataError("a DataLoader gives batches, not rows: pass its data set, loader.dataset")
+        raise DataError("a DataLoader yields batches, not rows; pass its data set, loader.dataset")
     streamed = _is_instance(source, "torch.utils.data", "IterableDataset")
     if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not streamed:
         rows = len(source)
@@ -67,13 +67,13 @@ def open_source(source: Any) -> Source:
     if isinstance(source, Iterable):
         return Source(None, _row_chunks(source))
     raise DataError(
-        f"a {type(source).__name__} cannot be partitioned: give a dict of arrays, a DataFrame, an Arrow table, Parquet "
-        "files, a data set with __len__ and __getitem__, or an iterator of rows"
+        f"a source of type {type(source).__name__} cannot be partitioned; give a dict of arrays, a DataFrame, an Arrow "
+        "table, Parquet files, a data set with __len__ and __getitem__, or an iterator of rows"
     )
 
 
 def _is_instance(value: object, module: str, name: str) -> bool:
-    """isinstance, without the import: a value of a class cannot exist before its module is imported."""
+    """Check isinstance without importing the module: an instance cannot exist before its module is imported."""
     return isinstance(value, getattr(sys.modules.get(module), name, ()))
 
 
@@ -84,7 +84,7 @@ def _sliced(rows: int, row_bytes: int, slicers: Mapping[str, Slicer]) -> Iterato
 
 
 def _columns(source: Mapping[Any, Any]) -> Source:
-    """Columns in memory: arrays, tensors or lists."""
+    """Open columns in memory: arrays, tensors or lists."""
     names = check_names(source)
     slicers: dict[str, Slicer] = {}
     lengths: dict[str, int] = {}
@@ -93,7 +93,7 @@ def _columns(source: Mapping[Any, Any]) -> Source:
         column = source[name]
         if not hasattr(column, "__len__") or isinstance(column, (str, bytes)) or getattr(column, "shape", True) == ():
             raise DataError(
-                f"column {name!r} is a {type(column).__name__}: must be an array, a tensor or a list of rows"
+                f"column {name!r}: has type {type(column).__name__}, but must be an array, a tensor or a list of rows"
             )
         lengths[name] = len(column)
         slicers[name] = _slicer(name, column)
@@ -102,7 +102,7 @@ def _columns(source: Mapping[Any, Any]) -> Source:
     for name, length in others:
         if length != rows:
             raise DataError(
-                f"columns {first!r} and {name!r} have {rows} and {length} rows: must have the same number of rows"
+                f"columns {first!r} and {name!r}: have {rows} and {length} rows, but must have the same number of rows"
             )
     return Source(rows, _sliced(rows, row_bytes, slicers))
 
@@ -116,7 +116,7 @@ def _slicer(name: str, column: Any) -> Slicer:
     if not isinstance(column, np.ndarray):
         values = list(column)
         if values and all(type(value) in (bool, int, float, complex) for value in values):
-            # A list of Python numbers is what numpy makes of it as a whole: [1, 2.5] is float64.
+            # numpy determines the dtype of a list of Python numbers as a whole: [1, 2.5] is float64.
             array = np.asarray(values)
             if array.dtype.kind != "O":
                 return _slicer(name, array)
@@ -131,7 +131,7 @@ def _slicer(name: str, column: Any) -> Slicer:
 
 
 def _objects(name: str, values: list[Any]) -> Slicer:
-    """Python values. A NaN among numbers is a number; among anything else it is a missing value."""
+    """Return a slicer of Python values. A NaN among numbers is a number; among other values it is a missing value."""
     missing = sum(map(is_missing, values))
     if missing and not all(isinstance(value, (int, float, complex, np.number)) for value in values):
         refuse_missing(name, missing, f"{len(values)} rows")
@@ -139,7 +139,7 @@ def _objects(name: str, values: list[Any]) -> Slicer:
 
 
 def _frame(frame: Any) -> Source:
-    """A pandas DataFrame; its index is left out."""
+    """Open a pandas DataFrame, ignoring its index."""
     names = check_names(frame.columns)
     slicers = {name: _series(name, frame[name]) for name in names}
     row_bytes = sum(_size(frame[name].iloc[0]) for name in names) if len(frame) else 0
@@ -181,7 +181,7 @@ def _record_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
 
 
 def _parquet(source: str) -> Source:
-    """A Parquet file, or all of a folder in the order of their paths; a local path or an fsspec URL."""
+    """Open a Parquet file, or all files of a folder in the order of their paths, by local path or fsspec URL."""
     from pyarrow import parquet
 
     opened: Callable[[str], Any]
@@ -200,7 +200,7 @@ def _parquet(source: str) -> Source:
     if missing:
         raise DataError(f"{source}: no such file or folder; give a Parquet file or a folder of Parquet files")
     if not paths:
-        raise DataError(f"{source}: a folder without *.parquet files; give a Parquet file or a folder of Parquet files")
+        raise DataError(f"{source}: has no *.parquet files; give a Parquet file or a folder of Parquet files")
 
     rows = 0
     for path in paths:
@@ -223,7 +223,7 @@ def _parquet(source: str) -> Source:
 
 
 def _row_chunks(rows: Iterable[Any]) -> Iterator[Chunk]:
-    """Rows one at a time, gathered into columns."""
+    """Gather single rows into chunks of columns."""
     names: list[str] = []
     columns: list[list[Any]] = []
     size = 0
@@ -233,7 +233,7 @@ def _row_chunks(rows: Iterable[Any]) -> Iterator[Chunk]:
             columns = [[] for _ in names]
         elif len(row) != len(names) or any(name not in row for name in names):
             raise DataError(
-                f"row {number} has the columns {list(row)}, where row 0 has {names}; give every row the same columns"
+                f"row {number}: has the columns {list(row)}, but row 0 has {names}; give every row the same columns"
             )
         for name, column in zip(names, columns, strict=True):
             column.append(value := row[name])
@@ -246,7 +246,7 @@ def _row_chunks(rows: Iterable[Any]) -> Iterator[Chunk]:
 
 
 def row_columns(row: Any) -> Mapping[str, Any]:
-    """A row by column: a mapping as it is, a pair as x and y, a longer tuple as 0, 1, ..., a single value as x."""
+    """Name a row's values: a mapping keeps its keys, a pair is x and y, a longer tuple 0, 1, ..., a single value x."""
     if isinstance(row, Mapping):
         return row
     if isinstance(row, (tuple, list)):
@@ -257,7 +257,7 @@ def row_columns(row: Any) -> Mapping[str, Any]:
 
 
 def _size(value: Any) -> int:
-    """About the bytes of a value, for cutting chunks."""
+    """Estimate the bytes of a value, for cutting chunks."""
     nbytes = getattr(value, "nbytes", None)
     if isinstance(nbytes, int):
         return nbytes

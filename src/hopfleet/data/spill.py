@@ -1,9 +1,8 @@
-"""Rows on their way into partitions: which partition each goes to, and where they wait until all have come.
+"""Rows on their way into partitions: the partition of each row, and the storage of rows until all have been read.
 
-Each block of as many rows as there are partitions is dealt out by a random permutation of its own, so that sizes differ
-by at most one, a stream needs no second pass, and the outcome depends on the rows, the seed and the number of
-partitions alone. Where sizes are asked for, longer blocks are dealt in proportion to them. Small data waits in memory,
-the rest in temporary files.
+With P partitions, each block of P rows is dealt out by a random permutation of its own. So sizes differ by at most one,
+a stream needs no second pass, and the outcome depends only on the rows, the seed and P. With given sizes, longer blocks
+are dealt in proportion to these sizes. Small data is held in memory, larger data in temporary files.
 """
 
 from __future__ import annotations
@@ -21,21 +20,23 @@ from hopfleet.data.files import map_cells, write_cells
 from hopfleet.domain.seeds import derive
 
 MEMORY_BYTES = 64 << 20
+"""Bytes of rows held in memory; above this, rows are written to temporary files."""
+
 BLOCK = 1024
-"""Rows that are dealt together where sizes are asked for."""
+"""Rows dealt together if partitions have given sizes."""
 
 
 class Dealer(Protocol):
-    """Deals rows to partitions, in any number of steps, which change nothing."""
+    """A dealer of rows to partitions. The result does not depend on how the rows are divided among calls."""
 
     partitions: int
 
     def deal(self, rows: int) -> Array:
-        """The partition of each of the next rows."""
+        """Return the partition of each of the next rows."""
 
 
 class Evenly:
-    """Any number of rows; sizes differ by at most one."""
+    """A dealer of any number of rows to partitions whose sizes differ by at most one."""
 
     def __init__(self, partitions: int, seed: int) -> None:
         self.partitions = partitions
@@ -51,7 +52,7 @@ class Evenly:
 
 
 class Sized:
-    """As many rows as the sizes add up to; every partition gets its size."""
+    """A dealer of rows to partitions of given sizes; the number of rows is the sum of the sizes."""
 
     def __init__(self, sizes: Sequence[int], seed: int) -> None:
         self.partitions = len(sizes)
@@ -70,8 +71,11 @@ class Sized:
         return deck[:rows]
 
     def _block(self) -> Array:
-        """In proportion to what each partition still lacks. A random offset decides what is rounded up, so that no
-        place in the source is likelier than another to end in a small partition."""
+        """Deal a block in proportion to what each partition still lacks.
+
+        A random offset decides which counts are rounded up, so that every row of the source is equally likely to end in
+        a small partition.
+        """
         total = int(self._left.sum())
         block = min(BLOCK, total)
         edges = (block * np.concatenate([[0], np.cumsum(self._left)]) + self._random.integers(total)) // total
@@ -82,7 +86,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one chunk sorted by partition: those of partition p are ``bounds[p]:bounds[p + 1]``."""
+    """The rows of one chunk, sorted by partition: partition p has the rows ``bounds[p]:bounds[p + 1]``."""
 
     columns: Mapping[str, Column]  #: as stored in this piece; a later chunk may widen the schema
     cells: Mapping[str, Cells] | Path
@@ -102,7 +106,7 @@ class Piece:
 
 
 class Spill:
-    """All rows of a source, ready to be gathered by partition. ``folder`` is made when memory does not suffice."""
+    """All rows of a source, ready to be gathered by partition. ``folder`` is created when memory is exceeded."""
 
     def __init__(self, folder: Path, dealer: Dealer) -> None:
         self._folder = folder
@@ -124,7 +128,7 @@ class Spill:
             self._write()
 
     def partition(self, index: int, columns: Mapping[str, Column]) -> dict[str, Cells]:
-        """The rows of a partition, in the order in which they came."""
+        """Return the rows of a partition, in the order in which they were added."""
         builders = {name: Builder(column, int(self.counts[index])) for name, column in columns.items()}
         for piece in self._pieces:
             for name, cells in piece.partition(index):
@@ -132,7 +136,7 @@ class Spill:
         return {name: builder.cells() for name, builder in builders.items()}
 
     def chunks(self) -> Iterator[dict[str, Cells]]:
-        """What was added, piece by piece: in the order in which it came if there is one partition."""
+        """Yield all rows piece by piece. With one partition, the order is that in which they were added."""
         for piece in self._pieces:
             yield dict(piece.all())
 

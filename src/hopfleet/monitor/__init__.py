@@ -1,1 +1,1 @@
-"""Views of the journal: a fold over its messages, and the tables, charts, frames and live displays made from it."""
+"""Views of the journal: a fold over its messages, and tables, charts, data frames and live displays of that fold."""

@@ -1,7 +1,7 @@
-"""The history of an experiment as a fold over its journal: what every view reads, and all that it reads.
+"""The history of an experiment: a fold over its journal, and the only source of all views.
 
-It stands apart from the views because it knows no terminal, chart or frame, and apart from the controller because
-it decides nothing: it only remembers, so it works on a journal that another process is still writing.
+The history is separate from the views, because it knows no terminal, chart or data frame, and from the controller,
+because it decides nothing. So it also works on a journal that another process is still writing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Mode = Literal["min", "max"]
 
 @dataclass(slots=True)
 class Span:
-    """What one worker did from ``started`` to ``ended``: a unit or an evaluation."""
+    """A unit or an evaluation on one worker, from ``started`` to ``ended``."""
 
     worker: str
     trial: str
@@ -58,7 +58,7 @@ class Span:
     ended: float
     hopped: bool = False  #: the model came from another worker
     failed: bool = False  #: the user's code raised
-    undone: bool = False  #: it counts as not having happened: rolled back, repeated, or its worker was lost
+    undone: bool = False  #: the work does not count: rolled back, repeated, or its worker was lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class EpochRow:
 
 @dataclass(slots=True)
 class TrialHistory:
-    """Everything that the journal says about one trial."""
+    """The journal's record of one trial."""
 
     id: str
     number: int
@@ -81,14 +81,14 @@ class TrialHistory:
     seed: int
     epochs: int  #: planned
     origin: str = "search"  #: or "point", "clone", "person"
-    parent: str = ""  #: the trial that it was cloned from
-    inherited: tuple[int, ...] = ()  #: the partitions that its parent's model had visited
-    begins: int = 0  #: the epoch of its parent that it goes on from; 0 for one that starts afresh
-    milestones: list[int] = field(default_factory=list)  #: where it was to end, before it was told to go on
+    parent: str = ""  #: the trial that this one was cloned from
+    inherited: tuple[int, ...] = ()  #: the partitions visited by the parent's model
+    begins: int = 0  #: the parent's epoch from which a warm clone continues; 0 for other trials
+    milestones: list[int] = field(default_factory=list)  #: planned last epochs before the trial was told to continue
     state: TrialState = TrialState.PENDING
     epochs_done: list[EpochRow] = field(default_factory=list)
     best: EpochRow | None = None
-    reason: str = ""  #: why it ended, when it did not simply complete
+    reason: str = ""  #: why the trial ended, unless it completed
     traceback: str = ""
     units: list[Span] = field(default_factory=list)  #: units that count, in order, without those inherited
     saved: dict[int, VersionSaved] = field(default_factory=dict)  #: durable versions that still exist
@@ -99,17 +99,17 @@ class TrialHistory:
 
     @property
     def epochs_trained(self) -> int:
-        """The last epoch that has ended, its parent's included."""
+        """The last finished epoch, including inherited ones."""
         return self.epochs_done[-1].epoch if self.epochs_done else self.begins
 
     @property
     def source(self) -> str:
-        """``t0003``, or ``t0003 at 2`` where it goes on from an epoch; nothing if it is nobody's clone."""
+        """The parent: ``t0003``, or ``t0003 at 2`` for a warm clone from epoch 2; empty if there is no parent."""
         return f"{self.parent} at {self.begins}" if self.inherited else self.parent
 
     @property
     def visits(self) -> list[list[int]]:
-        """The partitions in the order of its own visits, one list per epoch; the last may be unfinished."""
+        """The partitions in the order visited, without inherited visits, one list per epoch; the last may be short."""
         return [[unit.partition for unit in units] for _, units in groupby(self.units, key=lambda unit: unit.epoch)]
 
     @property
@@ -120,24 +120,24 @@ class TrialHistory:
 
 @dataclass(slots=True)
 class WorkerView:
-    """One worker, under the same name through all its stays."""
+    """One worker, across all periods in which a worker of this name was present."""
 
     name: str
     device: str
     joined: float
-    lost: float | None = None  #: None while it is there
+    lost: float | None = None  #: None while the worker is present
     doing: Unit | None = None
-    since: float = 0.0  #: when it was told to do what it is doing
-    next: Unit | None = None  #: what it was told to do after that
+    since: float = 0.0  #: when the current unit was assigned
+    next: Unit | None = None  #: the unit assigned to run after the current one
     units: int = 0  #: units and evaluations finished
     busy: float = 0.0  #: seconds of finished work, overlaps counted once
     busy_until: float = -math.inf
-    earlier: float = 0.0  #: seconds of stays before the current one
+    earlier: float = 0.0  #: seconds present before the current period
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Units of all known trials. What an ended trial left out counts as done; ``eta`` is in seconds."""
+    """Units of all known trials. Units that an ended trial left out count as done; ``eta`` is in seconds."""
 
     done: int
     planned: int
@@ -151,8 +151,8 @@ class Progress:
 class History:
     """The fold: ``apply`` takes the messages in the order of the journal and is the only mutator.
 
-    With ``limit`` it keeps the best so many of the ended trials and no spans, so that its size stays bounded however
-    long a run is; what was let go still counts in ``counts`` and ``progress``.
+    With ``limit``, the history keeps only the best ``limit`` ended trials and no spans, so that its size stays bounded.
+    Dropped trials still count in ``counts`` and ``progress``.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class History:
     ) -> None:
         self.metric = metric
         self.mode: Mode = mode
-        #: All metrics that are optimised, with their modes; and what metrics must keep to.
+        #: All optimised metrics with their modes; limits are bounds on metrics.
         self.objectives: list[tuple[str, str]] = [(metric, mode), *others]
         self.limits = limits
         self.partitions = partitions
@@ -181,27 +181,27 @@ class History:
         self.hops = 0
         self.started: float | None = None
         self.updated: float | None = None
-        self.finished: bool | None = None  #: ``complete`` of Finish; None while the run goes on or was cut off
-        self.held = False  #: a person has paused the run
+        self.finished: bool | None = None  #: ``complete`` of Finish; None while running or after an interruption
+        self.held = False  #: whether the run is paused on request
         self.delayed: dict[VersionRef, SaveDelayed] = {}  #: saves that a disk does not take for now
-        self.missing: tuple[int, ...] = ()  #: partitions that are on no worker, and that trials wait for
+        self.missing: tuple[int, ...] = ()  #: partitions on no worker that trials wait for
         self._limit = limit
-        self._let_go: Counter[TrialState] = Counter()  #: ended trials that are not kept
-        self._epochs_let_go = 0  #: epochs that were planned for them
+        self._let_go: Counter[TrialState] = Counter()  #: dropped trials by state
+        self._epochs_let_go = 0  #: planned epochs of dropped trials
         self._metric_names: dict[str, None] = {name: None for name, _ in self.objectives}  #: an ordered set
-        self._trained = 0  #: units that ran to their end, undone ones included
+        self._trained = 0  #: finished units, including undone ones
         self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
 
     @property
     def waits_for(self) -> str:
-        """Why nothing goes on, if a disk does not take what must be saved."""
+        """Why the run waits, if a version cannot be written to disk; empty otherwise."""
         return next((delay.error for delay in self.delayed.values()), "")
 
     @classmethod
     def of(
         cls, records: Iterable[tuple[float, Message]], *, metric: str, mode: Mode, partitions: int, name: str
     ) -> History:
-        """The history of a whole journal."""
+        """Return the history of a whole journal."""
         history = cls(metric=metric, mode=mode, partitions=partitions, name=name)
         for time, message in records:
             history.apply(time, message)
@@ -210,7 +210,7 @@ class History:
     # ------------------------------------------------------------------------------------------ the fold
 
     def apply(self, time: float, message: Message) -> None:
-        """Take in the next message of the journal."""
+        """Apply the next message of the journal."""
         match message:
             case RunStarted():
                 self._start_run(time)
@@ -277,7 +277,7 @@ class History:
             del self.trials[trial.id]
 
     def _trial(self, name: str) -> TrialHistory:
-        """A trial; one that was let go and is resumed after all is not remembered again."""
+        """Return a trial, or a throw-away record for a trial that was dropped or deleted."""
         return self.trials.get(name) or TrialHistory(name, 0, {}, 0, 0)
 
     def _resume(self, message: TrialResumed) -> None:
@@ -364,17 +364,17 @@ class History:
     def _end_epoch(self, time: float, message: EpochEnded) -> None:
         trial = self._trial(message.trial)
         row = EpochRow(message.epoch, message.version, dict(message.metrics), time)
-        # An epoch that was rolled back ends again, with the same metrics.
+        # A rolled-back epoch ends a second time, with the same metrics.
         trial.epochs_done = [*(earlier for earlier in trial.epochs_done if earlier.epoch != row.epoch), row]
         if message.best:
             trial.best = row
         self._metric_names.update(dict.fromkeys(row.metrics))
 
-    # ----------------------------------------------------------------------------------- what follows from it
+    # -------------------------------------------------------------------------------------------- derived values
 
     @property
     def elapsed(self) -> float:
-        """Seconds in which a run was going on, as far as the messages tell."""
+        """Seconds in which the experiment was running, according to the messages."""
         if self.started is None or self.updated is None:
             return 0.0
         return self.updated - self.started - sum(end - start for start, end in self.gaps)
@@ -383,16 +383,16 @@ class History:
         return [worker for worker in self.workers.values() if worker.lost is None]
 
     def value(self, trial: TrialHistory) -> float | None:
-        """The metric at the trial's best epoch; None when there is none or it is not a number."""
+        """Return the metric at the trial's best epoch, or None if there is none or the value is NaN."""
         value = trial.best.metrics.get(self.metric) if trial.best else None
         return None if value is None or math.isnan(value) else value
 
     def feasible(self, trial: TrialHistory) -> bool:
-        """Whether the trial keeps all limits at its best epoch."""
+        """Whether the trial satisfies all limits at its best epoch."""
         return trial.best is not None and feasible(self.limits, trial.best.metrics)
 
     def leaderboard(self) -> list[TrialHistory]:
-        """All trials, best first; those beyond a limit after them, those without a value last; ties by number."""
+        """Return all trials, best first, then those beyond a limit, then those without a value; ties by number."""
         sign = 1 if self.mode == "min" else -1
 
         def key(trial: TrialHistory) -> tuple[bool, bool, float, int]:
@@ -404,19 +404,19 @@ class History:
         return sorted(self.trials.values(), key=key)
 
     def best(self) -> TrialHistory | None:
-        """The leader, if any trial has a value yet, and keeps all limits."""
+        """Return the leader, or None if no trial has a value within all limits."""
         leaders = self.leaderboard()[:1]
         return leaders[0] if leaders and self.value(leaders[0]) is not None and self.feasible(leaders[0]) else None
 
     def pareto(self) -> list[TrialHistory]:
-        """The trials within all limits that no other one beats in all objectives, each at its best epoch."""
+        """Return the trials within all limits that no other trial beats in all objectives, at their best epochs."""
         trials = sorted(filter(self.feasible, self.trials.values()), key=lambda trial: trial.number)
         points = [(trial, costs(self.objectives, trial.best.metrics)) for trial in trials if trial.best]
         known = [(trial, point) for trial, point in points if point is not None]
         return [known[place][0] for place in front([point for _, point in known])]
 
     def counts(self) -> dict[TrialState, int]:
-        """How many trials are in each state."""
+        """Count the trials in each state."""
         counts = dict.fromkeys(TrialState, 0)
         for trial in self.trials.values():
             counts[trial.state] += 1
@@ -425,20 +425,20 @@ class History:
         return counts
 
     def metric_names(self) -> list[str]:
-        """The experiment's metrics, then the others in the order in which they first appeared."""
+        """Return the experiment's metrics, then all others in the order of their first appearance."""
         return list(self._metric_names)
 
     def reported(self, metric: str | None) -> str:
-        """The metric, or the experiment's if none is named. Raises UsageError for one that no trial reports."""
+        """Return ``metric``, by default the experiment's. Raise UsageError if no trial reports it."""
         if metric is not None and metric not in self._metric_names:
-            raise UsageError(f"metric={metric!r}: no trial reports it; reported are {', '.join(self._metric_names)}")
+            raise UsageError(f"metric={metric!r}: no trial reports it; choose one of {', '.join(self._metric_names)}")
         return metric or self.metric
 
     def progress(self) -> Progress:
-        """How far the known trials are.
+        """Return the progress of all known trials.
 
-        The estimate is a lower bound made of what was measured: the workers share the remaining units evenly,
-        but the units of one trial run one after another. Evaluations are part of what a unit costs.
+        ``eta`` is a lower bound from measured times: workers share the remaining units evenly, but the units of one
+        trial run one after another. The cost of a unit includes evaluations.
         """
         planned = self._epochs_let_go * self.partitions + sum(self._planned(trial) for trial in self.trials.values())
         ahead = [self._planned(trial) - trial.units_done for trial in self.trials.values() if not trial.state.ended]
@@ -457,7 +457,7 @@ class History:
         return seconds_per_unit * max(sum(ahead) / workers, max(ahead))
 
     def busy_fraction(self) -> dict[str, float]:
-        """For each worker the part of its stays in which it worked, what it is doing now included."""
+        """Return for each worker the fraction of its time spent on units, including the current unit."""
         return {worker.name: self._busy_fraction(worker) for worker in self.workers.values()}
 
     def _busy_fraction(self, worker: WorkerView) -> float:

@@ -1,6 +1,6 @@
-"""How values read in every view: configurations flattened, numbers shortened, durations in words.
+"""The text form of values in all views: flattened configurations, short numbers, durations, sizes.
 
-One place, so that a learning rate looks the same in the terminal, on a chart and in a label.
+All views share these functions, so that a learning rate looks the same in the terminal, on a chart and in a label.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hopfleet.monitor.history import TrialHistory
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
-    """Nested names joined by dots: ``{"a": {"b": 1}}`` becomes ``{"a.b": 1}``."""
+    """Join nested names with dots: ``{"a": {"b": 1}}`` becomes ``{"a.b": 1}``."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -26,13 +26,13 @@ def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
 
 
 def config_keys(trials: Iterable[TrialHistory]) -> list[str]:
-    """All flattened configuration keys, those that differ between trials first."""
+    """Return all flattened configuration keys, those that differ between trials first."""
     varies = _varies(trials)
     return sorted(varies, key=lambda key: not varies[key])
 
 
 def varying_keys(trials: Iterable[TrialHistory]) -> list[str]:
-    """The keys that tell trials apart; all keys when there is nothing to tell apart."""
+    """Return the keys that differ between trials, or all keys if none differ."""
     varies = _varies(trials)
     return [key for key in varies if varies[key]] or list(varies)
 
@@ -44,7 +44,7 @@ def _varies(trials: Iterable[TrialHistory]) -> dict[str, bool]:
 
 
 def number(value: float) -> str:
-    """Four significant digits."""
+    """Format a number with four significant digits."""
     return f"{value:.4g}"
 
 
@@ -57,12 +57,12 @@ def shorten(text: str, length: int) -> str:
 
 
 def short(value: object, length: int = 16) -> str:
-    """A configuration value in a few characters."""
+    """Format a configuration value in a few characters."""
     return shorten(number(value) if isinstance(value, float) else one_line(str(value)), length)
 
 
 def describe(config: Config, keys: Iterable[str], length: int) -> str:
-    """As many of the keys as fit, as ``lr=0.01 width=64``. A key loses its prefix: ``a.b`` reads ``b``."""
+    """Format the keys that fit as ``lr=0.01 width=64``. A key loses its prefix: ``a.b`` becomes ``b``."""
     flat = flatten(config)
     text = ""
     for key in keys:
@@ -75,7 +75,7 @@ def describe(config: Config, keys: Iterable[str], length: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units of time: ``12s``, ``3m 05s``, ``2h 10m``, ``3d 04h``."""
+    """Format a duration with its two largest units: ``12s``, ``3m 05s``, ``2h 10m``, ``3d 04h``."""
     total = round(seconds)
     if total < 60:
         return f"{total}s"
@@ -87,12 +87,12 @@ def duration(seconds: float) -> str:
 
 
 def makespan(seconds: float) -> str:
-    """A duration that is compared with another: ``12.3 s``, from a minute on as ``duration`` says it."""
+    """Format a duration for comparison with others: ``12.3 s``, from a minute on like ``duration``."""
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def size(count: float) -> str:
-    """Bytes in words: ``512 B``, ``3.4 MiB``."""
+    """Format a number of bytes: ``512 B``, ``3.4 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -101,7 +101,7 @@ def size(count: float) -> str:
 
 
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
-    """A sort key that puts ``w2`` before ``w10``."""
+    """Return a sort key that puts ``w2`` before ``w10``."""
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
@@ -110,15 +110,15 @@ def plural(count: int, noun: str) -> str:
 
 
 def waiting_for(partitions: Sequence[int]) -> str:
-    """What to say of partitions that are on no worker."""
+    """Describe partitions that are on no worker."""
     one = len(partitions) == 1
     return (
         f"partition{'' if one else 's'} {', '.join(map(str, partitions))} {'is' if one else 'are'} on no worker and "
-        f"cannot be fetched; it goes on when a worker brings {'it' if one else 'them'}"
+        f"cannot be fetched; waiting for a worker that has {'it' if one else 'them'}"
     )
 
 
 def overdue(message: UnitOverdue) -> str:
-    """What to say of a unit that hangs."""
+    """Describe a unit that hangs."""
     expected = f", estimated {duration(message.expected)}" if message.expected else ""
-    return f"worker {message.worker} hangs: at it for {duration(message.seconds)}{expected}; it is given up"
+    return f"worker {message.worker} hangs: running for {duration(message.seconds)}{expected}; replacing it"

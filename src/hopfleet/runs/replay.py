@@ -50,6 +50,7 @@ from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
+from hopfleet.support import registry
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.spec import WorkerSpec
 
@@ -144,10 +145,10 @@ def _data(results: Results, train: Any) -> tuple[Dataset, list[str]]:
 def _backend(backend: Backend | str) -> Backend:
     if not isinstance(backend, str):
         return backend
-    known = [name for name in BACKENDS if name != "simulated"]
+    known = [name for name in registry.names("backend", BACKENDS) if name != "simulated"]
     if backend not in known:
         raise UsageError(f"backend={backend!r}: must be one that trains: {', '.join(known)}")
-    return BACKENDS[backend]()
+    return registry.find("backend", backend, BACKENDS)()
 
 
 @contextlib.contextmanager
@@ -172,7 +173,7 @@ def _rehearse(
     tell: Callable[[str], None],
 ) -> None:
     definition = results.definition
-    found, devices = task.devices()
+    found, devices = task.framework.devices()
     device = found if definition["device"] == "auto" else definition["device"]
     count = len(plan.courses)
     if workers == "auto":

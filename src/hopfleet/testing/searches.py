@@ -26,6 +26,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Stop, Suggestion, Train
@@ -118,7 +119,8 @@ class Setting:
     diverging: float = 0.0  #: how many trials end in NaN
     failing: float = 0.0  #: how many trials raise somewhere
     lost: int = 0  #: workers that are lost for a while
-    troubles: Mapping[int, str] = field(default_factory=dict)  #: wishes and restarts, by step
+    troubles: Mapping[int, str] = field(default_factory=dict)  #: requests and restarts, by step
+    held: Sequence[Sequence[int]] | None = None  #: the partitions that each worker can read; None stands for all
 
     @classmethod
     def made(cls, seed: int, troubles: int, **given: Any) -> Setting:
@@ -285,7 +287,14 @@ class Run:
 
     def _backend(self, clock: float, failures: Sequence[Failure] = ()) -> Simulated:
         setting = self.setting
-        return Simulated(setting.seconds, self._metrics, failures=failures, fails=setting.fails, clock=clock)
+        return Simulated(
+            setting.seconds,
+            self._metrics,
+            partitions=setting.held,
+            failures=failures,
+            fails=setting.fails,
+            clock=clock,
+        )
 
     def _metrics(self, trial: Trial, epoch: int) -> Mapping[str, float]:
         where = trial.number, epoch
@@ -293,12 +302,15 @@ class Run:
             self._curves[where] = self.setting.metrics(trial, epoch)
         return self._curves[where]
 
+    def _policy(self) -> Policy:
+        return POLICIES[self.setting.policy]()
+
     def _controller(self, search: Search) -> Controller:
         setting, watched = self.setting, Watched(search)
         watched.setup(self.suite.space, seed=setting.seed, goal=setting.goal)
         return Controller(
             watched,
-            POLICIES[setting.policy](),
+            self._policy(),
             partitions=setting.partitions,
             valid_partitions=setting.valid,
             seed=setting.seed,

@@ -1,7 +1,7 @@
-"""What a person sees while a run goes on: a table in a terminal, one in a notebook, or plain lines in a log.
+"""Live views of a run: a table in a terminal or a notebook, or plain lines in a log.
 
-``open_view`` picks one. A view folds each message into its history and shows it; it starts no thread, so it draws
-only when it is called, and a display that breaks never breaks the run.
+``open_view`` picks a view. A view folds each message into its history and shows the result. Views start no threads, so
+they draw only when called, and an error in a display never ends the run.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], float]
 
-_LEISURE = 20  #: a view spends at most one part in so many of the time on drawing
+_LEISURE = 20  #: pause after a drawing, as a multiple of the drawing's duration: drawing takes at most 5% of the time
 
 
 class LiveView(ABC):
-    """Follows a run: ``update`` with every message, ``refresh`` while waiting, ``warn`` with what the user should know.
+    """A view of a run. Call ``update`` for every message, ``refresh`` while waiting, ``warn`` and ``note`` for texts.
 
-    A view owns the folding: whoever calls ``update`` must not apply the message to the history again.
+    The view folds messages into the history: callers of ``update`` must not apply a message to the history again.
     """
 
     def __init__(self, history: History) -> None:
@@ -53,21 +53,21 @@ class LiveView(ABC):
         self._guard(lambda: self._show(message))
 
     def recall(self, time: float, message: Message) -> None:
-        """Fold in a message of an earlier run, which was shown then."""
+        """Fold in a message of an earlier run without showing it."""
         self.history.apply(time, message)
 
     def refresh(self) -> None:
-        """Draw again if it is time to, so that clocks tick while no message comes."""
+        """Draw again if a drawing is due, so that clocks advance while no message arrives."""
         self._guard(self._refresh)
 
     def warn(self, text: str) -> None:
-        """Show a warning, once however often it is given."""
+        """Show a warning, unless the same text was shown before."""
         if text not in self._warned:
             self._warned.add(text)
             self._guard(lambda: self._show_warning(text))
 
     def note(self, text: str) -> None:
-        """Say something that is good to know."""
+        """Show a note."""
         self._guard(lambda: self._show_note(text))
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class LiveView(ABC):
 
     @staticmethod
     def _guard(draw: Callable[[], None]) -> None:
-        """A closed pipe or an odd terminal must not end a run that may have taken days."""
+        """Draw, ignoring errors: a closed pipe or a broken terminal must not end a run of many hours."""
         try:
             draw()
         except Exception:
@@ -107,7 +107,7 @@ class LiveView(ABC):
 
 
 class QuietView(LiveView):
-    """Shows nothing, and still keeps the history."""
+    """A view that shows nothing and only keeps the history."""
 
     def _show(self, message: Message) -> None:
         return
@@ -120,7 +120,7 @@ class QuietView(LiveView):
 
 
 class PlainView(LiveView):
-    """Lines for a log: one every few seconds of the journal's time, one for each trial that ends, one for trouble."""
+    """Lines for a log: one every few seconds of the journal's time, one per ended trial, one per problem."""
 
     def __init__(self, history: History, stream: TextIO, *, every: float = 5.0) -> None:
         super().__init__(history)
@@ -133,13 +133,13 @@ class PlainView(LiveView):
             case RunStarted() if self.history.runs > 1:
                 self._line(f"resumed, run {self.history.runs}")
             case WorkerLost(worker=worker, reason=reason) if reason == RELEASED:
-                self._line(f"worker {worker} is let go")
+                self._line(f"worker {worker} released")
             case WorkerLost(worker=worker, reason=reason):
                 self._line(f"worker {worker} lost: {one_line(reason)}")
             case UnitOverdue():
                 self._line(overdue(message))
             case PartitionsMissing(partitions=partitions):
-                self._line(waiting_for(partitions) if partitions else "all partitions are there again")
+                self._line(waiting_for(partitions) if partitions else "all partitions are available again")
             case TrialEnded():
                 self._line(self._ended(message))
             case Finish(complete=complete):
@@ -162,7 +162,7 @@ class PlainView(LiveView):
         return "  ".join(facts) + (f": {one_line(trial.reason)}" if trial.reason else "")
 
     def _standing(self) -> str:
-        """``34/96 units  eta 20s  best t0007 accuracy=0.9667``, and when the next such line is due."""
+        """Return ``34/96 units  eta 20s  best t0007 accuracy=0.9667``, and schedule the next such line."""
         self._next = self.history.elapsed + self._every
         progress, leader = self.history.progress(), self.history.best()
         facts = [f"{progress.done}/{progress.planned} units"]
@@ -182,13 +182,13 @@ class PlainView(LiveView):
 
 
 class _DrawnView(LiveView):
-    """What the terminal and the notebook share: when to draw, and what."""
+    """The common part of the terminal's and the notebook's view: the schedule and the content of drawings."""
 
     def __init__(self, history: History, *, clock: Clock, pause: float) -> None:
         super().__init__(history)
         self._clock = clock
-        self._pause = pause  #: seconds between two drawings, at least
-        self._due = float("-inf")  #: when the next drawing may happen
+        self._pause = pause  #: minimum seconds between two drawings
+        self._due = float("-inf")  #: earliest time of the next drawing
         self._heard = clock()
 
     @abstractmethod
@@ -222,7 +222,7 @@ class _DrawnView(LiveView):
 
 
 class TerminalView(_DrawnView):
-    """A table that stays in place at the bottom of the terminal; what is printed meanwhile scrolls above it."""
+    """A table at the bottom of the terminal; other output scrolls above it."""
 
     def __init__(self, history: History, stream: TextIO, *, clock: Clock = clocks.monotonic) -> None:
         from rich.live import Live
@@ -259,7 +259,7 @@ def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
     class PatientConsole(Console):
-        """Falls silent when nobody reads any more, where rich would end the process."""
+        """A console that becomes silent when its pipe is closed; rich would end the process."""
 
         def on_broken_pipe(self) -> None:
             self.quiet = True
@@ -268,14 +268,14 @@ def _console(stream: TextIO) -> Console:
 
 
 class NotebookView(_DrawnView):
-    """An HTML output of the running cell, updated in place."""
+    """An HTML output of the running notebook cell, updated in place."""
 
     _FORMAT = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
 
     def __init__(self, history: History, *, clock: Clock = clocks.monotonic) -> None:
         super().__init__(history, clock=clock, pause=1 / 2)
         self._handle: Any = None
-        self._above: list[tuple[str, str, str]] = []  #: word, its style, text
+        self._above: list[tuple[str, str, str]] = []  #: a word, its style, and the text after it
 
     def _draw(self) -> None:
         from IPython.display import HTML, display
@@ -309,7 +309,7 @@ class NotebookView(_DrawnView):
 
 
 def open_view(history: History, *, quiet: bool, stream: TextIO | None = None) -> LiveView:
-    """The view that suits where the output goes. It is a context manager; ``stream`` defaults to standard output."""
+    """Return the view, a context manager, that suits ``stream``, which defaults to standard output."""
     if quiet:
         return QuietView(history)
     if stream is None and _in_notebook():

@@ -1,7 +1,7 @@
-"""Tables for the terminal, made from a history with rich.
+"""Tables for the terminal, rendered with rich from a history.
 
-They fit themselves to the width that they are printed at: what matters least is left out, and named, rather than
-every column squeezed. Separate from the live view because the command line prints the same tables once.
+A table fits the available width by leaving out, and naming, the least important columns instead of squeezing all of
+them. The live view and the command line share these tables.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Those with the lowest ``priority`` are the last to be left out."""
+    """One column. Columns with the lowest ``priority`` are the last to be left out."""
 
     header: str
     cells: Sequence[str]
     priority: int
     justify: Literal["left", "right"] = "left"
-    styles: Sequence[str] = ()  #: one per cell; empty for the default
+    styles: Sequence[str] = ()  #: one style per cell, or none for the default
 
     @property
     def width(self) -> int:
@@ -59,7 +59,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """A rich renderable that shows the columns which fit, most important first."""
+    """A rich renderable that shows the columns that fit, the most important ones first."""
 
     columns: Sequence[Column]
 
@@ -88,14 +88,14 @@ class FittedTable:
 
 
 def leaderboard_table(history: History, limit: int = 15) -> FittedTable:
-    """The best trials, best first, with their metrics at the best epoch and their configurations."""
+    """Return a table of the best trials, best first, with metrics at the best epoch and configurations."""
     trials = history.leaderboard()[:limit]
     rank = Column("#", [str(place) for place in range(1, len(trials) + 1)], 4, "right", ["dim"] * len(trials))
     return FittedTable([rank, *_trial_columns(history, trials), *_config_columns(history, trials)])
 
 
 def trials_table(history: History) -> FittedTable:
-    """All trials in the order of their numbers, with why they ended."""
+    """Return a table of all trials in the order of their numbers, with the reasons why they ended."""
     trials = sorted(history.trials.values(), key=lambda trial: trial.number)
     why = Column("why it ended", [shorten(one_line(trial.reason), 40) for trial in trials], 5)
     units = Column("units", [str(trial.units_done) for trial in trials], 6, "right")
@@ -122,7 +122,7 @@ def _trial_columns(history: History, trials: Sequence[TrialHistory]) -> list[Col
 
 
 def _marks(history: History, trials: Sequence[TrialHistory]) -> Iterator[Column]:
-    """Who is on the Pareto front, where there are several objectives, and within limits, where there are any."""
+    """Yield a column for the Pareto front, if there are several objectives, and one for limits, if there are any."""
     if len(history.objectives) > 1:
         front = {trial.id for trial in history.pareto()}
         yield Column("pareto", ["*" if trial.id in front else "" for trial in trials], 2)
@@ -146,7 +146,7 @@ def _config_columns(history: History, trials: Sequence[TrialHistory]) -> list[Co
 
 
 def workers_table(history: History) -> FittedTable:
-    """All workers, what they are doing, how much they did and how busy they were."""
+    """Return a table of all workers: current unit, number of units, and the fraction of time spent on units."""
     workers = sorted(history.workers.values(), key=lambda worker: natural_order(worker.name))
     busy = history.busy_fraction()
     return FittedTable(
@@ -173,7 +173,7 @@ def _now_style(worker: WorkerView) -> str:
 
 
 def workers_line(history: History) -> Text:
-    """The live workers in one line: ``w0:t0007/3`` trains trial t0007 on partition 3."""
+    """Return the live workers in one line: ``w0:t0007/3`` trains trial t0007 on partition 3."""
     from rich.text import Text
 
     pieces: list[tuple[str, str]] = []
@@ -186,7 +186,7 @@ def workers_line(history: History) -> Text:
 
 
 def header(history: History, elapsed: float | None = None) -> RenderableType:
-    """Name, trials by state, progress, times, and the best so far. ``elapsed`` defaults to what the journal says."""
+    """Return name, trials by state, progress, times and the best trial. ``elapsed`` defaults to the journal's time."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -216,20 +216,20 @@ def _states(history: History) -> Iterator[tuple[str, str]]:
     if history.runs > 1:
         yield (f"run {history.runs}  ", "dim")
     if history.held:
-        yield ("paused by a person  ", "bold yellow")
+        yield ("paused on request  ", "bold yellow")
     if history.waits_for:
         yield (f"waiting: {history.waits_for}", "bold red")
 
 
 def progress_text(history: History, elapsed: float) -> str:
-    """``34/96 units  35%  12s  eta 20s``."""
+    """Format the progress: ``34/96 units  35%  12s  eta 20s``."""
     progress = history.progress()
     eta = "" if progress.eta is None or history.finished is not None else f"  eta {duration(progress.eta)}"
     return f"{progress.done}/{progress.planned} units  {progress.fraction:.0%}  {duration(elapsed)}{eta}"
 
 
 def best_text(history: History) -> str:
-    """``best t0007  accuracy=0.9667 at epoch 3  lr=0.01 width=64``."""
+    """Format the best trial: ``best t0007  accuracy=0.9667 at epoch 3  lr=0.01 width=64``."""
     leader = history.best()
     if leader is None or leader.best is None:
         return "best  none yet"

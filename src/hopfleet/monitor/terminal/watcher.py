@@ -1,4 +1,4 @@
-"""What a run says to the person at the screen beside its messages: answers to wishes, waiting, what nobody reads."""
+"""Notes and warnings of a run beside its messages: answers to requests, full disks, unused configuration keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hopfleet.monitor.terminal.live import LiveView
 
 
 class Watcher:
-    """Shows messages and what came of wishes, and warns of configuration keys that no trial reads."""
+    """An observer that shows messages and answers to requests, and warns of configuration keys that no trial reads."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
@@ -32,7 +32,9 @@ class Watcher:
                 self._unused = unused if self._unused is None else self._unused & unused
             case Finish():
                 for key in sorted(self._unused or ()):
-                    self._view.warn(f"the task never read config[{key!r}]: is it misspelt, or not needed?")
+                    self._view.warn(
+                        f"the task never read config[{key!r}]; check its spelling, or remove it from the space"
+                    )
             case SaveDelayed():
                 self.waiting(message.error)
                 self._delayed.add(message.ref)
@@ -44,8 +46,8 @@ class Watcher:
             case RequestMade():
                 self._asked[message.number] = message
             case RequestAnswered():
-                asked = self._asked.pop(message.number, RequestMade("an earlier wish", who="somebody"))
-                refused = "" if message.granted else f"{asked.request} is refused: "
+                asked = self._asked.pop(message.number, RequestMade("request", who="an earlier request"))
+                refused = "" if message.granted else f"{asked.request} refused: "
                 self._view.note(f"{asked.who}: {refused}{message.text}")
             case _:
                 pass
@@ -54,4 +56,4 @@ class Watcher:
         self._view.refresh()
 
     def waiting(self, text: str) -> None:
-        self._view.note(f"waiting: {text}; it goes on by itself then" if text else "it goes on")
+        self._view.note(f"waiting: {text}; the run continues when this is resolved" if text else "the run continues")

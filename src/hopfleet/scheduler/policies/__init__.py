@@ -1,6 +1,7 @@
 """Policies by name, one file each; ``scheduler.dispatch.Policy`` states their contract.
 
-Each name maps to a factory, because some policies keep state: every controller has its own instance.
+Each name maps to a factory, because some policies keep state: every controller has its own instance. Other packages
+register further names as entry points (``support.registry``).
 """
 
 from __future__ import annotations

@@ -33,10 +33,14 @@ class MonteCarlo(Dispatcher):
             if best is None or ended < best[0]:
                 best = ended, first
         assert best is not None
-        # Rollouts ignore fixed visit orders and evaluations, so some starts may be impossible.
-        return [
-            (trial, worker) for trial, worker in best[1] if worker in state.idle_workers and trial in state.able(worker)
-        ]
+        # Rollouts ignore fixed visit orders and evaluations, so some starts may be impossible. A unit that takes no
+        # time ends at once in a rollout, and its worker and its trial start again; only the first start counts.
+        starts: dict[int, int] = {}
+        for trial, worker in best[1]:
+            again = trial in starts or worker in starts.values()
+            if worker in state.idle_workers and trial in state.able(worker) and not again:
+                starts[trial] = worker
+        return list(starts.items())
 
 
 def _randomly(rng: random.Random, first: list[Start]) -> DispatchRule:

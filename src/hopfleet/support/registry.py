@@ -1,0 +1,85 @@
+"""Extensions by name: those that come with Hopfleet, and those that other packages register as entry points.
+
+A package registers an extension in its ``pyproject.toml``:
+
+    [project.entry-points."hopfleet.policies"]
+    alphabetical = "my_package.policies:alphabetical"
+
+The name then works wherever Hopfleet takes a name of that kind. Entry points are read when a name is looked up, so a
+package that is installed while Python runs is found, and importing Hopfleet imports no other package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from hopfleet.errors import UsageError, describe
+
+GROUPS: Mapping[str, str] = {
+    "search": "hopfleet.searches",
+    "stop": "hopfleet.stopping_rules",
+    "policy": "hopfleet.policies",
+    "backend": "hopfleet.backends",
+    "framework": "hopfleet.frameworks",
+    "strategy": "hopfleet.strategies",
+    "store": "hopfleet.stores",
+    "observer": "hopfleet.observers",
+}
+"""The group of entry points of each kind of extension."""
+
+Kind = TypeVar("Kind")
+
+
+def find(kind: str, name: str, builtin: Mapping[str, Kind]) -> Kind:
+    """Return the extension of that name; ``builtin`` holds those that come with Hopfleet.
+
+    Raise UsageError for an unknown name, for a name that is registered twice and for an extension that cannot be
+    loaded. The message names the packages concerned.
+    """
+    found = [point for point in _registered(kind) if point.name == name]
+    packages = sorted({_package(point) for point in found})
+    if name in builtin:
+        if packages:
+            raise UsageError(
+                f"{kind}={name!r}: the package {packages[0]} registers this name, which belongs to Hopfleet; "
+                "uninstall the package, or rename its entry point"
+            )
+        return builtin[name]
+    if not found:
+        raise UsageError(f"{kind}={name!r}: unknown; there are {', '.join(names(kind, builtin))}")
+    if len(found) > 1:
+        raise UsageError(
+            f"{kind}={name!r}: registered more than once, by {' and '.join(packages)}; uninstall all but one package"
+        )
+    extension: Kind = _load(kind, found[0])
+    return extension
+
+
+def names(kind: str, builtin: Mapping[str, Any]) -> list[str]:
+    """Return all names of a kind, sorted."""
+    return sorted({*builtin, *(point.name for point in _registered(kind))})
+
+
+def registered() -> list[tuple[str, str, str]]:
+    """Return the kind, the name and the package of every extension that another package registers."""
+    return [(kind, point.name, _package(point)) for kind in GROUPS for point in _registered(kind)]
+
+
+def _registered(kind: str) -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUPS[kind]), key=lambda point: (point.name, _package(point)))
+
+
+def _package(point: EntryPoint) -> str:
+    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _load(kind: str, point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise UsageError(
+            f"{kind}={point.name!r}: the package {_package(point)} cannot load {point.value} ({describe(error)}); "
+            "reinstall or upgrade the package"
+        ) from error

@@ -1,0 +1,157 @@
+"""Packages that are not Hopfleet's add extensions by name. Each test installs a real, tiny distribution."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopfleet as hop
+from hopfleet.errors import UsageError
+from hopfleet.runs.replay import replay
+from hopfleet.support import registry
+
+Install = Callable[..., None]
+
+TINY = """
+    import hopfleet as hop
+    from hopfleet.scheduler.policies.longest_remaining import longest_remaining
+    from hopfleet.testing.tasks import CountingTask
+
+    class Tiny(CountingTask):
+        pass
+
+    class Few(hop.Random):
+        def __init__(self):
+            super().__init__(trials=2, max_epochs=3)
+
+    class Second(hop.StoppingRule):
+        def observe(self, trial, epoch, metrics):
+            return "two are enough" if epoch == 2 else ""
+
+        def describe(self):
+            return {"rule": "Second"}
+
+    class Mine(hop.Local):
+        name = "mine"
+
+    def patient():
+        return longest_remaining
+"""
+POINTS = {
+    "hopfleet.searches": {"few": "tiny:Few"},
+    "hopfleet.stopping_rules": {"second": "tiny:Second"},
+    "hopfleet.policies": {"patient": "tiny:patient"},
+    "hopfleet.backends": {"mine": "tiny:Mine"},
+}
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a distribution of one module into a folder on the path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def installed(name: str, code: str, points: dict[str, dict[str, str]]) -> None:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+        info = tmp_path / f"{name}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        groups = [
+            "\n".join([f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())])
+            for group, entries in points.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(groups))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return installed
+
+
+def test_extensions_of_another_package_work_by_name(install: Install) -> None:
+    install("tiny", TINY, POINTS)
+    from tiny import Few, Mine, Tiny  # type: ignore[import-not-found]
+
+    experiment = hop.Experiment(
+        Tiny(),
+        train={"x": np.arange(40.0)},
+        valid={"x": np.arange(8.0)},
+        space={"number": hop.uniform(0, 1)},
+        search="few",
+        stop=["second"],
+        backend="mine",
+        workers=2,
+        batch_size=5,
+        partitions=2,
+        name="extended",
+        run_options=hop.RunOptions(policy="patient"),
+    )
+    results = experiment.fit(quiet=True)  # in workers that import the package
+    assert isinstance(experiment.search.search, Few)
+    assert experiment.backend is Mine
+    assert results.definition["policy"] == "patient" and results.definition["backend"] == "mine"
+    assert [len(trial.history) for trial in results.trials] == [2, 2]
+    assert hop.simulate(trials=4, partitions=2, policy="patient").ratio >= 1
+    experiment.use(policy="random", backend="local")
+    assert replay("extended", task=Tiny(), backend="mine", workers=1).ok
+    assert ("policy", "patient", "tiny 1.2") in registry.registered()
+
+
+def test_built_in_rules_have_names_too() -> None:
+    common = {"train": {"x": np.arange(40.0)}, "space": {"number": 1}}
+    from hopfleet.testing.tasks import CountingTask
+
+    for stop in ("median", ["median", hop.Patience()]):
+        experiment = hop.Experiment(CountingTask(), stop=stop, **common)
+        assert isinstance(experiment.search, hop.Stopping)
+        assert isinstance(experiment.search.rules[0], hop.Median)
+    with pytest.raises(UsageError, match="stop='mean': unknown; there are median, patience"):
+        hop.Experiment(CountingTask(), stop="mean", **common)
+
+
+def test_an_unknown_name_lists_those_of_other_packages(install: Install) -> None:
+    install("tiny", TINY, POINTS)
+    with pytest.raises(UsageError, match=r"policy='patience': unknown; there are auto, .*, patient, portfolio, "):
+        hop.simulate(policy="patience")
+    assert "tiny" not in sys.modules, "names are listed without importing anything"
+
+
+def test_a_name_of_hopfleet_cannot_be_taken(install: Install) -> None:
+    install("greedy", "", {"hopfleet.policies": {"random": "greedy:policy"}})
+    with pytest.raises(UsageError, match=r"policy='random': the package greedy 1.2 registers this name, which belongs"):
+        hop.simulate(policy="random")
+    assert hop.simulate(policy="longest-remaining").ratio >= 1
+
+
+def test_two_packages_with_one_name(install: Install) -> None:
+    for name in ("one", "two"):
+        install(name, "", {"hopfleet.policies": {"same": f"{name}:policy"}})
+    with pytest.raises(
+        UsageError, match=r"policy='same': registered more than once, by one 1.2 and two 1.2; uninstall"
+    ):
+        hop.simulate(policy="same")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("", "AttributeError: module 'broken' has no attribute 'policy'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_package_that_cannot_be_loaded_is_named(install: Install, code: str, words: str) -> None:
+    install("broken", code, {"hopfleet.policies": {"bad": "broken:policy"}})
+    with pytest.raises(
+        UsageError, match=rf"policy='bad': the package broken 1.2 cannot load broken:policy \({words}\)"
+    ):
+        hop.simulate(policy="bad")
+
+
+def test_every_group_is_documented() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "extend"
+    text = "\n".join(page.read_text() for page in docs.glob("*.md"))
+    for group in registry.GROUPS.values():
+        assert f"`{group}`" in text, group
