@@ -284,7 +284,6 @@ def _continue(suite: FrameworkSuite, version: Path, path: Path, before: Mapping[
 def _import_without(module: str) -> None:
     if module:
         sys.modules[module] = None  # type: ignore[assignment]
-    import hopfleet.cli
     import hopfleet.experiment.experiment  # noqa: F401
 
 
