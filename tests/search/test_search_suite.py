@@ -205,7 +205,7 @@ FAULTS = {
     "config": "is not an option",
     "again": "another answer",
     "endless": "trials instead of 4|it never ends",
-    "stranger": "nobody knows it",
+    "stranger": "unknown trial",
     "silent": "why",
     "longer": "max_epochs is 3",
     "memory": "after a restart|another experiment",
