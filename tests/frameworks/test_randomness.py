@@ -1,4 +1,4 @@
-"""Random streams in a file: what comes out is what went in, and what nobody has drawn from takes no room."""
+"""Random streams in a file: they come back exactly, and streams without a draw take no room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def drawn(*names: str, seed: int = 7) -> dict[str, Any]:
-    """Streams of a trial, some of which have been drawn from."""
+    """Return the streams of a trial after draws from some of them."""
     before = randomness.current(CPU)
     try:
         randomness.put(randomness.seeded(seed), CPU)
@@ -83,7 +83,7 @@ class Batches(list):
 
 def test_a_trial_on_a_cpu_keeps_the_stream_of_a_device_that_it_may_come_to(tmp_path):
     task = Plain()
-    session = task.open({"lr": 0.1, "batch_size": 4}, seed=7, device="cpu", threads=1)
+    session = task.framework.open({"lr": 0.1, "batch_size": 4}, seed=7, device="cpu", threads=1)
     batches = Batches([{"x": torch.ones(4, 1, 6, 6), "y": torch.zeros(4, dtype=torch.long)}])
     session.train(batches, last=True)
     assert session.random["device"] == 7
@@ -91,6 +91,6 @@ def test_a_trial_on_a_cpu_keeps_the_stream_of_a_device_that_it_may_come_to(tmp_p
     session.random["device"] = there  # as if it had been on one
     session.train(batches, last=True)
     session.save(tmp_path / "version")
-    again = task.open({"lr": 0.1, "batch_size": 4}, seed=7, device="cpu", threads=1)
+    again = task.framework.open({"lr": 0.1, "batch_size": 4}, seed=7, device="cpu", threads=1)
     again.load(tmp_path / "version")
     assert torch.equal(again.random["device"], there)

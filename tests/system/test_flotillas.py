@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.domain.messages import Evaluate, RunUnit
+from hopfleet.domain.messages import RunUnit
 from hopfleet.errors import UsageError
+from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.runs.replay import replay
 from hopfleet.store.journal import Journal
 
@@ -53,7 +54,7 @@ def fitted(task: hop.TorchTask, fuse: str, name: str = "e", **more: Any) -> Any:
 def sizes(results: Any) -> list[int]:
     """The number of members of all flotillas, of units and evaluations."""
     with contextlib.closing(Journal(results.folder.journal_file)) as journal:
-        starts = [message for _, _, message in journal.read() if isinstance(message, RunUnit | Evaluate)]
+        starts = [message for _, _, message in journal.read() if isinstance(message, RunUnit)]
     numbers = [start.flotilla for start in starts if start.flotilla]
     return [numbers.count(number) for number in dict.fromkeys(numbers)]
 
@@ -138,6 +139,12 @@ class Cramped(Line):
             raise MemoryError("no room")
         return super().loss(model, batch)
 
+    @property
+    def framework(self):
+        return CrampedFramework(self, owns_loop=False)
+
+
+class CrampedFramework(TorchFramework):
     def out_of_memory(self, error):
         return isinstance(error, MemoryError)
 

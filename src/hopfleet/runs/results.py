@@ -115,7 +115,7 @@ class TrialResult:
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
         config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
-        return self._results.find_task(task).model(config, path)
+        return self._results.find_task(task).framework.model(config, path)
 
     def log(self) -> str:
         """Return the output of the trial's code."""
@@ -128,7 +128,7 @@ class TrialResult:
         folder, saved = self._results.folder.checkpoints, self._trial.saved.get(version)
         if saved is None:
             raise CheckpointError(f"{folder / self.id}: version {version} is not saved")
-        path = Versions(folder).path(self.id, version, saved.attempt, durable=True)
+        path = Versions(folder).path(saved.ref, durable=True)
         if not path.is_file():
             raise CheckpointError(f"{path}: is missing")
         return path

@@ -9,8 +9,8 @@ and the saver tries until it succeeds. Others wait behind it in the order in whi
 A thread that writes many small files takes the interpreter away from the main thread, which has the next unit to begin.
 So copies of small models are written when the main thread says that it is under way, or after a moment.
 
-What is kept far away is written here first, and brought there by another thread: nobody waits for the network, neither
-the model that trains on nor the next save. A version counts as saved when it has arrived.
+A remote version is written locally first, and uploaded by another thread: neither the model that trains on nor the next
+save waits for the network. A version counts as saved when it has arrived.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOMENT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A save that was asked for. Without ``write``, the version is in a file that somebody else has saved."""
+    """A requested save. Without ``write``, the version is in a file that another worker has saved."""
 
     command: SaveVersion
     write: Callable[[Path], None] | None
@@ -93,7 +93,7 @@ class Saver:
     def save(self, command: SaveVersion, session: Session | None) -> None:
         """Save what ``session`` holds now. It must not train again before ``wait`` returns.
 
-        Without a session, save durably what somebody else has saved for others, and tell of a loss if nobody has.
+        Without a session, make durable what another worker has saved; report a loss if there is no such file.
         """
         order = Order(command, None) if session is None else Order(command, session.save, session.size)
         small = session is not None and not command.durable and order.size < SMALL
@@ -138,15 +138,15 @@ class Saver:
         self.retry()
 
     def _copied(self, order: Order, session: Session) -> Order:
-        """The order with a copy of what is to be saved, if that is possible."""
+        """Return the order with a copy of the state, if there is room for a copy."""
         room = self._room()
         if order.size > room // PARTS or self._copies + order.size > room:
             return order
         try:
-            still = session.still()
+            snapshot = session.snapshot()
         except Exception:
             return order  # what is wrong shows when it is saved
-        return order if still is None else replace(order, write=still, copied=True)
+        return order if snapshot is None else replace(order, write=snapshot, copied=True)
 
     def _note(self, order: Order, sign: int) -> None:
         """Count an order that comes or goes."""
@@ -180,30 +180,29 @@ class Saver:
     def _done(self, order: Order, *, quietly: bool = False) -> bool:
         """Whether a save has come to an end, good or bad. If the disk does not take it, tell so unless ``quietly``."""
         command, write = order.command, order.write
-        trial, version, durable, attempt = command.trial, command.version, command.durable, command.attempt
+        ref, durable = command.ref, command.durable
         event: Event
         try:
             if write is None:
-                digest, size = self._versions.keep(trial, version, attempt, command.saved, command.digest)
+                digest, size = self._versions.keep(ref, command.saved, command.digest)
                 durable = True
             else:
-                where = (trial, version, attempt)
-                digest, size = self._versions.write(*where, write, durable=durable, size=order.size)
+                digest, size = self._versions.write(ref, write, durable=durable, size=order.size)
         except OSError as error:
             if not quietly:
-                path = self._versions.path(trial, version, attempt, durable=True)
-                self._emit(SaveDelayed(self._worker, trial, version, attempt, trouble(path, error)))
+                path = self._versions.path(ref, durable=True)
+                self._emit(SaveDelayed(self._worker, ref, trouble(path, error)))
             return False
         except Exception as error:
             if self._hopeless(error):
                 return True
             if write is None and isinstance(error, CheckpointError):
                 reason = f"{self._worker} does not hold it any more: {error}"
-                event = VersionLost(trial, version, reason, self._worker, attempt, command.saved)
+                event = VersionLost(ref._replace(attempt=command.saved), reason, self._worker, ref.attempt or 0)
             else:
-                event = SaveFailed(trial, version, describe(error), traceback.format_exc(), attempt)
+                event = SaveFailed(ref, describe(error), traceback.format_exc())
         else:
-            event = VersionSaved(trial, version, durable, digest, size, attempt)
+            event = VersionSaved(ref, durable, digest, size)
             if durable and self._versions.far:
                 self._journeys.put(event)
                 return True
@@ -216,14 +215,13 @@ class Saver:
 
     def _brought(self, saved: VersionSaved) -> None:
         """Bring a version to where it is kept, however often it takes; it lies on the own disk until then."""
-        where = (saved.trial, saved.version, saved.attempt)
         told = False
         for seconds in back_off():
             try:
-                self._versions.send(*where)
+                self._versions.send(saved.ref)
             except OSError as error:
                 if not told:
-                    self._emit(SaveDelayed(self._worker, *where, str(error)))
+                    self._emit(SaveDelayed(self._worker, saved.ref, str(error)))
                 told = True
                 if self._closing.wait(seconds):
                     return

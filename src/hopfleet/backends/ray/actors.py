@@ -4,7 +4,7 @@ A host does for its node what no worker should wait for: it fetches partitions, 
 Ray's object store, sends durable ones to where they are kept, and looks after the workers' processes. Its beat tells
 that the node lives.
 
-A worker obeys in a thread of its own, one command after another; the actor around it only passes commands in and
+A worker executes commands in its own thread, one after another; the actor around it only passes commands in and
 events out. Ray restarts nothing and repeats nothing here: that is the controller's business.
 """
 
@@ -35,7 +35,8 @@ import cloudpickle
 from hopfleet.backends.supervision import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
-from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion
+from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
@@ -46,8 +47,6 @@ from hopfleet.worker.worker import Broken, Worker
 Told = tuple[str, Any, Any, Any]
 """A word to a worker: its kind, what it is about, the trial, and the node that has the version that it needs."""
 
-Save = tuple[str, int, int]
-"""What a save made: of a trial, a version, under a number."""
 
 Parcel = Future[None]
 """A version that is under way from another node; done when it is here, or will not come."""
@@ -172,18 +171,18 @@ class Host:
         for partition in partitions:
             here.fetch(partition)
 
-    def content(self, place: Place, trial: str, version: int, attempt: int) -> Content:
-        """A version, for another node."""
-        return place.versions(self._node).content(trial, version, attempt)
+    def content(self, place: Place, ref: VersionRef) -> Content:
+        """Return the bytes of a version, for another node."""
+        return place.versions(self._node).content(ref)
 
-    def send(self, place: Place, trial: str, version: int, attempt: int) -> None:
-        """Bring a durable version from this node's disk to where it is kept."""
-        place.versions(self._node).send(trial, version, attempt)
+    def send(self, place: Place, ref: VersionRef) -> None:
+        """Send a durable version from this node's disk to the storage."""
+        place.versions(self._node).send(ref)
 
-    def drop(self, place: Place, saves: Sequence[Save]) -> None:
+    def drop(self, place: Place, refs: Sequence[VersionRef]) -> None:
         versions = place.versions(self._node)
-        for save in saves:
-            versions.drop(*save)
+        for ref in refs:
+            versions.drop(ref)
 
     def forget(self, place: Place, trial: str) -> None:
         place.versions(self._node).forget(trial)
@@ -231,16 +230,16 @@ class Entrusted(ClusterVersions):
         super().__init__(place.folder, node=node, url=place.url)
         self._place, self._host = place, host
 
-    def send(self, trial: str, version: int, attempt: int) -> None:
+    def send(self, ref: VersionRef) -> None:
         import ray
 
-        sent = self._host.send.options(concurrency_group="sends").remote(self._place, trial, version, attempt)
+        sent = self._host.send.options(concurrency_group="sends").remote(self._place, ref)
         try:
             ray.get(sent)
         except OSError:  # the host's own
             raise
         except ray.exceptions.RayError as error:
-            raise OSError(f"version {version} of {trial} could not be sent: {describe(error)}") from error
+            raise OSError(f"version {ref.version} of {ref.trial} could not be sent: {describe(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +264,7 @@ class WorkerActor:
         self._payload = payload
         self._inbox: queue.SimpleQueue[tuple[str, Any, Any, Parcel | None]] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        #: What nobody waits for: it goes along with what is told next.
+        #: Messages without urgency: they are sent along with the next one.
         self._notes: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._fetching = ThreadPoolExecutor(PARCELS, "fetch")
         #: The hosts of nodes. Of those that are not there, what is being fetched will not come.
@@ -277,8 +276,8 @@ class WorkerActor:
         self._versions = Entrusted(setup.place, setup.node, setup.host)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
-    def tell(self, number: int, words: Sequence[Told], drops: Sequence[Save]) -> None:
-        """Take commands, and drop what nobody needs on this node. Letters are numbered: calls overtake each other.
+    def tell(self, number: int, words: Sequence[Told], drops: Sequence[VersionRef]) -> None:
+        """Take commands, and drop unneeded versions of this node. Letters are numbered: calls overtake each other.
 
         What lies on other nodes is ordered at once.
         """
@@ -294,11 +293,11 @@ class WorkerActor:
                         kind, body, trial, node = word
                         self._inbox.put((kind, body, trial, self._ordered(body, node) if node else None))
                 self._next += 1
-        for save in drops:
-            self._versions.drop(*save)
+        for ref in drops:
+            self._versions.drop(ref)
 
     def exchange(
-        self, number: int, words: Sequence[Told], drops: Sequence[Save], seconds: float
+        self, number: int, words: Sequence[Told], drops: Sequence[VersionRef], seconds: float
     ) -> list[tuple[str, Any]]:
         """The same, and tell what there is to tell, waiting up to ``seconds`` for the first."""
         self.tell(number, words, drops)
@@ -345,7 +344,7 @@ class WorkerActor:
             shutil.rmtree(logs, ignore_errors=True)
             self._say("Stopped")
         except Exception as error:
-            # Broken, or nobody knows what: another process must go on, once all that there is to say is said.
+            # Broken, or an unknown failure: another process must continue, once all messages are delivered.
             if not isinstance(error, Broken):
                 traceback.print_exc()
             while not self._outbox.empty():
@@ -354,7 +353,7 @@ class WorkerActor:
             os._exit(1)
 
     def _serve(self, worker: Worker) -> None:
-        """Obey until told to stop."""
+        """Execute commands until told to stop."""
         while True:
             kind, body, trial, parcel = self._inbox.get()
             if kind == "Stop":
@@ -369,29 +368,30 @@ class WorkerActor:
 
     def _ordered(self, command: Command, node: str) -> Parcel:
         """Begin to fetch a version from another node, whatever else is under way."""
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
-        save = (command.trial, command.version, command.saved)
-        return self._fetching.submit(self._fetch, node, self._hosts.get(node), save)
+        assert isinstance(command, RunUnit | SaveVersion)
+        ref = command.model if isinstance(command, RunUnit) else command.ref._replace(attempt=command.saved)
+        assert ref.attempt is not None
+        return self._fetching.submit(self._fetch, node, self._hosts.get(node), ref)
 
-    def _fetch(self, node: str, host: Any, save: Save) -> None:
+    def _fetch(self, node: str, host: Any, ref: VersionRef) -> None:
         """Have a version from another node. If it does not come, the worker will not find it, and says so.
 
-        What a worker asks for itself belongs to it: nobody else has to know of it.
+        A version that a worker fetches for itself belongs to it alone.
         """
         import ray
 
         if host is None:
             return
-        content = host.content.options(concurrency_group="files").remote(self._setup.place, *save)
+        content = host.content.options(concurrency_group="files").remote(self._setup.place, ref)
         while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
             if self._hosts.get(node) is not host:
                 return
         try:
-            self._versions.receive(*save, ray.get(content))
+            self._versions.receive(ref, ray.get(content))
         except (ray.exceptions.RayError, OSError) as error:
-            sys.stderr.write(f"version {save[1]} of {save[0]} could not be fetched: {describe(error)}\n")
+            sys.stderr.write(f"version {ref.version} of {ref.trial} could not be fetched: {describe(error)}\n")
         else:
-            self._notes.put(("Fetched", save))
+            self._notes.put(("Fetched", ref))
 
     @contextlib.contextmanager
     def _captured(self, *paths: Path) -> Iterator[Turn]:
@@ -429,7 +429,7 @@ def _device(device: str, spec: WorkerSpec) -> str:
     import ray
 
     if device == "auto":
-        device = spec.task.devices()[0]
+        device = spec.task.framework.devices()[0]
         if device == "cuda" and not ray.get_gpu_ids():
             device = "cpu"
     return "cuda:0" if device == "cuda" else device
