@@ -35,11 +35,11 @@ AT_RISK = 0.5
 """Seconds of training that may be in the memory of one worker alone."""
 
 MAX_LOSSES = 3
-"""After so many lost workers in a row a unit is taken for poison and its trial fails."""
+"""Consecutive lost workers after which the trial of a unit fails."""
 
 MANY_LOSSES = 24
-"""After so many lost workers in a row, whatever they ran, it is not the trials, and the run ends; with more than eight
-workers it takes three for each."""
+"""Consecutive lost workers after which the run ends, because the machine must be at fault; with more than eight
+workers, three for each worker."""
 
 
 HALF = 0.5
@@ -96,12 +96,12 @@ class Controller:
         self._pointed = self._suggested = 0
         #: The search had nothing to suggest, and has heard nothing since.
         self._dry = False
-        #: What the search wants and nobody has done yet; wishes that nobody has answered yet.
+        #: Decisions of the search that are not carried out yet; requests that are not answered yet.
         self._wanted: list[Decision] = []
         self._requests: list[m.RequestMade] = []
-        #: Trials of which something has just been started.
+        #: Trials with a unit that has just been started.
         self._begun: set[str] = set()
-        #: Workers that are about to join; wishes that wait for the run and are about to come.
+        #: Workers that are about to join; queued requests that are about to arrive.
         self._starting = self._waiting = 0
         #: Workers that were told to give up an attempt; they are lost and replaced, if that is possible.
         self._stopped: dict[str, int] = {}
@@ -111,7 +111,7 @@ class Controller:
         #: Workers and the partitions that they were told to get; those that they could not get.
         self._coming: dict[Place, None] = {}
         self._refused: set[Place] = set()
-        #: Partitions that are on no worker, and that nobody can get.
+        #: Partitions that are on no worker, and that no worker can get.
         self.missing: tuple[int, ...] = ()
         #: Whether there are workers, or were, that can read some partitions only.
         self._pinned = False
@@ -123,7 +123,7 @@ class Controller:
     # ------------------------------------------------------------------------------------------- the two doors
 
     def handle(self, event: m.Event) -> list[m.Message]:
-        """Take in an event; return the decisions and commands that follow, in the order to journal and to obey.
+        """Take in an event; return the decisions and commands that follow, in the order to journal and to execute.
 
         A report of an attempt that is no longer current, or about a trial that has ended, changes nothing;
         ``refuses`` tells which those are.
@@ -148,7 +148,7 @@ class Controller:
         self._wanted.clear()  # what came of them is in the journal too
 
     def overdue(self, ages: Mapping[str, float]) -> list[m.Event]:
-        """What takes far longer than it should, if workers have been at what they do for so many seconds."""
+        """Return events for units that take far too long, given the seconds that each worker has been busy."""
         least, found = shortest(self.unit_timeout), list[m.Event]()
         for slot in self.schedule.slots.values():
             seconds = ages.get(slot.worker, 0.0)
@@ -161,7 +161,7 @@ class Controller:
         return found
 
     def look_ahead(self, ages: Mapping[str, float]) -> list[m.Message]:
-        """What workers should be told ahead, if they have been at what they do for so many seconds."""
+        """Return commands to send ahead, given the seconds that each worker has been busy."""
         due = {
             slot.worker: slot
             for slot in self.schedule.slots.values()
@@ -184,7 +184,7 @@ class Controller:
             yield self._decided(m.SaveVersion(slot.worker, ref, False))
 
     def next_look(self, ages: Mapping[str, float]) -> float:
-        """Seconds until there may be more to tell ahead, as far as anybody knows now."""
+        """Return the seconds until there may be more commands to send ahead."""
         halves = ((self._half_time(slot), ages.get(slot.worker, 0.0)) for slot in self.schedule.slots.values())
         return min((half - age for half, age in halves if half is not None and age < half), default=math.inf)
 
@@ -432,7 +432,7 @@ class Controller:
 
     def _find(self, trial: str) -> Progress:
         progress = self.schedule.find(trial)
-        assert progress is not None, f"nobody knows {trial}"
+        assert progress is not None, f"unknown trial {trial}"
         return progress
 
     @_apply.register
@@ -675,7 +675,7 @@ class Controller:
             yield self._added(suggestion.config, suggestion.epochs, origin)
 
     def _suggestion(self) -> Suggestion | None:
-        """The next trial to add, or None if there is none as far as anybody knows now."""
+        """Return the next trial to add, or None if there is none for now."""
         if self._dry or self.search.over(self.elapsed):
             return None
         if self._pointed < len(self.points):
@@ -775,7 +775,7 @@ class Controller:
         return m.RunUnit(worker, unit, self._next_attempt, model, last, digest, flotilla, more, lookahead)
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
-        """Save the newest version, unless its worker goes on with it and little is at risk; drop what nobody needs."""
+        """Save the newest version, unless its worker continues with it and little is at risk; drop unneeded ones."""
         version, trial = progress.version, progress.trial.id
         boundary = version > 0 and version % self.schedule.partitions == 0
         goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
@@ -800,13 +800,13 @@ class Controller:
             yield self._decided(m.DropVersion(VersionRef(progress.trial.id, version, attempt)))
 
     def _keeper(self, progress: Progress) -> str | None:
-        """Who can make a version durable that nobody holds, for a trial that goes no further: anybody."""
+        """Return a worker, any of them, to make a version durable that is in no memory, for a trial that is over."""
         if progress.outcome is None or progress.version not in progress.saved:
             return None
         return next(iter(self.schedule.slots), None)
 
     def _place_partitions(self) -> Iterator[m.Message]:
-        """Have workers get partitions that nobody can read, or that somebody should not have to read alone."""
+        """Have workers fetch partitions that no worker can read, or that one worker should not read alone."""
         if not self._pinned or self._starting:
             return  # who is about to join brings its own
         for worker, partition in list(placements(self.schedule, self._coming, self._refused)):

@@ -40,7 +40,7 @@ class Slot:
     #: The same for the units that come next.
     lookahead: dict[Unit, int] = field(default_factory=dict)
     lookahead_flotilla: int = 0
-    #: The schedule's time when it began what it runs, as far as anybody knows.
+    #: The schedule's time when it began what it runs, if known.
     started: float = 0.0
     #: The training partition that it read last.
     warm: int | None = None
@@ -63,7 +63,7 @@ class Slot:
 
     @property
     def told(self) -> dict[Unit, int]:
-        """All that it was told to do and nobody has ended, what it runs first."""
+        """Return all units that it was told to run and that have not ended, the running ones first."""
         return self.units | self.lookahead if self.lookahead else self.units
 
     def unit_of(self, trial: str) -> Unit:
@@ -99,13 +99,13 @@ class Schedule:
         self.ready: dict[str, Progress] = {}
         #: The same, by who can take them and by what they have left.
         self._ready = Ready()
-        #: Trials with validation partitions that nobody evaluates yet.
+        #: Trials with validation partitions that no worker evaluates yet.
         self.awaiting: dict[str, Progress] = {}
         #: Saves that a disk does not take for now, and the workers that wait for it.
         self.delayed: dict[int, str] = {}
         #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
         self.sticky = False
-        #: Whether trials will be added as others end, nobody knows how many.
+        #: Whether an unknown number of trials will be added as others end.
         self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
         self.urgent: set[str] = set()
@@ -114,7 +114,7 @@ class Schedule:
         #: Training units that all live trials still owe to each partition.
         self.owed: list[int] = [0] * partitions
         self._replicas: list[int] = [0] * partitions
-        #: The most that a saved model took; 0 while nobody knows.
+        #: Bytes of the largest saved model; 0 while unknown.
         self.model_bytes = 0
         #: Measured time of all units that finished, and their number.
         self.seconds = 0.0
@@ -153,7 +153,7 @@ class Schedule:
         return self._ready.able(slot.worker)
 
     def unevaluated(self, progress: Progress) -> Iterator[int]:
-        """Validation partitions that still need somebody to evaluate them."""
+        """Return the validation partitions that no worker has begun to evaluate."""
         return (
             partition
             for partition in range(self.valid_partitions)
@@ -161,7 +161,7 @@ class Schedule:
         )
 
     def unit_seconds(self, progress: Progress) -> float:
-        """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
+        """Return the expected seconds of a unit of this trial: its own mean, or that of all trials, or 1."""
         return progress.unit_seconds if progress.known else self._mean_seconds
 
     @property
