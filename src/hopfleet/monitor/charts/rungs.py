@@ -119,8 +119,8 @@ def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
 def _facts(data: Rungs) -> str:
     better = "higher" if data.mode == "max" else "lower"
     went_on = sum(bool(curve.promotions) for curve in data.curves)
-    told = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
-    return f"{data.metric} by epoch, {better} is better   ·   {told}"
+    promoted = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
+    return f"{data.metric} by epoch, {better} is better   ·   {promoted}"
 
 
 def _dress(axes: Axes, data: Rungs) -> None:
