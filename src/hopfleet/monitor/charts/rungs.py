@@ -180,7 +180,7 @@ def _draw_table(figure: Figure, rungs: Sequence[Rung]) -> None:
         for rung in rungs
     ]
     step, top = 0.045, 0.79
-    places = [0.737, 0.787, 0.838, 0.885, 0.928, 0.98]
+    places = [0.722, 0.774, 0.838, 0.885, 0.928, 0.98]
     for place, head in zip(places, heads, strict=True):
         figure.text(place, top, head, ha="right", fontsize=8.5, color=MUTED)
     for line, row in enumerate(rows, 1):
