@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import warm
 
 try:
     from hypothesis import settings
@@ -23,3 +26,18 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOPFLEET_HOME", str(home))
     monkeypatch.delenv("HOPFLEET_RESUME", raising=False)
     return home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_processes() -> Iterator[None]:
+    """Let tests and scripts fork processes from one that has imported PyTorch; see ``tests/helpers/warm.py``."""
+    warm.session = warm.Session()
+    warm.warm_fork_servers()
+    yield
+    warm.session.end()
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start processes as users do, each of which imports everything itself."""
+    monkeypatch.setenv(warm.ADDRESS, "")

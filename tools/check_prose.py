@@ -83,17 +83,16 @@ def python_prose(source: str) -> str:
             original = originals[number - 1]
             left = start if number == first else 0
             right = end if number == last else len(original)
-            text = re.sub(r"#:?|[\"']", _spaces, original[left:right])
+            text = re.sub(r"#:?|[\"']", lambda match: " " * len(match[0]), original[left:right])
+            if token.type == tokenize.STRING and _FSTRING.match(token.string):
+                text = re.sub(r"\{[^{}]*\}", lambda match: CODE * len(match[0]), text)
             lines[number - 1] = lines[number - 1][:left] + text + lines[number - 1][right:]
     return "".join(lines)
 
 
-#: From Python 3.12 on, the text of an f-string is a token of its own kind.
+#: From Python 3.12 on, the text of an f-string is a separate kind of token; before, the whole f-string is one token.
 _PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-
-
-def _spaces(match: re.Match[str]) -> str:
-    return " " * len(match[0])
+_FSTRING = re.compile(r"[rR]?[fF]")
 
 
 def unreleased(changelog: str) -> str:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Patience as Patience
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
+    from hopfleet.search.stopping import StoppingRule as StoppingRule
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -107,6 +108,7 @@ _HOMES = {
     "Simulated": "hopfleet.backends.simulated",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
+    "StoppingRule": "hopfleet.search.stopping",
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
     "TorchTask": "hopfleet.frameworks.torch.task",

@@ -5,8 +5,8 @@ HopfleetError
 │   ├── SpaceError                  ... in the search space
 │   ├── DataError                   ... in the data, or a damaged data set
 │   └── ExperimentExists            the name is taken by another or a finished experiment
-├── NotFound (LookupError)          no experiment, trial or checkpoint of that name
-├── MissingExtra (ImportError)      an optional dependency is needed: says which extra to install
+├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
+├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
 ├── CheckpointError                 a model version that cannot be written or read
 ├── JournalError                    a journal that cannot be opened or read
@@ -39,11 +39,11 @@ class ExperimentExists(UsageError):
 
 
 class NotFound(HopfleetError, LookupError):
-    """No experiment, trial or checkpoint of that name."""
+    """No experiment, trial or checkpoint with that name."""
 
 
 class MissingExtra(HopfleetError, ImportError):
-    """An optional dependency is needed."""
+    """An optional dependency is missing."""
 
     def __init__(self, package: str, extra: str, *, otherwise: str = "") -> None:
         hint = f"; {otherwise}" if otherwise else ""
@@ -75,6 +75,6 @@ class InvariantBroken(HopfleetError, AssertionError):
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception as one line of text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

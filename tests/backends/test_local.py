@@ -178,6 +178,7 @@ def test_a_worker_without_a_socket_does_not_live_on(tmp_path: Path) -> None:
         wait_for(backend, WorkerJoined)
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
     with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (first,)):
         said = "\n".join(map(str, range(100)))

@@ -14,6 +14,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import HopfleetError
+from tests.helpers import warm
 from tests.helpers.cli import Cli, counting
 
 #: The third trial waits in its first unit, and one worker with it, for as long as the file "hold" is there.
@@ -61,7 +62,7 @@ class Started:
     """A command line in a process of its own."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = warm.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)

@@ -256,7 +256,7 @@ def test_a_search_that_cannot_be_extended_says_so():
         extend = Grid.extend
 
     desk = Wheel("w1", search=Fixed(1, 1))
-    assert "a grid has as many trials as points" in desk.refused("extend", trials=1)
+    assert "a grid has one trial per point" in desk.refused("extend", trials=1)
 
 
 def test_all_pause_and_go_on():

@@ -20,8 +20,8 @@ def test_a_reference_says_where_and_not_what():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "give either"),
-        ({"env": "A", "file": "/b"}, "give either"),
+        ({}, "must have exactly one of"),
+        ({"env": "A", "file": "/b"}, "must have exactly one of"),
         ({"env": "A B"}, r"secret\(env='A B'\): must be the name"),
         ({"env": 3}, r"secret\(env=3\): must be the name"),
         ({"file": "relative"}, r"secret\(file='relative'\): must be an absolute path"),

@@ -199,7 +199,7 @@ def test_a_task_that_is_not_one() -> None:
 
 
 def test_a_task_that_workers_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "vanishing.py").write_text("from sample_tasks import Plain\nclass Mine(Plain): pass\n")
+    (tmp_path / "vanishing.py").write_text("from tests.helpers.sample_tasks import Plain\nclass Mine(Plain): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     from vanishing import Mine  # type: ignore[import-not-found]
 

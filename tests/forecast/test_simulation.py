@@ -101,7 +101,7 @@ def test_a_workload_from_a_file(tmp_path: Path) -> None:
         "{": "must be JSON like",
         '{"replicas": {}}': "must be JSON like",
         '{"times": [[1, -2]]}': "-2",
-        '{"times": [[1, 2], [1]]}': "row|worker|unit",
+        '{"times": [[1, 2], [1]]}': r"times\[1\] has 1 entries",
         '{"times": [[1]], "replicas": {"0": []}}': "partition 0: is on no worker",
         '{"times": [[1]], "replicas": {"0": [3]}}': "worker 3 must be from 0 to 0",
         '{"times": [[1]], "replicas": {"1": [0]}}': "numbered from 0",

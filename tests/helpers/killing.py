@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.helpers import warm
 from tests.helpers.processes import environment
 
 SCRIPT = [sys.executable, "-m", "tests.helpers.killable"]
@@ -26,7 +27,7 @@ def journaled(home: Path) -> int:
 
 def run_and_signal(home: Path, arguments: list[str], after: int, *signals: int) -> int:
     """Run the script, send signals when ``after`` messages are journaled; returns the exit status."""
-    process = subprocess.Popen([*SCRIPT, *arguments], env=environment())
+    process = warm.Popen([*SCRIPT, *arguments], env=environment())
     try:
         while not ended(process) and journaled(home) < after:
             pass

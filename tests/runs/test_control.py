@@ -19,7 +19,7 @@ from hopfleet.domain.messages import CopyVersion, Message
 from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
-from tests.helpers import steered
+from tests.helpers import steered, warm
 from tests.helpers.plain_loop import train_in_sequence
 from tests.helpers.processes import ROOT
 from tests.helpers.states import assert_same_state
@@ -41,7 +41,7 @@ class Run:
         if held:
             self.hold_file.touch()
         command = [sys.executable, "-c", SCRIPT, str(self.folder), str(epochs)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = warm.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.until(lambda results: len(self.busy()) == 2)
 
     def go(self) -> None:
@@ -140,7 +140,7 @@ def test_everything_that_can_be_asked_of_a_run(run: Run) -> None:
     with pytest.raises(UsageError, match="paused already"):
         control.pause()
     assert control.proceed() == "the experiment goes on"
-    results = run.until(lambda results: len(results.trials[0].history) >= 1)
+    results = run.until(lambda results: results.trials[0].history and results.trials[0].last_checkpoint)
     assert control.clone("t0001", {"lr": 0.025}, warm=True, epochs=6).startswith("t0003 goes on from epoch")
     assert control.clone(1, {"width": 16}, warm=True).startswith("t0004 goes on from epoch")
     config = {**results["t0001"].config, "optimizer": "adam", "lr": 0.01}

@@ -6,7 +6,6 @@ import contextlib
 import json
 import shutil
 import sqlite3
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from hopfleet.runtime.loop import Loop
 from hopfleet.store.journal import Journal
 from hopfleet.support.files import digest
 from hopfleet.testing.tasks import CountingTask
+from tests.helpers import warm
 from tests.helpers.killing import SCRIPT
 from tests.helpers.processes import environment
 
@@ -347,7 +347,7 @@ def test_a_paused_trial_is_not_made_again() -> None:
 
 
 def test_while_it_runs(own_home: Path) -> None:
-    process = subprocess.Popen([*SCRIPT, "local", "2"], env=environment())
+    process = warm.Popen([*SCRIPT, "local", "2"], env=environment())
     looked = 0
     try:
         while process.poll() is None:

@@ -98,7 +98,9 @@ class Run:
 
 
 MANY = Goal("loss", "min", (("params", "max"),))
-LIMITED = Goal("loss", "min", limits=(Limit.parse("params >= 5"),), rules=(lambda config: config.get("fixed") != 6,))
+LIMITED = Goal(
+    "loss", "min", limits=(Limit.parse("params >= 5"),), constraints=(lambda config: config.get("fixed") != 6,)
+)
 SEARCHES = {
     "tpe": lambda: TPE(trials=None),
     "gp": lambda: GP(trials=None, n_startup_trials=4),
@@ -286,7 +288,7 @@ def test_as_many_as_asked():
     assert len(search.examples(9)) == 2
     search.extend(trials=1, epochs=2, space={})
     assert search.suggest(2).epochs == 5
-    with pytest.raises(UsageError, match="TPE has learnt from the dimensions that there are"):
+    with pytest.raises(UsageError, match="TPE has learned from the current dimensions"):
         search.extend(trials=0, epochs=0, space={"lr": 1})
     assert copy.deepcopy(search).suggest(1) == search.suggest(1)
 
@@ -306,10 +308,10 @@ def test_a_sampler_that_has_nothing_left_ends_the_search():
 
 def test_constraints_are_drawn_for():
     search = TPE(trials=None)
-    rule = Goal("loss", "min", rules=(lambda config: config["x"] > 0.5,))
+    rule = Goal("loss", "min", constraints=(lambda config: config["x"] > 0.5,))
     search.setup({"x": spaces.uniform(-1, 1)}, seed=0, goal=rule)
     assert all(search.suggest(number).config["x"] > 0.5 for number in range(20))
-    never = Goal("loss", "min", rules=(conditional_never,))
+    never = Goal("loss", "min", constraints=(conditional_never,))
     search.setup({"x": spaces.choice([1])}, seed=0, goal=never)
     with pytest.raises(SpaceError, match=f"no configuration satisfied conditional_never in {DRAWS} draws"):
         search.suggest(0)
@@ -336,13 +338,15 @@ def test_descriptions():
 
 
 def test_values_that_cannot_work():
-    with pytest.raises(UsageError, match=r"sampler=3: must be a sampler, e.g. optuna.samplers.TPESampler\(seed=0\)"):
+    with pytest.raises(
+        UsageError, match=r"sampler=3: must be an instance of a sampler, e.g. optuna.samplers.TPESampler\(seed=0\)"
+    ):
         Optuna(3)
     with pytest.raises(UsageError, match="sampler=<class"):
         Optuna(optuna.samplers.TPESampler)
     with pytest.raises(UsageError, match=r"TPE: .*unexpected keyword argument 'colour'"):
         TPE(colour=3)
-    with pytest.raises(UsageError, match="seed: follows from Experiment"):
+    with pytest.raises(UsageError, match="seed: is derived from Experiment"):
         TPE(seed=3)
     with pytest.raises(UsageError, match=r"metric=\['loss', 'params'\]: CMAES optimises one metric; use hop.NSGA2"):
         CMAES().setup(SPACE, seed=0, goal=MANY)

@@ -253,7 +253,7 @@ class Stubborn(hop.Random):
 
 def test_others_cannot_be_extended():
     for search in (hop.PBT(), hop.Hyperband(), hop.SuccessiveHalving()):
-        with pytest.raises(UsageError, match=r"cannot be extended; add configurations, or clone trials"):
+        with pytest.raises(UsageError, match=r"cannot be extended; add configurations or clone trials instead"):
             Talk(search).search.extend(trials=1, epochs=0, space={})
 
 
@@ -541,7 +541,7 @@ def test_a_budget_of_trials():
     assert talk.search.over(1e9) == ""
     talk = Talk(hop.Stopping(hop.PBT(population=2, max_epochs=3), [hop.Budget(trials=2)])).add(2)
     assert talk.says("t0", 1, 0.1) == talk.says("t1", 1, 0.2) == []
-    with pytest.raises(UsageError, match=r"Budget\(trials=5\): must be at least 143, since Hyperband decides when all"):
+    with pytest.raises(UsageError, match=r"Budget\(trials=5\): must be at least 143, since Hyperband decides once all"):
         Talk(hop.Stopping(hop.Hyperband(), [hop.Budget(trials=5)]))
     Talk(hop.Stopping(hop.Hyperband(), [hop.Budget(trials=143)]))
 
@@ -563,7 +563,7 @@ def test_the_search_below_has_its_say():
 
 
 def test_a_rule_of_ones_own():
-    class Never(hop.Rule):
+    class Never(hop.StoppingRule):
         def describe(self):
             return {"rule": "Never"}
 
@@ -572,7 +572,8 @@ def test_a_rule_of_ones_own():
     assert talk.search.over(1e9) == ""
     assert talk.search.describe()["stop"] == [{"rule": "Never"}]
     with pytest.raises(NotImplementedError):
-        hop.Rule().describe()
+        hop.StoppingRule().describe()
+    assert hop.Rule is hop.StoppingRule
 
 
 # ---------------------------------------------------------------------------------------- descriptions, bad input
@@ -609,7 +610,7 @@ def test_descriptions_tell_searches_apart():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: hop.ASHA(min_epochs=10), r"min_epochs=10: must be at most max_epochs=9; train longer"),
+        (lambda: hop.ASHA(min_epochs=10), r"min_epochs=10: must be at most max_epochs=9; raise max_epochs"),
         (lambda: hop.SuccessiveHalving(min_epochs=10), r"min_epochs=10: must be at most max_epochs=9"),
         (lambda: hop.ASHA(eta=1), r"eta=1: must be an integer of at least 2; 3 keeps the best third"),
         (lambda: hop.Hyperband(eta=2.5), r"eta=2.5: must be an integer of at least 2"),
@@ -617,27 +618,27 @@ def test_descriptions_tell_searches_apart():
         (lambda: hop.ASHA(min_epochs=0), r"min_epochs=0: must be an integer of at least 1; 1 decides after"),
         (lambda: hop.ASHA(trials=0), r"trials=0: must be an integer of at least 1"),
         (lambda: hop.SuccessiveHalving(trials=True), r"trials=True: must be an integer of at least 1"),
-        (lambda: hop.ASHA(sampler="tpe"), r"sampler='tpe': must be a search; give one"),
-        (lambda: hop.ASHA(concurrency=0), r"concurrency=0: must be how many trials .* or 'workers'; leave it out"),
+        (lambda: hop.ASHA(sampler="tpe"), r"sampler='tpe': must be a search, e.g. hop.Random"),
+        (lambda: hop.ASHA(concurrency=0), r"concurrency=0: must be a number of trials .* or 'workers'; leave it out"),
         (lambda: hop.ASHA(concurrency="many"), r"concurrency='many': must be"),
         (lambda: hop.PBT(population=1), r"population=1: must be an integer of at least 2"),
         (lambda: hop.PBT(quantile=0), r"quantile=0: must be above 0 and at most 0.5; 0.25"),
         (lambda: hop.PBT(quantile=0.6), r"quantile=0.6: must be above 0 and at most 0.5"),
         (lambda: hop.PBT(quantile="half"), r"quantile='half': must be above 0"),
-        (lambda: hop.PBT(max_epochs=3, interval=4), r"interval=4: must be at most max_epochs=3; exploit more often"),
+        (lambda: hop.PBT(max_epochs=3, interval=4), r"interval=4: must be at most max_epochs=3; lower interval"),
         (lambda: hop.PBT(resample=2), r"resample=2: must be a probability from 0 to 1"),
         (lambda: hop.PBT(perturb=()), r"perturb=\(\): must be numbers above 0"),
         (lambda: hop.PBT(perturb=(1, -1)), r"perturb=\(1, -1\): must be numbers above 0"),
         (lambda: hop.Median(grace_epochs=0), r"grace_epochs=0: must be an integer of at least 1"),
         (lambda: hop.Patience(epochs=0), r"epochs=0: must be an integer of at least 1"),
         (lambda: hop.Patience(min_delta=-1), r"min_delta=-1: must be a number of at least 0"),
-        (lambda: hop.Budget(), r"Budget\(\): limits nothing; give seconds"),
+        (lambda: hop.Budget(), r"Budget\(\): limits nothing; set seconds"),
         (lambda: hop.Budget(seconds=NAN), r"seconds=nan: must be a number of at least 0"),
         (lambda: hop.Budget(epochs=0), r"epochs=0: must be an integer of at least 1"),
         (lambda: hop.Budget(trials=0), r"trials=0: must be an integer of at least 1"),
-        (lambda: hop.Budget(target=NAN), r"target=nan: must be a number; give the value"),
+        (lambda: hop.Budget(target=NAN), r"target=nan: must be a number: a value"),
         (lambda: hop.Budget(target="low"), r"target='low': must be a number"),
-        (lambda: hop.Stopping(hop.Random(), ["median"]), r"stop='median': must be a rule; give e.g. hop.Median"),
+        (lambda: hop.Stopping(hop.Random(), ["median"]), r"stop='median': must be a stopping rule, e.g. hop.Median"),
     ],
 )
 def test_bad_input(make, message):

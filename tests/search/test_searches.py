@@ -122,7 +122,7 @@ def test_a_grid_refuses_what_it_cannot_enumerate_and_stays_as_it_was():
     search.setup({"a": choice([1, 2])}, seed=0, goal=GOAL)
     with pytest.raises(SpaceError, match="a grid cannot enumerate it"):
         search.extend(trials=0, epochs=1, space={"a": uniform(0, 1)})
-    with pytest.raises(UsageError, match="give a dimension other options"):
+    with pytest.raises(UsageError, match="change the options of a dimension instead"):
         search.extend(trials=1, epochs=0, space={})
     assert (search.trials, search.max_epochs) == (2, 10)
 
@@ -200,7 +200,7 @@ def small(config):
 
 
 def test_constraints_are_drawn_for():
-    goal = Goal("loss", "min", rules=(small,))
+    goal = Goal("loss", "min", constraints=(small,))
     search = Random(trials=50)
     search.setup({"x": uniform(0, 1)}, seed=0, goal=goal)
     configs = [search.suggest(number).config for number in range(50)]
@@ -215,13 +215,13 @@ def test_constraints_are_drawn_for():
 
 def test_constraints_that_raise():
     search = Random()
-    search.setup({"y": uniform(0, 1)}, seed=0, goal=Goal("loss", "min", rules=(small,)))
+    search.setup({"y": uniform(0, 1)}, seed=0, goal=Goal("loss", "min", constraints=(small,)))
     with pytest.raises(SpaceError, match="constraint small: raised KeyError: 'x' for"):
         search.suggest(0)
 
 
 def test_grid_leaves_out_what_is_not_allowed():
-    goal = Goal("loss", "min", rules=(lambda config: config["x"] != 2,))
+    goal = Goal("loss", "min", constraints=(lambda config: config["x"] != 2,))
     grid = Grid()
     grid.setup({"x": choice([1, 2, 3])}, seed=0, goal=goal)
     assert grid.examples(9) == [{"x": 1}, {"x": 3}]
@@ -230,7 +230,7 @@ def test_grid_leaves_out_what_is_not_allowed():
     grid.extend(trials=0, epochs=0, space={"x": choice([1, 2, 3, 4])})
     assert grid.examples(9) == [{"x": 1}, {"x": 3}, {"x": 4}]
     with pytest.raises(SpaceError, match="no point of the grid satisfies small; make the constraints looser"):
-        grid.setup({"x": choice([1, 2])}, seed=0, goal=Goal("loss", "min", rules=(small,)))
+        grid.setup({"x": choice([1, 2])}, seed=0, goal=Goal("loss", "min", constraints=(small,)))
 
 
 def test_functions_as_spaces():
@@ -266,7 +266,7 @@ def test_whoever_samples_learns_from_earlier_trials():
 
 
 def test_a_population_explores_no_functions():
-    with pytest.raises(SpaceError, match="PBT cannot explore what a function yields; give it a space that is a dict"):
+    with pytest.raises(SpaceError, match="PBT cannot explore a space that is a function; write the space as a dict"):
         PBT().setup(lambda trial: {"x": trial.suggest_float("x", 0, 1)}, seed=0, goal=GOAL)
 
 

@@ -25,7 +25,7 @@ class TestBudget(StoppingRuleSuite):
         return hop.Budget(seconds=40.0, epochs=18, target=0.2)
 
 
-class Mine(hop.Rule):
+class Mine(hop.StoppingRule):
     def describe(self):
         return {"rule": "Mine"}
 

@@ -29,7 +29,7 @@ TINY = """
         def __init__(self):
             super().__init__(trials=2, max_epochs=3)
 
-    class Second(hop.Rule):
+    class Second(hop.StoppingRule):
         def observe(self, trial, epoch, metrics):
             return "two are enough" if epoch == 2 else ""
 

@@ -185,7 +185,7 @@ def test_pauses_grow_and_messages_name_file_error_and_remedy(tmp_path: Path) -> 
     assert [next(pauses) for _ in range(12)][-2:] == [files.LONGEST_PAUSE] * 2
     error = OSError(errno.EIO, "Input/output error")
     assert files.trouble(tmp_path, error) == (
-        f"{tmp_path}: cannot be written (Input/output error); see to that disk and to the permissions"
+        f"{tmp_path}: cannot be written (Input/output error); check that disk and the permissions"
     )
 
 

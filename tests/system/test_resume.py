@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from hopfleet.domain.messages import Message, RunStarted, TrialRolledBack, Worke
 from hopfleet.errors import ExperimentExists, Interrupted
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
+from tests.helpers import warm
 from tests.helpers.killable import experiment
 from tests.helpers.killing import SCRIPT, ended, journaled, run_and_signal
 from tests.helpers.plain_loop import train_in_sequence
@@ -29,26 +29,24 @@ def messages(home: Path) -> list[Message]:
         return [message for _, _, message in journal.read()]
 
 
-def processes_of(home: Path) -> dict[int, str]:
-    """Live processes that were started with this home folder: their ids and command lines."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            other = entry.name.isdigit() and int(entry.name) != os.getpid()
-            if other and str(home).encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode()
-    return found
-
-
-def workers_of(home: Path) -> list[int]:
-    """The ids of worker processes, oldest first: those whose parent is a fork server too."""
-    fork_servers = {pid for pid, line in processes_of(home).items() if "hopfleet.worker.fork_server" in line}
+def processes_of(home: Path) -> list[int]:
+    """Return the ids of live processes that have files in this home folder open, oldest first."""
     found = []
-    for pid in sorted(fork_servers):
-        with contextlib.suppress(OSError):
-            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) in fork_servers:
-                found.append(pid)
-    return found
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if any(str(link.readlink()).startswith(str(home)) for link in (entry / "fd").iterdir()):
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
+def workers_of(home: Path, script: int) -> list[int]:
+    """Return the ids of worker processes, oldest first: children of the fork server."""
+    found = [pid for pid in processes_of(home) if pid != script]
+    with contextlib.suppress(OSError):
+        parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in found}
+        return [pid for pid in found if parents[pid] in parents]
+    return []
 
 
 def assert_undisturbed_bits(home: Path) -> None:
@@ -78,21 +76,22 @@ def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> N
     assert_undisturbed_bits(own_home)
 
 
+@pytest.mark.usefixtures("cold")
 def test_killed_workers_do_not_outlive_their_controller(own_home: Path) -> None:
     run_and_signal(own_home, ["local", "2"], 40, signal.SIGKILL)
     deadline = time.monotonic() + 20
     while processes_of(own_home) and time.monotonic() < deadline:
         threading.Event().wait(0.02)
-    assert processes_of(own_home) == {}
+    assert processes_of(own_home) == []
 
 
 def signal_a_worker(home: Path, after: int, *steps: float) -> None:
     """Run the script to its end; a worker gets signals when ``after`` messages are journaled. A float is a pause."""
-    process = subprocess.Popen([*SCRIPT, "local", "2"], env=environment())
+    process = warm.Popen([*SCRIPT, "local", "2"], env=environment())
     try:
         while not ended(process) and journaled(home) < after:
             pass
-        worker = workers_of(home)[0]
+        worker = workers_of(home, process.pid)[0]
         for step in steps:
             if isinstance(step, float):
                 threading.Event().wait(step)

@@ -31,6 +31,10 @@ def test_code_is_not_read() -> None:
     assert found("feeders = wishes(pilot, somebody=kin)\nso, many = of, which\n") == []
 
 
+def test_expressions_in_f_strings_are_code() -> None:
+    assert found('text = f"{station.name}: no {wheel!r} for somebody"\n') == [(1, "somebody")]
+
+
 def test_a_phrase_may_span_lines_but_not_code() -> None:
     assert found("# versions of\n# which none is left\n") == [(1, "of which")]
     assert found('text = ("so "\n        "many units")\n') == [(1, "so many")]

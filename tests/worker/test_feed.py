@@ -370,7 +370,7 @@ def test_it_is_said_once_and_the_run_goes_on(capfd, valid):
     assert {trial.state.value for trial in results.trials} == {"completed"}
     text = said(capfd)
     assert text.count("Late.transform is not reproducible: column 'x' differs") == 1
-    assert "let it draw from its rng alone" in text
+    assert "make it draw from its rng alone" in text
     small(Late("none"), valid=valid).fit()
     assert "not reproducible" not in said(capfd)
 

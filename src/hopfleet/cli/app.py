@@ -63,7 +63,7 @@ CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, request
 for command in (*WATCHING, *CONTROL, verify, replay, partition, simulate, doctor):
     # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
-app.command("wishes", hidden=True, deprecated=True)(_carried(requests))
+app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose: allow, the old name
 
 
 def _version(wanted: bool) -> None:

@@ -164,7 +164,7 @@ def _request_json(request: Request) -> dict[str, Any]:
         "time": datetime.fromtimestamp(request.time).astimezone().isoformat(timespec="milliseconds"),
         "who": request.who,
         "request": request.request,
-        "wish": request.request,  # the old key; goes away in release 0.3
+        "wish": request.request,  # prose: allow, the old key; goes away in release 0.3
         "arguments": request.arguments,
         "granted": request.granted,
         "text": request.text or None,

@@ -1,1 +1,1 @@
-"""The words of Hopfleet as frozen data. Standard library only, no effects, imported by everybody."""
+"""The vocabulary of Hopfleet as frozen data. Standard library only, without effects, imported by all other folders."""

@@ -1,4 +1,4 @@
-"""Limits that metrics must keep, and which of several results no other one beats in everything."""
+"""Limits on metrics, and the Pareto front of several results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hopfleet.errors import UsageError
 
 PARAMS = "params"
-"""The metric that Hopfleet counts itself where it is asked for: the number of trainable parameters."""
+"""Name of the metric that Hopfleet computes itself on request: the number of trainable parameters."""
 
 _LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
 
@@ -25,7 +25,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """A limit from text such as ``params <= 100000``."""
+        """Parse text such as ``params <= 100000``."""
         found = _LIMIT.fullmatch(text)
         try:
             if found is not None:
@@ -36,11 +36,11 @@ class Limit:
             pass
         raise UsageError(
             f"constraint {text!r}: must be a metric, one of <=, <, >=, >, and a number, e.g. 'params <= 100000'; "
-            "for anything else give a function of the configuration"
+            "for other constraints, pass a function of the configuration"
         )
 
     def excess(self, metrics: Mapping[str, float]) -> float:
-        """How far beyond the bound a metric is: not above 0 where the limit is kept; infinite if it is missing."""
+        """Return how far a metric exceeds the bound: at most 0 within the limit, infinity if the metric is missing."""
         value = metrics.get(self.metric, math.nan)
         if math.isnan(value):
             return math.inf
@@ -52,12 +52,12 @@ class Limit:
 
 
 def feasible(limits: Sequence[Limit], metrics: Mapping[str, float]) -> bool:
-    """Whether metrics keep all limits."""
+    """Whether metrics are within all limits."""
     return all(limit.excess(metrics) <= 0 for limit in limits)
 
 
 def costs(objectives: Sequence[tuple[str, str]], metrics: Mapping[str, float]) -> tuple[float, ...] | None:
-    """All objectives as numbers to be made small; None if one is missing or not a number."""
+    """Return all objectives as costs to minimise; None if one is missing or NaN."""
     values = [metrics.get(name, math.nan) for name, _ in objectives]
     if any(math.isnan(value) for value in values):
         return None
@@ -65,13 +65,13 @@ def costs(objectives: Sequence[tuple[str, str]], metrics: Mapping[str, float]) -
 
 
 def front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Which points no other one beats: is at least as small in everything, and smaller in something. In their order."""
+    """Return the indices of the Pareto front, in order: points that no other point dominates."""
     kept: list[int] = []
-    # Whoever beats a point comes before it in this order.
-    for place in sorted(range(len(points)), key=lambda place: points[place]):
-        point = points[place]
+    # A point that dominates another comes before it in this order.
+    for index in sorted(range(len(points)), key=lambda index: points[index]):
+        point = points[index]
         if not any(points[other] != point and _no_worse(points[other], point) for other in kept):
-            kept.append(place)
+            kept.append(index)
     return sorted(kept)
 
 

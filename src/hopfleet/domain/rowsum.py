@@ -1,7 +1,7 @@
 """Metrics summed over rows without rounding.
 
-Validation partitions are evaluated by whoever is free, so partial sums arrive in any order. Kept as exact
-fractions they add up to the same mean whatever the order; the one rounding happens when the mean is read.
+Validation partitions are evaluated by any free worker, so partial sums arrive in any order. As exact fractions they add
+up to the same mean in every order; the only rounding happens when the mean is read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class RowSum:
-    """The sum of a metric over ``rows`` rows. ``total`` is a float only when it is not finite."""
+    """The sum of a metric over ``rows`` rows. ``total`` is a float only if it is not finite."""
 
     total: Fraction | float
     rows: int
 
     @classmethod
     def of(cls, mean: float, rows: int) -> RowSum:
-        """``rows`` rows whose mean is ``mean``."""
+        """Return the sum over ``rows`` rows with mean ``mean``."""
         if not math.isfinite(mean):
             return cls(float(mean), rows)
         return cls(Fraction(mean) * rows, rows)
 
     @classmethod
     def over(cls, means: Sequence[float], rows: Sequence[int]) -> RowSum:
-        """Many pieces of so many rows each, in one go: the same as the sum of what ``of`` says of each."""
+        """Return the sum over pieces, given by their means and rows; equal to adding up ``of`` of each piece."""
         everything = sum(rows)
         infinite = [mean for mean in means if not math.isfinite(mean)]
         if infinite:
@@ -40,7 +40,7 @@ class RowSum:
 
     def __add__(self, other: RowSum) -> RowSum:
         rows = self.rows + other.rows
-        # An exact total may be too large for a float, so it must not meet one.
+        # An exact total may be too large for a float, so it is never added to one.
         infinite = [total for total in (self.total, other.total) if isinstance(total, float)]
         return RowSum(sum(infinite), rows) if infinite else RowSum(self.total + other.total, rows)
 
@@ -49,7 +49,7 @@ class RowSum:
         return float(self.total / self.rows) if self.rows else math.nan
 
     def encode(self) -> list[object]:
-        """As JSON: the total as text, the rows."""
+        """Return the sum as JSON: the total as text, and the rows."""
         return [str(self.total), self.rows]
 
     @classmethod
@@ -60,19 +60,19 @@ class RowSum:
 
 
 def _exact(values: list[float]) -> Fraction:
-    """The sum of finite numbers. ``fsum`` rounds once; what it left over is added up again, until nothing is left."""
+    """Return the exact sum of finite numbers: add up the remainders of ``fsum``, which rounds, until none is left."""
     total = Fraction(0)
     try:
         while part := math.fsum(values):
             total += Fraction(part)
             values = [*values, -part]
-    except OverflowError:  # the sum of large numbers may be no float
+    except OverflowError:  # the sum of large numbers may exceed a float
         return sum(map(Fraction, values), total)
     return total
 
 
 def add(sums: Iterable[Mapping[str, RowSum]]) -> dict[str, RowSum]:
-    """Sums of several pieces put together, metric by metric."""
+    """Add the sums of several pieces, metric by metric."""
     result: dict[str, RowSum] = {}
     for piece in sums:
         for name, value in piece.items():
@@ -81,4 +81,5 @@ def add(sums: Iterable[Mapping[str, RowSum]]) -> dict[str, RowSum]:
 
 
 def means(sums: Mapping[str, RowSum]) -> dict[str, float]:
+    """Return the mean of each metric."""
     return {name: value.mean for name, value in sums.items()}

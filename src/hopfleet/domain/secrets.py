@@ -1,7 +1,7 @@
-"""Values that nobody may see: a configuration holds only where they are to be found.
+"""Secret values: a configuration holds only references to them.
 
-Such a reference is text that begins with ``***``, so it can be written down, shown and compared like any other value.
-What it stands for is read where a model is built, and goes nowhere else.
+A reference is text that begins with ``***``, so it can be stored, shown and compared like any other value. The secret
+value is read where a model is built, and goes nowhere else.
 """
 
 from __future__ import annotations
@@ -19,32 +19,34 @@ _REFERENCE = re.compile(r"\*\*\* \((env|file) ([^\n]+)\)")
 
 
 def secret(*values: object, env: str | None = None, file: str | PurePath | None = None) -> str:
-    """Something secret in a space: the value of an environment variable, or the content of a file."""
+    """Refer to a secret in a space: the value of an environment variable, or the content of a file."""
     if values:
         raise SpaceError(
-            "secret(...): a value that is given here would be written into the run folder; put it into an environment "
-            "variable or a file, and name that: secret(env='TOKEN')"
+            "secret(...): a value passed here would be written into the run folder; put it into an environment "
+            "variable or a file, and pass the name instead: secret(env='TOKEN')"
         )
     if (env is None) == (file is None):
-        raise SpaceError("secret(): give either env='NAME' or file='/path'")
+        raise SpaceError("secret(): must have exactly one of env='NAME' and file='/path'")
     if env is not None:
         if not isinstance(env, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", env):
             raise SpaceError(f"secret(env={env!r}): must be the name of an environment variable, e.g. 'TOKEN'")
         return f"{HIDDEN} (env {env})"
     if not isinstance(file, str | PurePath) or not PurePath(file).is_absolute() or "\n" in str(file):
-        raise SpaceError(f"secret(file={str(file)!r}): must be an absolute path, since workers run elsewhere")
+        raise SpaceError(
+            f"secret(file={str(file)!r}): must be an absolute path, since workers may run in other folders"
+        )
     return f"{HIDDEN} (file {file})"
 
 
 def place(reference: str) -> tuple[str, str]:
-    """What a reference names: ("env", "TOKEN") or ("file", "/path")."""
+    """Return the kind and the name of a reference: ("env", "TOKEN") or ("file", "/path")."""
     found = _REFERENCE.fullmatch(reference)
     assert found is not None, reference
     return found[1], found[2]
 
 
 def references(value: Any) -> set[str]:
-    """All references in a configuration."""
+    """Return all references in a configuration."""
     if isinstance(value, str):
         return {value} if _REFERENCE.fullmatch(value) else set()
     parts: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
@@ -52,7 +54,7 @@ def references(value: Any) -> set[str]:
 
 
 def revealed(value: Any, values: Mapping[str, str]) -> Any:
-    """A configuration with values in the place of references."""
+    """Return a configuration with references replaced by their values."""
     if isinstance(value, Mapping):
         return {key: revealed(part, values) for key, part in value.items()}
     if isinstance(value, list):
@@ -61,7 +63,7 @@ def revealed(value: Any, values: Mapping[str, str]) -> Any:
 
 
 def hidden(text: str, values: Iterable[str]) -> str:
-    """A text in which none of these values can be read, neither as it is nor as Python writes it."""
+    """Return a text with these values masked, both verbatim and in Python's ``repr``."""
     forms = {form for value in values for form in (value, repr(value)[1:-1])}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, HIDDEN)

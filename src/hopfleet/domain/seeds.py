@@ -1,6 +1,6 @@
-"""Seeds for everything that is random, each derived from the experiment's seed and a name of its own.
+"""Seeds for all random streams, each derived from the experiment's seed and its own name.
 
-Two things with different names never share a stream, and adding one never shifts another.
+Streams with different names are independent, and adding a stream never changes another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,6 @@ import hashlib
 
 
 def derive(seed: int, *names: object) -> int:
-    """A seed below 2**32 that depends on ``seed`` and all ``names``, and on nothing else."""
+    """Return a seed below 2**32 that depends on ``seed`` and all ``names`` only."""
     text = "/".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")

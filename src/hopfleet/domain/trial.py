@@ -1,4 +1,4 @@
-"""A trial, the states it can be in, and the table of the ways between them."""
+"""A trial, its states, and the table of transitions between them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Config = Mapping[str, Any]
 
 
 class TrialState(Enum):
-    """Where a trial stands."""
+    """The state of a trial."""
 
     PENDING = "pending"  #: added, no unit finished yet
     RUNNING = "running"  #: at least one unit finished
-    PAUSED = "paused"  #: trained as far as its search wants for now
+    PAUSED = "paused"  #: trained until the epoch that its search has requested so far
     COMPLETED = "completed"  #: trained for all its epochs
-    STOPPED = "stopped"  #: ended early by the search, a budget or a person
+    STOPPED = "stopped"  #: ended early by the search, a budget or a user
     FAILED = "failed"  #: its own code raised, or its units kept killing workers
 
     @property
@@ -38,7 +38,7 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The trial that another one goes on from, the version that it goes on from, and the configuration that made it."""
+    """The origin of a clone: the parent trial, the model version it starts from, and that trial's configuration."""
 
     trial: str
     version: int
@@ -47,14 +47,14 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One configuration to be trained until ``epochs``. ``seed`` starts every random stream of its training."""
+    """One configuration to train until ``epochs``. ``seed`` determines every random stream of its training."""
 
     id: str
     number: int
     config: Config
     seed: int
     epochs: int
-    #: Only where it starts with somebody else's model.
+    #: Set only if the trial starts from another trial's model.
     parent: Parent | None = None
-    #: Who wanted it: "search", "point" (to try first), "clone" or "person".
+    #: Where the trial comes from: "search", "point" (to try first), "clone" or "person" (a user).
     origin: str = "search"

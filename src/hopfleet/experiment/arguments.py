@@ -27,8 +27,8 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.exact import Exact, require_solver
 from hopfleet.scheduler.timeouts import Timeout
 from hopfleet.search import SEARCHES
-from hopfleet.search.base import Goal, Rule, Search, allowed, at_least_one
-from hopfleet.search.stopping import RULES, Stopping
+from hopfleet.search.base import Constraint, Goal, Search, allowed, at_least_one
+from hopfleet.search.stopping import STOPPING_RULES, Stopping
 from hopfleet.store.folder import check_name, home
 from hopfleet.support import registry
 from hopfleet.support.background import in_background
@@ -86,7 +86,9 @@ def search(given: Search | str, stop: Any) -> Search:
     if not stop:
         return found
     rules = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
-    return Stopping(found, [registry.find("stop", rule, RULES)() if isinstance(rule, str) else rule for rule in rules])
+    return Stopping(
+        found, [registry.find("stop", rule, STOPPING_RULES)() if isinstance(rule, str) else rule for rule in rules]
+    )
 
 
 def goal(metric: Any, mode: Any, constraints: Any, *, has_valid: bool) -> Goal:
@@ -119,7 +121,7 @@ def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
     return modes
 
 
-def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Rule, ...]]:
+def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Constraint, ...]]:
     """Limits of metrics, which are written as text, and rules of configurations, which are functions."""
     if isinstance(constraints, str) or callable(constraints):
         constraints = [constraints]

@@ -42,7 +42,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
     further = {
         "others": [list(other) for other in goal.others],
         "limits": [str(limit) for limit in goal.limits],
-        "rules": [name_of(rule) for rule in goal.rules],
+        "rules": [name_of(constraint) for constraint in goal.constraints],
         "points": experiment.points,
         # "exact" and "off" leave no trace in a model.
         "fuse": worker.fuse if worker.fuse == "fast" else "",

@@ -36,7 +36,7 @@ from hopfleet.runs.results import Results
 from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
-from hopfleet.search.base import MAX_LIVE, UNLIMITED, Earlier, Rule, Search, at_least_one
+from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
@@ -88,7 +88,7 @@ class Experiment:
         search: Search | str = "random",
         metric: str | Sequence[str] | None = None,
         mode: str | Sequence[str] | None = None,
-        constraints: Sequence[str | Rule] = (),
+        constraints: Sequence[str | Constraint] = (),
         points: Sequence[Mapping[str, Any]] = (),
         warm_start: Any = (),
         stop: Any = (),

@@ -62,7 +62,7 @@ _RUN, _WORKER = "run_options", "worker_options"
 MOVED = {
     **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions)},
     **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions)},
-    "feeders": (_WORKER, "transform_workers"),
+    "feeders": (_WORKER, "transform_workers"),  # prose: allow, the old name
 }
 """Keywords that ``Experiment`` took before: for each, the options argument and the field that replace it."""
 

@@ -1,6 +1,6 @@
-"""The pilot: some configurations are tried on one real worker, and nothing of it is kept but what was found.
+"""Profiling: time some configurations on one real worker before a run, and keep nothing but the measurements.
 
-What trials take is timed. A profile remembers it, so that nothing is timed twice on the same kind of device.
+The profile is stored in the run folder, so that nothing is timed twice on the same kind of device.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from hopfleet.version import __version__
 from hopfleet.worker.spec import Profile
 
 BATCHES = 4
-"""Mini-batches of training that a pilot times, after one to warm up."""
+"""Mini-batches of training to time, after one to warm up."""
 
 MOST = 16
-"""Configurations that a pilot tries at most."""
+"""Maximum number of configurations to profile."""
 
 Probe = Callable[[Trial, int], Profile]
-"""Tries a trial and times so many batches of training: ``Backend.probe``."""
+"""Builds a trial and times a number of batches of training: ``Backend.probe``."""
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """What was found, by trial number. A trial that was not tried is taken to be like the mean of those that were."""
+    """Profiles by trial number. An unmeasured trial is assumed to be like the mean of the measured ones."""
 
     found: Mapping[int, Profile]
     failed: Mapping[int, Profile] = field(default_factory=dict)
     tried: int = 0  #: different configurations
-    seconds: float = 0.0  #: that the pilot took
+    seconds: float = 0.0  #: of profiling
 
     @property
     def timed(self) -> bool:
-        """Whether it is known of any trial how long it takes."""
+        """Whether any trial was timed."""
         return any(profile.seconds_per_row for profile in self.found.values())
 
     def of(self, number: int) -> Profile:
@@ -57,11 +57,11 @@ class Profiles:
 
     @cached_property
     def feeding(self) -> float:
-        """Seconds per row to have the batches, whoever trains on them."""
+        """Return the seconds per row to prepare batches, for any trial."""
         return median([profile.feeding_seconds_per_row for profile in self.found.values()])
 
     def share(self, fuse: str) -> float:
-        """What one more member of a flotilla takes of its time alone; all of it if it was not tried."""
+        """Return the time of one more member of a flotilla, relative to its time alone; 1 if it was not measured."""
         shares = [getattr(profile, f"{fuse}_share", 0.0) for profile in self.found.values()]
         return next(filter(None, shares), 1.0)
 
@@ -75,15 +75,15 @@ def profile_trials(
     budget: Callable[[Mapping[int, Profile]], float],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Profiles:
-    """Time configurations drawn at random until ``budget``, which may look at what was found so far, is spent.
+    """Time configurations drawn at random until ``budget``, which may depend on the profiles so far, is spent.
 
-    Trials of equal configurations share what was found of the first. ``known`` are findings that were made before.
+    Trials with equal configurations share the profile of the first. ``known`` are profiles of earlier runs.
     """
     groups: dict[str, list[int]] = {}
     for number, config in configs.items():
         groups.setdefault(repr(config), []).append(number)
     drawn = list(groups.values())
-    random.Random(derive(seed, "pilot")).shuffle(drawn)
+    random.Random(derive(seed, "pilot")).shuffle(drawn)  # prose: allow, it decides which configurations are drawn
     drawn.sort(key=lambda numbers: not any(number in known for number in numbers))
     found: dict[int, Profile] = {}
     failed: dict[int, Profile] = {}
@@ -92,7 +92,7 @@ def profile_trials(
         profile = next((known[number] for number in numbers if number in known), None)
         if profile is None:
             before = clock()
-            # The next one is taken to be as slow as the slowest so far.
+            # Assume that the next one is as slow as the slowest so far.
             if tried and before - began + longest > budget(found):
                 break
             profile = probe(trial_for_probe(numbers[0], configs[numbers[0]]), BATCHES)
@@ -110,11 +110,11 @@ def trial_for_probe(number: int, config: Config) -> Trial:
 
 
 def unsteady(transform: str, column: str) -> str:
-    """What is to be said of a transform that does not do the same each time."""
+    """Return the warning about a transform whose output differs between two calls."""
     return (
-        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; let it "
-        "draw from its rng alone, and depend on nothing that it changes. Until then no result can be had again, and "
-        "what a trial sees depends on who trains beside it"
+        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; make it "
+        "draw from its rng alone and depend on nothing that it changes. Until then no result can be reproduced, and "
+        "the batches of a trial depend on the trials that train beside it"
     )
 
 
@@ -122,13 +122,13 @@ def unsteady(transform: str, column: str) -> str:
 
 
 def to_record(found: Profiles, configs: Mapping[int, Config], device: str) -> dict[str, Any]:
-    """What a pilot has found, as JSON can hold it."""
+    """Return profiles as JSON."""
     by_config = {repr(configs[number]): dataclasses.asdict(profile) for number, profile in found.found.items()}
     return {"hopfleet": __version__, "device": _device_class(device), "found": by_config}
 
 
 def from_record(record: Mapping[str, Any], configs: Mapping[int, Config], device: str) -> Profiles:
-    """What a profile knows of these configurations, if it was made on such a device."""
+    """Return the stored profiles of these configurations, if they were made on the same kind of device."""
     if (record.get("hopfleet"), record.get("device")) != (__version__, _device_class(device)):
         return Profiles({})
     known = {

@@ -138,8 +138,8 @@ def lower_bound(shop: NodeShop) -> float:
     - the optimum of a linear program over shares of strategies y[task, node, strategy] ≥ 0 that add up to 1, subject to
       Σ y · seconds ≤ C for each task, which is at one node at a time, and Σ y · GPUs · seconds ≤ C · GPUs of the node,
       where no GPU runs two tasks at a time;
-    - for each node, the total least time of the tasks that need more than half of its GPUs under every strategy, no two
-      of which can run side by side.
+    - for each node, the total least time of the tasks that need more than half of its GPUs under every strategy, since
+      no two of these tasks can run side by side.
     """
     wide = [
         sum(

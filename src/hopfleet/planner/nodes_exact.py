@@ -1,7 +1,7 @@
 """Optimal plans for tasks on nodes with several GPUs, by constraint programming, with a proven lower bound.
 
-The model for the CP-SAT solver of OR-tools has one optional interval per strategy of each visit, exactly one of which
-is present; a cumulative constraint per node, because its GPUs are interchangeable and can be numbered afterwards; and
+The model for the CP-SAT solver of OR-tools has one optional interval per strategy of each visit, where exactly one is
+present; a cumulative constraint per node, because its GPUs are interchangeable and can be numbered afterwards; and
 a no-overlap constraint per task.
 """
 

@@ -116,7 +116,7 @@ class Control:
 
     def wishes(self) -> list[Request]:
         """Return ``requests()``. The old name; deprecated."""
-        deprecated("Control.wishes()", "Control.requests()")
+        deprecated("Control.wishes()", "Control.requests()")  # prose: allow, the old name
         return self.requests()
 
     def requests(self) -> list[Request]:

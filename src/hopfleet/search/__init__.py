@@ -1,4 +1,4 @@
-"""AutoML procedures: which configurations to try, and how long. Pure: no clock, no I/O, no global RNG."""
+"""AutoML procedures: which configurations to try, and for how many epochs. Pure: no clock, no I/O, no global RNG."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""ASHA: successive halving without waiting.
+"""ASHA: asynchronous successive halving.
 
-Li et al., "A system for massively parallel hyperparameter tuning", 2020. Here a trial that pauses at a rung keeps its
-model, so that its promotion, however late, costs no training twice.
+Li et al., "A system for massively parallel hyperparameter tuning", 2020. A trial that pauses at a rung keeps its model,
+so a promotion, however late, repeats no training.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from hopfleet.search.sampled import Sampled, check_rungs, rungs
 
 
 class ASHA(Sampled):
-    """``trials`` train until ``min_epochs`` (None: so many as a budget allows), the best of them longer.
+    """A search that trains ``trials`` trials until ``min_epochs`` and promotes the best to more epochs.
 
-    Rungs are at ``min_epochs`` times powers of ``eta``, the last one at ``max_epochs``. Whenever a trial reports at a
-    rung, all of its best ``1 / eta`` that have not gone on yet go on to the next. When there are no more trials to
-    begin and nothing runs, all is done; the others stay paused with their models, and a person may resume them.
+    ``trials=None`` adds trials until a budget is spent. Rungs are at ``min_epochs`` times powers of ``eta``, the last
+    one at ``max_epochs``. Whenever a trial reports at a rung, all trials among the best ``1 / eta`` of the rung that
+    have not been promoted yet are promoted to the next rung. The search is done when no trial is left to start and none
+    runs; the other trials stay paused with their models, and users may resume them.
 
-    Trials that it did not suggest are not promoted, and keep nobody from being promoted.
+    Trials that the search did not suggest are not promoted, and do not affect the promotion of others.
     """
 
     adaptive = True
@@ -47,7 +48,7 @@ class ASHA(Sampled):
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
-        #: For each rung but the last: who reported there, the best first, and who went on from there.
+        #: For each rung but the last: the reports, the best first, and the trials promoted from it.
         self._reports: dict[int, list[tuple[float, int, str]]] = {level: [] for level in self.levels[:-1]}
         self._promoted: dict[int, set[str]] = {level: set() for level in self.levels[:-1]}
         #: Trials of this search that have not ended.
@@ -73,14 +74,14 @@ class ASHA(Sampled):
         reports, promoted = self._reports[epoch], self._promoted[epoch]
         bisect.insort(reports, (self.goal.cost(metrics), trial.number, trial.id))
         best = reports[: len(reports) // self.eta]
-        goes_on = [
+        promotions = [
             name
             for cost, _, name in best
-            if name not in promoted and name in self._alive and cost < math.inf  # others have diverged
+            if name not in promoted and name in self._alive and cost < math.inf  # others diverged
         ]
-        promoted.update(goes_on)
+        promoted.update(promotions)
         level = self.levels[self.levels.index(epoch) + 1]
-        return [Train(name, level) for name in goes_on]
+        return [Train(name, level) for name in promotions]
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
         super().ended(trial, state)
@@ -89,12 +90,14 @@ class ASHA(Sampled):
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if epochs:
-            raise UsageError(f"epochs={epochs}: the rungs of ASHA are fixed; resume single trials until a later epoch")
+            raise UsageError(
+                f"epochs={epochs}: the rungs of ASHA are fixed; resume single trials until a later epoch instead"
+            )
         if space:
             self.sampler.extend(trials=0, epochs=0, space=space)
             self.space = spaces.widened(self.space, space)
         self._trials += trials
-        self._ask_for_enough()
+        self._extend_sampler()
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "eta": self.eta, "min_epochs": self.min_epochs}

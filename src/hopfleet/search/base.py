@@ -1,12 +1,13 @@
-"""What every search procedure promises.
+"""The contract of every search procedure.
 
-The controller owns one search. It calls ``setup`` once; then ``suggest`` whenever it has room for another trial and
-``added`` when there is one; ``observe`` after every epoch of every trial; ``ended`` when a trial has ended. A search
-answers with decisions. It keeps its own state and touches nothing else: no clock, no files, no random numbers but those
-that follow from its seed. So the same calls lead to the same state, which is how an experiment is resumed: ``setup``,
-``added``, ``observe`` and ``ended`` are called again as the journal tells, and their decisions are not asked for twice.
+The controller owns one search. It calls ``setup`` once, ``suggest`` whenever there is room for another trial, ``added``
+when a trial was added, ``observe`` after every epoch of every trial, and ``ended`` when a trial has ended. A search
+answers with decisions. A search keeps its own state and touches nothing else: no clock, no files, and no random numbers
+except those derived from its seed. The same calls therefore lead to the same state, which is how an experiment is
+resumed: ``setup``, ``added``, ``observe`` and ``ended`` are called again according to the journal, and the decisions
+that they return are ignored.
 
-Trials that the search did not suggest may turn up as well: points to try first, a person's, clones.
+A search also hears of trials that it did not suggest: points to try first, trials that users add, and clones.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from hopfleet.errors import SpaceError, UsageError
 from hopfleet.errors import describe as describe_error
 
 MAX_LIVE = 256
-"""How many trials are under way at once. Enough for any schedule to be dense, few enough to bound disk and memory."""
+"""Trials under way at once; enough to keep every schedule dense, few enough to bound disk and memory use."""
 
 UNLIMITED = 1 << 62
-"""More trials than there will ever be: a budget ends the experiment, not the search."""
+"""A number of trials that is never reached: a budget ends the experiment, not the search."""
 
 DRAWS = 1000
-"""How many configurations are drawn, at most, to find one that the constraints allow."""
+"""Draws at most to find a configuration that satisfies the constraints."""
 
-Rule = Callable[[Config], Any]
-"""Says of a configuration whether it may be tried."""
+Constraint = Callable[[Config], Any]
+"""Whether a configuration may be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A configuration, and until which epoch to train it. There it pauses, unless that is the last one of all."""
+    """A configuration, and the epoch until which to train it. The trial then pauses, or completes at ``max_epochs``."""
 
     config: Config
     epochs: int
@@ -45,7 +46,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train a trial until so many epochs; a paused one goes on."""
+    """The decision to train a trial until ``epochs``; a paused trial resumes."""
 
     trial: str
     epochs: int
@@ -53,7 +54,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Train a trial no further. Its model stays."""
+    """The decision to stop a trial. Its model is kept."""
 
     trial: str
     reason: str
@@ -61,16 +62,17 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """Add a trial with another configuration that starts with the newest saved model of ``parent``, where ``warm``.
+    """The decision to add a trial with another configuration that, if ``warm``, starts from the parent's model.
 
-    The trial that it ``replaces`` is stopped. While the parent has no saved model, nothing of this happens.
+    The model is the newest saved version of ``parent``. The trial that the clone ``replaces`` is stopped. While the
+    parent has no saved model, the decision has no effect.
     """
 
     parent: str
     config: Config
     warm: bool = True
     replaces: str = ""
-    #: Train until then; 0 stands for the search's ``max_epochs``.
+    #: The epoch until which to train; 0 stands for the search's ``max_epochs``.
     epochs: int = 0
 
 
@@ -79,34 +81,34 @@ Decision = Train | Stop | Clone
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be optimised: a metric, and others beside it where there are several objectives; and what must hold.
+    """The objectives of a search: a metric, further metrics if there are several objectives, and constraints.
 
-    ``limits`` bind metrics, ``rules`` bind configurations.
+    ``limits`` constrain metrics, ``constraints`` constrain configurations.
     """
 
     metric: str
     mode: str
     others: tuple[tuple[str, str], ...] = ()
     limits: tuple[Limit, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def objectives(self) -> tuple[tuple[str, str], ...]:
-        """All metrics with their modes, the first one first."""
+        """Return all metrics to optimise with their modes, the main metric first."""
         return ((self.metric, self.mode), *self.others)
 
     @property
     def metrics(self) -> list[str]:
-        """All metrics that must be known after each epoch."""
+        """Return all metrics that must be known after each epoch."""
         return list(dict.fromkeys([name for name, _ in self.objectives] + [limit.metric for limit in self.limits]))
 
     @property
     def counts_parameters(self) -> bool:
-        """Whether the number of trainable parameters is among them."""
+        """Whether the number of trainable parameters is among the metrics."""
         return PARAMS in self.metrics
 
     def better(self, value: float, than: float) -> bool:
-        """Whether ``value`` beats ``than``. NaN beats nothing, and is beaten by every number."""
+        """Whether ``value`` is better than ``than``; every number is better than NaN."""
         if value != value:
             return False
         if than != than:
@@ -114,81 +116,82 @@ class Goal:
         return value > than if self.mode == "max" else value < than
 
     def rank(self, metrics: Mapping[str, float]) -> tuple[bool, float]:
-        """The smaller, the better: what keeps all limits comes first, then the metric counts."""
+        """Return a sort key: results within all limits come first, then better values of the metric."""
         value = metrics.get(self.metric, float("nan"))
         cost = float("inf") if value != value else -value if self.mode == "max" else value
         return not feasible(self.limits, metrics), cost
 
     def cost(self, metrics: Mapping[str, float]) -> float:
-        """The metric as something to be made small; NaN, what is missing or breaks a limit, is the worst of all."""
+        """Return the metric as a cost to minimise; infinity if it is NaN or missing, or if a limit is broken."""
         broken, cost = self.rank(metrics)
         return float("inf") if broken else cost
 
     def allows(self, config: Config) -> bool:
         """Whether a configuration may be tried."""
-        for rule in self.rules:
+        for constraint in self.constraints:
             try:
-                allowed = rule(config)
+                allowed = constraint(config)
             except Exception as error:
-                raise SpaceError(f"constraint {name_of(rule)}: raised {describe_error(error)} for {config}") from error
+                problem = f"raised {describe_error(error)} for {config}"
+                raise SpaceError(f"constraint {name_of(constraint)}: {problem}") from error
             if not allowed:
                 return False
         return True
 
 
 def name_of(function: Any) -> str:
-    """What a function is called."""
+    """Return the name of a function for messages."""
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A trial of an earlier experiment: what was tried, and the metrics after its last epoch."""
+    """A trial of an earlier experiment: its configuration, and its metrics after the last epoch."""
 
     config: Config
     metrics: Mapping[str, float]
 
 
 class Search(ABC):
-    """A search procedure. ``max_epochs`` is the longest that any trial may train."""
+    """A search procedure. ``max_epochs`` is the largest number of epochs of any trial."""
 
     max_epochs: int
-    #: Whether what it suggests depends on what it has seen; then trials are added as others end, not all at once.
+    #: Whether suggestions depend on earlier results; trials are then added as others end, not all at once.
     adaptive = False
-    #: How many trials are under way at once: a number, "workers" for as many as workers, None for what suits it.
+    #: Trials under way at once: a number, "workers" for one per worker, or None for the search's own default.
     live: int | str | None = None
-    #: Whether it decides nothing before all its trials have begun.
+    #: Whether the search decides nothing before all its trials have started.
     whole = False
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
-        """Check the space and start afresh. Raises SpaceError for a space that this search cannot walk."""
+        """Check the space and reset the state. Raise SpaceError for a space that the search does not support."""
         spaces.check(space)
         self.seed, self.goal = seed, goal
         self._walk(space)
 
     def _walk(self, space: spaces.Space) -> None:
         self.space = space
-        #: What ``grid_search`` asks for, to be taken in turn.
+        #: The combinations of ``grid_search`` options, which draws cycle through.
         self._turns = spaces.exhaustive_points(space)
 
     def learn(self, earlier: Sequence[Earlier]) -> int:
-        """Hear of trials of earlier experiments, before the first suggestion. Says how many were of use."""
+        """Learn from trials of earlier experiments, before the first suggestion; return how many were usable."""
         return 0
 
     @abstractmethod
     def suggest(self, number: int) -> Suggestion | None:
-        """Another trial, the one with this number (0, 1, 2, ...) among those suggested; None if there is none now.
+        """Return the suggestion with this number (0, 1, 2, ...); None if there is none for now.
 
-        It may be asked again with the same number, if nothing came of its answer. If there is none and nothing is under
-        way, all is done.
+        The same number may be requested again if the suggestion did not become a trial. The search is done when there
+        is no suggestion and no trial is under way.
         """
 
     def sample(self, number: int) -> Config | None:
-        """A configuration alone, by its number and whatever ``trials`` says: for searches that have a sampler."""
+        """Return a configuration by number, regardless of ``trials``, for a search that has this one as its sampler."""
         return self.draw(number)
 
     def draw(self, number: int) -> Config:
-        """The random configuration of that number: its first draw that the goal allows."""
+        """Return the random configuration with this number: its first draw that the goal allows."""
         fixed = self._turns[number % len(self._turns)]
 
         def attempt(count: int) -> Config:
@@ -198,22 +201,22 @@ class Search(ABC):
         return allowed(self.goal, attempt)
 
     def added(self, trial: Trial) -> None:  # noqa: B027 (most have nothing to do)
-        """Hear of a trial that was added, suggested by this search or not."""
+        """Take note of a trial that was added, whether or not this search suggested it."""
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
-        """Hear the metrics of a trial after an epoch."""
+        """Take note of a trial's metrics after an epoch, and decide."""
         return ()
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
-        """Hear that a trial has ended: it completed, was stopped, or failed. A paused one has not ended."""
+        """Take note that a trial completed, was stopped or failed, and decide. A paused trial has not ended."""
         return ()
 
     def over(self, elapsed: float) -> str:
-        """Why the whole experiment should end now, after so many seconds of running; nothing if it should not."""
+        """Return why the experiment should end after ``elapsed`` seconds; empty if it should continue."""
         return ""
 
     def concurrency(self, workers: int) -> int:
-        """How many trials should be under way with so many workers."""
+        """Return the number of trials that should be under way with ``workers`` workers."""
         if isinstance(self.live, int):
             return self.live
         if self.live is not None:
@@ -222,62 +225,64 @@ class Search(ABC):
 
     @property
     def streams(self) -> bool:
-        """Whether trials are added as others end, since it learns from them or nobody knows how many there will be."""
+        """Whether trials are added as others end: the search learns from them, or their number is unknown."""
         return self.adaptive or self.trials >= UNLIMITED
 
     def examples(self, count: int) -> list[Config]:
-        """Up to ``count`` configurations like those that it will suggest, to be looked at before work starts."""
+        """Return up to ``count`` configurations typical of later suggestions, for checks before work starts."""
         return [self.draw(number) for number in range(count)]
 
     @property
     @abstractmethod
     def trials(self) -> int:
-        """How many trials there will be at most; known after ``setup``."""
+        """Return the largest possible number of trials; known after ``setup``."""
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
-        """Take in a person's wish for so many more trials, more epochs, and other dimensions.
+        """Add trials and epochs, and change dimensions of the space, at a user's request.
 
-        Raises UsageError, and changes nothing, if this search cannot.
+        Raise UsageError, and change nothing, if the search does not support the request.
         """
-        raise UsageError(f"search {type(self).__name__}: cannot be extended; add configurations, or clone trials")
+        raise UsageError(
+            f"search {type(self).__name__}: cannot be extended; add configurations or clone trials instead"
+        )
 
     def describe(self) -> dict[str, Any]:
-        """The search as JSON, for the record and for comparing two definitions."""
+        """Return the search as JSON, for the record and for comparing two definitions."""
         described = {"search": type(self).__name__, "trials": self.trials, "max_epochs": self.max_epochs}
         return described if self.live is None else {**described, "concurrency": self.live}
 
 
 def check_concurrency(value: Any) -> int | str | None:
-    """``value`` if it can be ``Search.live``, else UsageError."""
+    """Return ``value`` if it is valid for ``Search.live``, else raise UsageError."""
     if value is None or value == "workers":
         return value  # type: ignore[no-any-return]
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(
-            f"concurrency={value!r}: must be how many trials are under way at once, at least 1, or 'workers'; "
-            "leave it out for twice as many as workers"
+            f"concurrency={value!r}: must be a number of trials under way at once, at least 1, or 'workers'; "
+            "leave it out for twice the number of workers"
         )
     return value
 
 
 def allowed(goal: Goal, attempt: Callable[[int], Config], what: str = "configuration") -> Config:
-    """The first of many attempts that the goal allows."""
+    """Return the first of at most ``DRAWS`` attempts that the goal allows."""
     for count in range(DRAWS):
         config = attempt(count)
         if goal.allows(config):
             return config
     raise SpaceError(
-        f"no {what} satisfied {', '.join(map(name_of, goal.rules))} in {DRAWS} draws; make the constraints "
+        f"no {what} satisfied {', '.join(map(name_of, goal.constraints))} in {DRAWS} draws; make the constraints "
         "looser or the space narrower"
     )
 
 
 def at_least_one(name: str, value: Any) -> int:
-    """``value`` if it is a positive integer, else UsageError."""
+    """Return ``value`` if it is a positive integer, else raise UsageError."""
     return at_least(1, name, value)
 
 
 def at_least(least: int, name: str, value: Any) -> int:
-    """``value`` if it is an integer of at least ``least``, else UsageError."""
+    """Return ``value`` if it is an integer of at least ``least``, else raise UsageError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(f"{name}={value!r}: must be an integer of at least {least}")
     return value

@@ -1,7 +1,7 @@
-"""Brackets: many trials train a little, the best of them longer, the best of those longer still.
+"""Brackets: many trials train for a few epochs, the best of them longer, and the best of those longer still.
 
-Trials wait, paused, at the end of a rung until all of it have reported or ended; nobody else waits for them, and those
-that go on go on from where they paused. Those that do not are stopped, and their models stay.
+Trials pause at the end of a rung until all trials of the rung have reported or ended; trials of other brackets do not
+wait. Promoted trials continue from where they paused; the others are stopped, and their models are kept.
 """
 
 from __future__ import annotations
@@ -17,66 +17,68 @@ from hopfleet.search.sampled import Sampled
 
 
 class Bracket:
-    """``size`` trials that train until the first of ``levels``; one in ``eta`` of them goes on to the next."""
+    """A group of ``size`` trials that train until the first of ``levels``; one in ``eta`` is promoted to the next."""
 
     def __init__(self, size: int, levels: Sequence[int], eta: int) -> None:
         self.size, self.levels, self.eta = size, levels, eta
         self.begun = 0
         self.rung = 0
-        #: Those of this rung, in the order in which they began.
+        #: The trials of this rung, in the order in which they started.
         self.members: list[str] = []
         self._costs: dict[tuple[str, int], float] = {}
         self._newest: dict[str, int] = {}
         self._ended: set[str] = set()
 
     def add(self, trial: str) -> None:
+        """Add a trial that starts."""
         self.begun += 1
         self.members.append(trial)
 
     def report(self, trial: str, epoch: int, cost: float) -> None:
+        """Record the cost of a trial after an epoch."""
         self._costs[trial, epoch] = cost
         self._newest[trial] = epoch
 
     def end(self, trial: str) -> None:
-        # It is out, also if a person lets it go on later.
+        """Remove a trial from the competition, even if a user resumes it later."""
         self._ended.add(trial)
 
     @property
     def open(self) -> bool:
-        """Whether it takes more trials."""
+        """Whether the bracket takes more trials."""
         return self.rung == 0 and self.begun < self.size
 
     @property
     def waits(self) -> bool:
-        """Whether somebody of this rung has yet to report, or all is decided."""
+        """Whether a trial of this rung has yet to report, or the last rung is reached."""
         level = self.levels[self.rung]
         reported = all(trial in self._ended or (trial, level) in self._costs for trial in self.members)
         return not self.members or not reported or level == self.levels[-1]
 
     def decide(self) -> list[Decision]:
-        """Who goes on and who does not, if the rung is complete."""
+        """Promote and stop trials if the rung is complete."""
         decisions: list[Decision] = []
-        while not self.waits:  # a person may have trained some of the next rung already
+        while not self.waits:  # users may have trained trials of the next rung already
             decisions += self._next_rung()
         return decisions
 
     def _next_rung(self) -> list[Decision]:
         level = self.levels[self.rung]
         alive = [trial for trial in self.members if trial not in self._ended]
-        # What is not a number has diverged, and is not worth more epochs even if all others have ended.
+        # A trial that diverged is not worth more epochs, even if all others have ended.
         ranked = sorted((t for t in alive if self._costs[t, level] < math.inf), key=lambda t: self._costs[t, level])
         self.rung += 1
         self.members = ranked[: max(1, self.begun // self.eta**self.rung)]
         reason = f"not among the best {len(self.members)} after epoch {level}"
         return [
             *(Train(trial, self.levels[self.rung]) for trial in self.members),
-            # A person lets those train that have gone further than they were told to.
+            # Trials beyond this level were resumed by a user, and are not stopped.
             *(Stop(t, reason) for t in alive if t not in self.members and self._newest[t] == level),
         ]
 
 
 class Bracketed(Sampled):
-    """A search of one or several brackets, which are begun in order and run side by side."""
+    """A search with one or several brackets, which start in order and run side by side."""
 
     whole = True
 
@@ -98,7 +100,7 @@ class Bracketed(Sampled):
         super().setup(space, seed=seed, goal=goal)
         self._brackets = [Bracket(size, levels, self.eta) for size, levels in self.table]
         self._begun = 0
-        self._place: dict[str, Bracket] = {}
+        self._bracket_of: dict[str, Bracket] = {}
 
     @property
     def trials(self) -> int:
@@ -116,13 +118,13 @@ class Bracketed(Sampled):
         super().added(trial)
         bracket = self._filling() if trial.origin == "search" else None
         if bracket is not None:
-            self._place[trial.id] = bracket
+            self._bracket_of[trial.id] = bracket
             bracket.add(trial.id)
             self._begun += 1
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
         super().observe(trial, epoch, metrics)
-        bracket = self._place.get(trial.id)
+        bracket = self._bracket_of.get(trial.id)
         if bracket is None:
             return ()
         bracket.report(trial.id, epoch, self.goal.cost(metrics))
@@ -130,7 +132,7 @@ class Bracketed(Sampled):
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
         super().ended(trial, state)
-        bracket = self._place.get(trial.id)
+        bracket = self._bracket_of.get(trial.id)
         if bracket is None:
             return ()
         bracket.end(trial.id)
@@ -139,7 +141,7 @@ class Bracketed(Sampled):
     def _decide(self, bracket: Bracket) -> Sequence[Decision]:
         if bracket.waits:
             return ()
-        # A sampler that has run dry fills no bracket.
+        # An exhausted sampler cannot fill the bracket.
         return () if bracket.open and self.sample(self._begun) is not None else bracket.decide()
 
     def describe(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hopfleet.search.base import Goal, Search, Suggestion, at_least_one, name_of
 
 
 class Grid(Search):
-    """Every combination of all ``choice`` and ``grid_search`` options."""
+    """A search over every combination of all ``choice`` and ``grid_search`` options."""
 
     def __init__(self, max_epochs: int = 10) -> None:
         self.max_epochs = at_least_one("max_epochs", max_epochs)
@@ -20,8 +20,8 @@ class Grid(Search):
         super().setup(space, seed=seed, goal=goal)
         self._points = self._allowed(_points(space))
         if not self._points:
-            rules = ", ".join(map(name_of, goal.rules))
-            raise SpaceError(f"no point of the grid satisfies {rules}; make the constraints looser")
+            constraints = ", ".join(map(name_of, goal.constraints))
+            raise SpaceError(f"no point of the grid satisfies {constraints}; make the constraints looser")
 
     @property
     def trials(self) -> int:
@@ -39,16 +39,18 @@ class Grid(Search):
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if trials:
-            raise UsageError(f"trials={trials}: a grid has as many trials as points; give a dimension other options")
+            raise UsageError(
+                f"trials={trials}: a grid has one trial per point; change the options of a dimension instead"
+            )
         wider = spaces.widened(self.space, space)
-        # Points that were there keep their numbers; the new ones follow.
+        # Existing points keep their numbers; new points follow.
         more = [point for point in _points(wider) if point not in self._points]
         self.space = wider
         self._points += self._allowed(more)
         self.max_epochs += epochs
 
     def _allowed(self, points: list[dict[str, object]]) -> list[dict[str, object]]:
-        return [point for point in points if self.goal.allows(self._config(point))] if self.goal.rules else points
+        return [point for point in points if self.goal.allows(self._config(point))] if self.goal.constraints else points
 
     def _config(self, point: Mapping[str, object]) -> Config:
         return spaces.configure(self.space, seed=self.seed, number=0, fixed=point)

@@ -1,4 +1,4 @@
-"""Successive halving: all trials train a little, and at each rung the best go on.
+"""Successive halving: all trials train for a few epochs, and at each rung the best are promoted.
 
 Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016.
 """
@@ -13,10 +13,10 @@ from hopfleet.search.sampled import check_rungs, rungs
 
 
 class SuccessiveHalving(Bracketed):
-    """``trials`` train until ``min_epochs``, one in ``eta`` of them goes on to ``eta`` times as many epochs, and so on.
+    """A search that trains ``trials`` trials until ``min_epochs`` and promotes one in ``eta`` at each rung.
 
-    The last rung ends at ``max_epochs``, and at least one trial gets there unless all fail. A rung is decided when all
-    its trials have reported or ended.
+    Each rung has ``eta`` times as many epochs as the one before. The last rung ends at ``max_epochs``, and at least one
+    trial gets there unless all fail. A rung is decided when all its trials have reported or ended.
     """
 
     def __init__(

@@ -11,9 +11,9 @@ from hopfleet.search.sampled import check_rungs
 
 
 class Hyperband(Bracketed):
-    """The brackets of the paper, from the one with most trials to the one in which all train for ``max_epochs``.
+    """A search with the brackets of the paper, from the one with the most trials to the one with the longest training.
 
-    With the largest s for which eta**s <= max_epochs as S, the bracket s = S, ..., 0 begins with
+    Let S be the largest s for which eta**s <= max_epochs. The brackets s = S, ..., 0 start with
     ceil((S + 1) / (s + 1) * eta**s) trials of max_epochs / eta**s epochs.
     """
 

@@ -1,12 +1,12 @@
-"""Optuna's samplers as searches: they learn from the trials so far where to look next.
+"""Optuna's samplers as searches, which learn from past trials where to look next.
 
-What is suggested follows from the trials so far, from the seed and from the number of the suggestion: each one gets a
-sampler of its own, with a seed of its own. So nothing is left behind by asking, and an experiment that is resumed goes
-on with what an undisturbed one would have tried. A sampler that the user made is used as it is: with a seed it does
-the same every time.
+A suggestion depends on the trials so far, the seed, and the number of the suggestion: each suggestion gets its own
+sampler with its own seed. Suggesting therefore leaves no state behind, and a resumed experiment continues with the
+configurations that an uninterrupted one would have tried. A sampler that the user made is used as it is; with a seed it
+behaves the same every time.
 
-A trial counts with the metrics after its last epoch so far, as soon as it pauses or ends; until then it counts as
-running, so that its neighbourhood is not tried again. Trials that others added count as well, if they fit the space.
+A trial counts with the metrics of its last epoch so far, as soon as it pauses or ends; until then it counts as running,
+so its neighbourhood is not tried again. Trials that the search did not suggest count as well, if they fit the space.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 class Optuna(Search):
-    """``trials`` configurations from a sampler of Optuna (None: until a budget is spent).
+    """A search with ``trials`` configurations from a sampler of Optuna (None: until a budget is spent).
 
-    ``sampler`` is one of ``optuna.samplers``; by default ``TPESampler``.
+    ``sampler`` is an instance of a class in ``optuna.samplers``; by default a ``TPESampler``.
     """
 
     adaptive = True
-    #: The class in ``optuna.samplers`` that is made anew for each suggestion.
+    #: The class in ``optuna.samplers`` that is instantiated for each suggestion.
     kind = "TPESampler"
-    #: Options that it gets unless told otherwise.
+    #: Default options of the sampler.
     defaults: ClassVar[Mapping[str, Any]] = {"constant_liar": True}
-    #: Whether it writes notes on the trials that it suggests, and reads them later.
-    takes_notes = False
-    #: Whether it knows what to do with several objectives, and with limits on metrics.
+    #: Whether the sampler stores attributes with the trials that it suggests, and reads them later.
+    stores_attributes = False
+    #: Whether the sampler supports several objectives, and limits on metrics.
     many_objectives = True
     knows_limits = True
 
@@ -50,8 +50,10 @@ class Optuna(Search):
     def __init__(self, sampler: Any = None, trials: int | None = 16, max_epochs: int = 10) -> None:
         self._prepare(trials, max_epochs, {})
         if sampler is not None and not (hasattr(sampler, "sample_relative") and not isinstance(sampler, type)):
-            raise UsageError(f"sampler={sampler!r}: must be a sampler, e.g. optuna.samplers.TPESampler(seed=0)")
-        self.takes_notes = sampler is not None
+            raise UsageError(
+                f"sampler={sampler!r}: must be an instance of a sampler, e.g. optuna.samplers.TPESampler(seed=0)"
+            )
+        self.stores_attributes = sampler is not None
         self._given = sampler
 
     def _prepare(self, trials: int | None, max_epochs: int, options: Mapping[str, Any]) -> None:
@@ -59,7 +61,7 @@ class Optuna(Search):
         self.max_epochs = at_least_one("max_epochs", max_epochs)
         self._options = {**self.defaults, **options}
         if "seed" in options:
-            raise UsageError("seed: follows from Experiment(seed=...); leave it out")
+            raise UsageError("seed: is derived from Experiment(seed=...); leave it out")
         try:
             self._make(0)
         except TypeError as error:
@@ -81,11 +83,12 @@ class Optuna(Search):
 
         self._sampler = copy.deepcopy(self._given)
         self._study = Study([mode for _, mode in goal.objectives], self._sampler or self._make(0))
-        #: Where each trial is in the study, and the newest metrics of those under way.
-        self._places: dict[str, int] = {}
+        #: The index of each trial in the study, and the newest metrics of trials under way.
+        self._indices: dict[str, int] = {}
         self._newest: dict[str, Mapping[str, float]] = {}
+        #: Trials that have paused or ended at least once.
         self._resting: set[str] = set()
-        #: What was suggested last, and how many suggestions became trials.
+        #: The last suggestion, and the number of suggestions that became trials.
         self._asked: tuple[Config, Chosen, Mapping[str, Any]] | None = None
         self._taken = 0
 
@@ -93,7 +96,7 @@ class Optuna(Search):
     def trials(self) -> int:
         return self._trials
 
-    # ------------------------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------------------------ suggesting
 
     def suggest(self, number: int) -> Suggestion | None:
         if number >= self._trials or self._study.exhausted:
@@ -118,34 +121,34 @@ class Optuna(Search):
     def examples(self, count: int) -> list[Config]:
         return super().examples(min(count, self._trials))
 
-    # ------------------------------------------------------------------------------------------------ hearing
+    # -------------------------------------------------------------------------------------------------- learning
 
     def added(self, trial: Trial) -> None:
         asked, self._asked = self._asked, None
-        if asked is None and (self.takes_notes or callable(self.space)):
-            # The suggestion was made before the experiment was resumed: its notes, and the values that a function
-            # made a configuration of, are found by asking again.
+        if asked is None and (self.stores_attributes or callable(self.space)):
+            # The suggestion was made before the experiment was resumed. Suggesting again recovers its attributes, and
+            # the values that a space function turned into the configuration.
             asked = self._ask(self._taken)
         chosen = None if callable(self.space) else self._find(trial.config)
-        notes: Mapping[str, Any] = {}
+        attributes: Mapping[str, Any] = {}
         if asked is not None and asked[0] == trial.config:
             self._taken += 1
             chosen = asked[1] if chosen is None else chosen
-            notes = asked[2] if self.takes_notes else notes
+            attributes = asked[2] if self.stores_attributes else attributes
         elif chosen is None:
             chosen = self._find(trial.config)
         if chosen is not None:
-            self._places[trial.id] = self._study.add(chosen, notes)
+            self._indices[trial.id] = self._study.add(chosen, attributes)
 
     def _find(self, config: Config) -> Chosen | None:
-        """The values that make a configuration, without those that are taken in turn."""
+        """Return the dimensions and values of a configuration, without ``grid_search`` options."""
         found = spaces.find(self.space, config)
         if found is None:
             return None
         return {name: value for name, value in found.items() if name not in self._turns[0]}
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
-        if trial.id in self._places:
+        if trial.id in self._indices:
             self._newest[trial.id] = metrics
             if epoch >= trial.epochs:
                 self._resting.add(trial.id)
@@ -154,7 +157,7 @@ class Optuna(Search):
         return ()
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
-        if trial.id in self._places:
+        if trial.id in self._indices:
             metrics = self._newest.pop(trial.id, {})
             self._resting.add(trial.id)
             self._tell(trial.id, {} if state is TrialState.FAILED else metrics)
@@ -166,7 +169,7 @@ class Optuna(Search):
             chosen = self._find(one.config)
             if chosen is not None and self._values(one.metrics) is not None:
                 name = f"earlier {number}"
-                self._places[name] = self._study.add(chosen, {})
+                self._indices[name] = self._study.add(chosen, {})
                 self._tell(name, one.metrics)
                 used += 1
         return used
@@ -174,10 +177,10 @@ class Optuna(Search):
     def _tell(self, name: str, metrics: Mapping[str, float]) -> None:
         values = self._values(metrics)
         excess = {} if values is None else {str(limit): limit.excess(metrics) for limit in self.goal.limits}
-        self._study.tell(self._places[name], values, excess if self.knows_limits else {})
+        self._study.tell(self._indices[name], values, excess if self.knows_limits else {})
 
     def _values(self, metrics: Mapping[str, float]) -> list[float] | None:
-        """All objectives; None where something is missing or not a number, as in a trial that failed."""
+        """Return the values of all objectives; None if one is missing or NaN, as for a failed trial."""
         goal = self.goal
         values = [metrics.get(name, math.nan) for name in goal.metrics]
         if any(map(math.isnan, values)):
@@ -186,12 +189,15 @@ class Optuna(Search):
             return [-math.inf if goal.mode == "max" else math.inf]
         return values[: len(goal.objectives)]
 
-    # ----------------------------------------------------------------------------------------------- the rest
+    # ------------------------------------------------------------------------------------------ further requests
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if space:
             name = type(self).__name__
-            raise UsageError(f"space={spaces.describe(space)}: {name} has learnt from the dimensions that there are")
+            raise UsageError(
+                f"space={spaces.describe(space)}: {name} has learned from the current dimensions; "
+                "start a new experiment"
+            )
         self._trials += trials
         self.max_epochs += epochs
 
@@ -202,29 +208,29 @@ class Optuna(Search):
 
 
 class _Named(Optuna):
-    """A sampler of Optuna by a short name; ``options`` are those of its class in ``optuna.samplers``."""
+    """A sampler of Optuna under a short name; ``options`` are passed to its class in ``optuna.samplers``."""
 
     def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
         self._prepare(trials, max_epochs, options)
 
 
 class TPE(_Named):
-    """The tree-structured Parzen estimator: good everywhere, fast, and for several objectives too."""
+    """The tree-structured Parzen estimator: a good default, fast, and suitable for several objectives."""
 
 
 class GP(_Named):
-    """A Gaussian process: few trials that cost much."""
+    """A Gaussian process: for few, expensive trials."""
 
     kind = "GPSampler"
     defaults: ClassVar[Mapping[str, Any]] = {"warn_independent_sampling": False}
 
 
 class CMAES(_Named):
-    """CMA-ES: many trials in a space of numbers, one objective."""
+    """CMA-ES: for many trials in a numerical space, with one objective."""
 
     kind = "CmaEsSampler"
     defaults: ClassVar[Mapping[str, Any]] = {"warn_independent_sampling": False}
-    takes_notes = True
+    stores_attributes = True
     many_objectives = False
     knows_limits = False
 
@@ -235,11 +241,11 @@ class CMAES(_Named):
 
 
 class NSGA2(_Named):
-    """The genetic algorithm NSGA-II: several objectives, many trials."""
+    """The genetic algorithm NSGA-II: for several objectives and many trials."""
 
     kind = "NSGAIISampler"
     defaults: ClassVar[Mapping[str, Any]] = {}
-    takes_notes = True
+    stores_attributes = True
 
 
 def _described(value: Any) -> Any:

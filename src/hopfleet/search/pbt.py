@@ -1,7 +1,7 @@
-"""Population based training: the worst of a population go on from the models of the best, with other configurations.
+"""Population based training: the worst of a population continue from the models of the best, with new configurations.
 
-Jaderberg et al., "Population based training of neural networks", 2017. Without a barrier, as published: whoever ends an
-interval is compared with what the others reported last.
+Jaderberg et al., "Population based training of neural networks", 2017. There is no barrier, as published: a trial that
+ends an interval is compared with the latest reports of the others.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from hopfleet.search.sampled import Sampled
 
 @dataclass(slots=True)
 class Member:
-    """A place in the population, and the trial that has it now."""
+    """A member of the population, and the trial that currently represents it."""
 
     number: int
     trial: Trial
-    #: What it reported last, and after which epoch; 0 before the first time.
+    #: The last reported cost, and its epoch; 0 before the first report.
     cost: float = math.inf
     epoch: int = 0
-    #: How often another trial took this place.
+    #: How often a clone has replaced the member's trial.
     replaced: int = 0
 
 
 class PBT(Sampled):
-    """``population`` trials train side by side until ``max_epochs``.
+    """A search that trains a ``population`` of trials side by side until ``max_epochs``.
 
-    After every ``interval`` epochs a trial that is among the worst ``quantile`` of the population is replaced by a
-    clone: it starts with the newest saved model of one of the best ``quantile``, and with a configuration near to that
-    one's. Each dimension is drawn anew with probability ``resample``; else a number is multiplied by one of ``perturb``
-    and a choice moves to a neighbour, within the bounds of the dimension. ``explore`` names the dimensions that may
-    change (None: all): name those that a model survives, like a learning rate; one with other layers does not fit.
+    After every ``interval`` epochs, a trial among the worst ``quantile`` of the population is replaced by a clone that
+    starts from the newest saved model of a trial among the best ``quantile`` and from a perturbed copy of that trial's
+    configuration. Each dimension is drawn again with probability ``resample``; otherwise a number is multiplied by one
+    of ``perturb``, and a choice moves to a neighbouring option, within the bounds of the dimension. ``explore`` names
+    the dimensions that may change (None: all). Name only dimensions that keep a saved model usable, such as a learning
+    rate; the model would not fit other layers.
 
-    Each place of the population changes hands at most ``max_epochs // interval`` times, so that all ends.
+    Each member of the population is replaced at most ``max_epochs // interval`` times, so the search ends.
     """
 
     adaptive = True
@@ -63,7 +64,7 @@ class PBT(Sampled):
         self.interval = at_least(1, "interval", interval)
         if interval > max_epochs:
             raise UsageError(
-                f"interval={interval}: must be at most max_epochs={max_epochs}; exploit more often or train longer"
+                f"interval={interval}: must be at most max_epochs={max_epochs}; lower interval or raise max_epochs"
             )
         if not (_is_number(quantile) and 0 < quantile <= 0.5):
             raise UsageError(f"quantile={quantile!r}: must be above 0 and at most 0.5; 0.25 replaces the worst quarter")
@@ -77,16 +78,15 @@ class PBT(Sampled):
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
         if callable(space):
-            raise SpaceError("PBT cannot explore what a function yields; give it a space that is a dict")
+            raise SpaceError("PBT cannot explore a space that is a function; write the space as a dict")
         known = spaces.dimensions(space)
         for name in self.explore or ():
             if name not in known:
                 raise UsageError(f"explore={name!r}: must be a dimension of the space; it has {', '.join(known)}")
         self._begun = 0
-        #: By the trials that have the places now; a place is given up when its trial fails or is stopped.
+        #: Members by their current trials; a member is removed when its trial fails or is stopped.
         self._members: dict[str, Member] = {}
-        #: Clones that were decided on, by the trial to be replaced, and where their parents stood then. The controller
-        #: may make nothing of one.
+        #: Requested clones by the trial to replace, with the cost and epoch of the parent. The controller may drop one.
         self._awaited: dict[str, tuple[Clone, float, int]] = {}
 
     @property
@@ -113,7 +113,7 @@ class PBT(Sampled):
             if trial.parent is not None and (trial.parent.trial, trial.config) == (clone.parent, clone.config):
                 del self._awaited[replaced]
                 before = self._members.pop(replaced)
-                # It has the parent's model, so what the parent reported is what is known of it.
+                # The clone has the parent's model, so the parent's report applies to the clone.
                 self._members[trial.id] = Member(before.number, trial, cost, epoch, before.replaced + 1)
                 return
 
@@ -122,7 +122,7 @@ class PBT(Sampled):
         member = self._members.get(trial.id)
         if member is None:
             return ()
-        self._awaited.pop(trial.id, None)  # it goes on, so nothing came of its clone
+        self._awaited.pop(trial.id, None)  # the trial reported, so its clone was dropped
         member.cost, member.epoch = self.goal.cost(metrics), epoch
         if epoch % self.interval or epoch >= self.max_epochs or member.replaced >= self.max_epochs // self.interval:
             return ()
@@ -143,10 +143,10 @@ class PBT(Sampled):
         return ()
 
     def _better_ones(self, member: Member) -> list[Member]:
-        """The best of the population that ``member`` may go on from, if it is one of the worst."""
+        """Return the best members whose models ``member`` may continue from, if it is one of the worst."""
         reported = [m for m in self._members.values() if m.epoch]
         ranked = sorted(reported, key=lambda m: (m.cost, m.number))
-        # A part of a small population may be less than one; then one, when all have reported.
+        # The quantile of a small population may be less than one member; use one once all have reported.
         count = max(math.floor(self.quantile * len(ranked) + 1e-9), len(ranked) == self.population)
         if member not in ranked[len(ranked) - count :]:
             return []
@@ -182,7 +182,7 @@ class PBT(Sampled):
 
 
 def _nudged(dimension: spaces.Float | spaces.Integer, value: float, factor: float, step: float) -> float:
-    """``value`` times ``factor``; one step further where rounding would leave it as it was."""
+    """Return ``value`` times ``factor``, or one step away if rounding would leave the value unchanged."""
     moved = dimension.nearest(value * factor)
     return moved if moved != value else dimension.nearest(value + math.copysign(step, factor - 1))
 

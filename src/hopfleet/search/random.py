@@ -1,4 +1,4 @@
-"""Random search: every trial an independent draw from the space."""
+"""Random search: every trial is an independent draw from the space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one
 
 
 class Random(Search):
-    """``trials`` draws from the space (None: until a budget is spent); ``grid_search`` options are taken in turn."""
+    """A search with ``trials`` random draws (None: until a budget is spent); ``grid_search`` options are cycled."""
 
     def __init__(self, trials: int | None = 16, max_epochs: int = 10) -> None:
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)

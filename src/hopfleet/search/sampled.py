@@ -1,7 +1,7 @@
-"""Searches that decide how long to train, and leave it to a sampler where to look.
+"""Searches that decide how long to train, and leave the choice of configurations to a sampler.
 
-A sampler is any search. Its configurations are used; its decisions, its number of trials and of epochs are not. It
-hears of every trial and every epoch, so that one that learns can learn from the trials of the other.
+A sampler is any search. Its configurations are used; its decisions and its numbers of trials and epochs are not. The
+sampler receives every trial and every epoch, so an adaptive sampler learns from all trials.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hopfleet.search.random import Random
 
 
 class Sampled(Search):
-    """What ASHA, Hyperband, successive halving and PBT share: a ``sampler`` that hears everything."""
+    """The base of ASHA, Hyperband, successive halving and PBT: a search with a ``sampler``."""
 
     def __init__(self, max_epochs: int, sampler: Search | None, concurrency: int | str | None = None) -> None:
         if sampler is not None and not isinstance(sampler, Search):
-            raise UsageError(f"sampler={sampler!r}: must be a search; give one, e.g. hop.Random()")
+            raise UsageError(f"sampler={sampler!r}: must be a search, e.g. hop.Random()")
         self.max_epochs = max_epochs
         self.sampler = sampler or Random(trials=None)
         self.live = check_concurrency(concurrency)
@@ -29,15 +29,15 @@ class Sampled(Search):
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
         self.sampler.setup(space, seed=seed, goal=goal)
-        self._ask_for_enough()
+        self._extend_sampler()
 
     @property
     def samples(self) -> int:
-        """How many configurations it takes from the sampler at most."""
+        """Return the largest number of configurations taken from the sampler."""
         return self.trials
 
-    def _ask_for_enough(self) -> None:
-        """A sampler that would stop too early is asked to go on; one that cannot, like a grid, runs dry."""
+    def _extend_sampler(self) -> None:
+        """Extend a sampler with too few trials; a sampler that cannot be extended, like a grid, gets exhausted."""
         missing = self.samples - self.sampler.trials
         if missing > 0:
             try:
@@ -49,7 +49,7 @@ class Sampled(Search):
         return self.sampler.learn(earlier)
 
     def sample(self, number: int) -> Config | None:
-        """The configuration of the suggestion with this number; None if the sampler has none now."""
+        """Return the configuration of the suggestion with this number; None if the sampler has none for now."""
         suggestion = self.sampler.suggest(number)
         return None if suggestion is None else suggestion.config
 
@@ -74,19 +74,19 @@ class Sampled(Search):
 
 
 def check_rungs(max_epochs: int, eta: int, min_epochs: int) -> None:
-    """Raise UsageError unless there can be rungs between these."""
+    """Raise UsageError unless these values define rungs."""
     for name, value, least in (("max_epochs", max_epochs, 1), ("eta", eta, 2), ("min_epochs", min_epochs, 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             remedy = {"eta": "; 3 keeps the best third", "min_epochs": "; 1 decides after the first epoch"}
             raise UsageError(f"{name}={value!r}: must be an integer of at least {least}{remedy.get(name, '')}")
     if min_epochs > max_epochs:
         raise UsageError(
-            f"min_epochs={min_epochs}: must be at most max_epochs={max_epochs}; train longer or decide earlier"
+            f"min_epochs={min_epochs}: must be at most max_epochs={max_epochs}; raise max_epochs or lower min_epochs"
         )
 
 
 def rungs(max_epochs: int, eta: int, min_epochs: int) -> list[int]:
-    """The epochs after which is decided: ``min_epochs`` times powers of ``eta``, and ``max_epochs`` as the last."""
+    """Return the epochs of the rungs: ``min_epochs`` times powers of ``eta``, and ``max_epochs`` as the last."""
     levels = [min_epochs]
     while levels[-1] * eta <= max_epochs:
         levels.append(levels[-1] * eta)

@@ -1,7 +1,8 @@
-"""Rules that stop single trials, and budgets that end everything. They go with any search.
+"""Stopping rules: rules that stop single trials, and budgets that end the experiment. They work with any search.
 
-A rule hears what the search hears. It gives reasons: to stop the trial that has just reported, to begin no more trials,
-to end the whole experiment. ``Stopping`` is a search with rules, and adds their decisions to those of the search.
+A stopping rule receives the same calls as the search, and returns reasons: to stop the trial that has just reported, or
+to end the experiment; it may also limit the number of trials. ``Stopping`` is a search with stopping rules, and adds
+their decisions to those of the search.
 """
 
 from __future__ import annotations
@@ -17,42 +18,47 @@ from hopfleet.errors import UsageError
 from hopfleet.search.base import Clone, Decision, Earlier, Goal, Search, Stop, Suggestion, at_least, at_least_one
 
 
-class Rule:
-    """What rules have in common: nothing is stopped unless one says so."""
+class StoppingRule:
+    """The base of stopping rules; by default it stops nothing."""
 
-    #: No more trials than that begin; None for any number.
+    #: The largest number of trials that may start; None for no limit.
     trials: int | None = None
-    #: Whether it may end everything before all trials have had their turn.
+    #: Whether the rule may end the experiment before all trials have started.
     ends_all = False
 
     def setup(self, goal: Goal) -> None:
-        """Start afresh."""
+        """Reset the state."""
         self.goal = goal
 
     def added(self, trial: Trial) -> None:
-        """Hear of a trial that was added."""
+        """Take note of a trial that was added."""
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> str:
-        """Hear the metrics of a trial; say why it should stop, or nothing."""
+        """Take note of a trial's metrics; return why the trial should stop, or an empty text."""
         return ""
 
     def ended(self, trial: Trial) -> None:
-        """Hear that a trial has ended."""
+        """Take note that a trial has ended."""
 
     def over(self, elapsed: float) -> str:
-        """Say why the whole experiment should end after so many seconds, or nothing."""
+        """Return why the experiment should end after ``elapsed`` seconds, or an empty text."""
         return ""
 
     def describe(self) -> dict[str, Any]:
-        """The rule as JSON."""
+        """Return the rule as JSON."""
         raise NotImplementedError
 
 
-class Median(Rule):
-    """Stop a trial whose best so far is worse than the median of the others' running averages up to the same epoch.
+Rule = StoppingRule
+"""The former name, still public as ``hop.Rule``."""
 
-    This is the rule of Golovin et al., "Google Vizier", 2017, over all others that have come that far, not just those
-    that completed. A trial trains for ``grace_epochs`` at least; ``min_trials`` others must have come that far.
+
+class Median(StoppingRule):
+    """A rule that stops trials whose best result is worse than the median of the others' running averages.
+
+    This is the rule of Golovin et al., "Google Vizier", 2017, but over all other trials that have reached the same
+    epoch, not just completed ones. A trial trains for at least ``grace_epochs``, and at least ``min_trials`` others
+    must have reached the epoch.
     """
 
     def __init__(self, grace_epochs: int = 1, min_trials: int = 3) -> None:
@@ -61,7 +67,7 @@ class Median(Rule):
 
     def setup(self, goal: Goal) -> None:
         super().setup(goal)
-        #: The best cost of each trial; the sum and the number of its finite ones; averages by epoch and trial.
+        #: The best cost of each trial; the sum and number of its finite costs; running averages by epoch and trial.
         self._best: dict[str, float] = {}
         self._sums: dict[str, tuple[float, int]] = {}
         self._averages: dict[int, dict[str, float]] = {}
@@ -84,8 +90,8 @@ class Median(Rule):
         return {"rule": "Median", "grace_epochs": self.grace_epochs, "min_trials": self.min_trials}
 
 
-class Patience(Rule):
-    """Stop a trial that has not become better by more than ``min_delta`` for ``epochs`` epochs."""
+class Patience(StoppingRule):
+    """A rule that stops trials without an improvement of more than ``min_delta`` for ``epochs`` epochs."""
 
     def __init__(self, epochs: int = 3, min_delta: float = 0.0) -> None:
         self.epochs = at_least_one("epochs", epochs)
@@ -93,7 +99,7 @@ class Patience(Rule):
 
     def setup(self, goal: Goal) -> None:
         super().setup(goal)
-        #: For each trial the cost to be beaten, and for how many epochs it was not.
+        #: The best cost of each trial, and the number of epochs without improvement.
         self._waiting: dict[str, tuple[float, int]] = {}
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> str:
@@ -110,11 +116,11 @@ class Patience(Rule):
         return {"rule": "Patience", "epochs": self.epochs, "min_delta": self.min_delta}
 
 
-class Budget(Rule):
-    """End everything after ``seconds`` of running or ``epochs`` trained by all trials together, or when the metric
-    reaches ``target``. Of ``trials``, no more begin, and those that began go on as the search wants.
+class Budget(StoppingRule):
+    """A rule that ends the experiment after ``seconds``, after ``epochs`` of all trials together, or at ``target``.
 
-    What runs when the budget is spent is finished and saved; nothing else starts.
+    ``target`` is a value of the metric. At most ``trials`` trials start, and those that have started continue as the
+    search decides. When the budget is spent, running units are finished and saved, and no other unit starts.
     """
 
     def __init__(
@@ -125,12 +131,12 @@ class Budget(Rule):
         target: float | None = None,
     ) -> None:
         if seconds is epochs is trials is target is None:
-            raise UsageError("Budget(): limits nothing; give seconds, epochs, trials or target")
+            raise UsageError("Budget(): limits nothing; set seconds, epochs, trials or target")
         self.seconds = None if seconds is None else _at_least_zero("seconds", seconds)
         self.epochs = None if epochs is None else at_least_one("epochs", epochs)
         self.trials = None if trials is None else at_least_one("trials", trials)
         if target is not None and (not _is_number(target) or target != target):
-            raise UsageError(f"target={target!r}: must be a number; give the value of the metric that is good enough")
+            raise UsageError(f"target={target!r}: must be a number: a value of the metric that is good enough")
         self.target = target
         self.ends_all = (seconds, epochs, target) != (None, None, None)
 
@@ -159,12 +165,14 @@ class Budget(Rule):
 
 
 class Stopping(Search):
-    """A search with rules. Nobody is stopped twice: who goes on after an end does so because a person wants it."""
+    """A search with stopping rules. A trial is stopped at most once: only a user can resume an ended trial."""
 
-    def __init__(self, search: Search, rules: Sequence[Rule]) -> None:
+    def __init__(self, search: Search, rules: Sequence[StoppingRule]) -> None:
         for rule in rules:
-            if not isinstance(rule, Rule):
-                raise UsageError(f"stop={rule!r}: must be a rule; give e.g. hop.Median() or hop.Budget(seconds=3600)")
+            if not isinstance(rule, StoppingRule):
+                raise UsageError(
+                    f"stop={rule!r}: must be a stopping rule, e.g. hop.Median() or hop.Budget(seconds=3600)"
+                )
         self.search, self.rules = search, list(rules)
         self.max_epochs, self.adaptive, self.whole = search.max_epochs, search.adaptive, search.whole
 
@@ -174,7 +182,7 @@ class Stopping(Search):
         if self.whole and self.trials < self.search.trials:
             raise UsageError(
                 f"Budget(trials={self.trials}): must be at least {self.search.trials}, since "
-                f"{type(self.search).__name__} decides when all its trials have begun; give it fewer trials or epochs"
+                f"{type(self.search).__name__} decides once all its trials have started; give it fewer trials or epochs"
             )
         for rule in self.rules:
             rule.setup(goal)
@@ -194,7 +202,7 @@ class Stopping(Search):
         return any(rule.trials is not None and self._begun >= rule.trials for rule in self.rules)
 
     def _affordable(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """Decisions without those that would begin a trial too many."""
+        """Return the decisions without those that would start a trial too many."""
         return [decision for decision in decisions if not (self._full and isinstance(decision, Clone))]
 
     def learn(self, earlier: Sequence[Earlier]) -> int:
@@ -229,7 +237,7 @@ class Stopping(Search):
 
     def concurrency(self, workers: int) -> int:
         most = self.search.concurrency(workers)
-        # Few trials that end are worth more than many that were begun.
+        # A few trials that end are worth more than many that have only started.
         return min(most, 2 * workers) if self.streams and self.search.live is None else most
 
     def examples(self, count: int) -> list[Config]:
@@ -243,8 +251,8 @@ class Stopping(Search):
         return {**self.search.describe(), "stop": [rule.describe() for rule in self.rules]}
 
 
-RULES: Mapping[str, Callable[[], Rule]] = {"median": Median, "patience": Patience}
-"""Rules by name, for ``Experiment(stop="median")``. Each name stands for a rule with its defaults."""
+STOPPING_RULES: Mapping[str, Callable[[], StoppingRule]] = {"median": Median, "patience": Patience}
+"""Stopping rules by name, for ``Experiment(stop="median")``. Each name maps to a rule with its defaults."""
 
 
 def _is_number(value: object) -> bool:

@@ -1,10 +1,11 @@
-"""An Optuna study whose trials can be taken back and corrected, as a search needs that may be asked twice.
+"""An Optuna study whose trials can be removed and corrected, as required by searches that may be asked twice.
 
-Optuna takes every trial that it is asked for as one that runs, and every value that it is told as final. Here a trial
-that came to nothing is forgotten, and one that trains on after a pause gets another value. All of it is in memory.
+Optuna treats every suggested trial as running, and every reported value as final. Here a suggestion that did not become
+a trial is removed, and a trial that continues after a pause gets another value. The study is kept in memory.
 
-Dimensions become what Optuna can search well: options are numbered, so they may be anything; a float with steps is
-the number of steps; a normal one is searched by its quantile, so that the first draws follow its bell.
+Dimensions are translated to what Optuna searches well: options are numbered, so they may be arbitrary values; a float
+with steps becomes the number of steps; a normal dimension is searched by its quantile, so that the first draws are
+normally distributed.
 """
 
 from __future__ import annotations
@@ -32,44 +33,44 @@ except ImportError as error:
     raise MissingExtra("Optuna", "optuna") from error
 
 TAIL = 1e-6
-"""A normal dimension is searched between these quantiles, 4.75 standard deviations from its mean."""
+"""Lowest quantile of a normal dimension that is searched, 4.75 standard deviations from the mean; also from the top."""
 
 DIRECTIONS = {"min": optuna.study.StudyDirection.MINIMIZE, "max": optuna.study.StudyDirection.MAXIMIZE}
 
 Chosen = Mapping[str, tuple[Dimension, Any]]
-"""Dimensions by their names, each with a value."""
+"""Dimensions by name, each with a value."""
 
 
 def new_sampler(kind: str, seed: int, options: Mapping[str, Any]) -> BaseSampler:
-    """A sampler by the name of its class in ``optuna.samplers``."""
+    """Return a sampler by the name of its class in ``optuna.samplers``."""
     sampler: BaseSampler = getattr(optuna.samplers, kind)(seed=seed, **options)
     return sampler
 
 
 class Study:
-    """Trials by their places (0, 1, 2, ...), each running, done or failed; and a sampler's view of them."""
+    """Trials by index (0, 1, 2, ...), each running, completed or failed, as a sampler sees them."""
 
     def __init__(self, modes: Sequence[str], sampler: BaseSampler) -> None:
         self._storage = _Storage()
         verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # it announces every study
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # Optuna logs every new study
         self._storage.create_new_study([DIRECTIONS[mode] for mode in modes], "hopfleet")
         optuna.logging.set_verbosity(verbosity)
         self._study: Any = _Study("hopfleet", self._storage, sampler)
-        #: What the sampler wrote down about each trial when it chose its values.
-        self._notes: list[Mapping[str, Any]] = []
+        #: The attributes that the sampler stored with each trial when it chose the values.
+        self._attributes: list[Mapping[str, Any]] = []
 
     @property
     def exhausted(self) -> bool:
-        """Whether the sampler has said that there is nothing left to try."""
+        """Whether the sampler has reported that nothing is left to try."""
         return bool(self._study.exhausted)
 
     def ask(
         self, sampler: Any, space: spaces.Space, given: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Chosen, Mapping[str, Any]]:
-        """A configuration, the values that the sampler chose for it, and its notes. Leaves nothing behind."""
+        """Return a configuration, the values that the sampler chose, and its attributes. Leave the study unchanged."""
         if not callable(space) and type(sampler) is type(self._study.sampler) and hasattr(sampler, "_search_space"):
-            # What all trials have in common, which it would have to find out again, trial by trial.
+            # The dimensions common to all trials; a new sampler would have to determine them again, trial by trial.
             sampler._search_space = self._study.sampler._search_space
         self._study.sampler = sampler
         before = self._storage.get_study_system_attrs(0)
@@ -82,20 +83,22 @@ class Study:
             config, chosen = spaces.walk(space, draw, given)
             return config, chosen, self._storage.trial(-1).system_attrs
         finally:
-            self._storage.take_back(before)
+            self._storage.remove_newest(before)
 
-    def add(self, chosen: Chosen, notes: Mapping[str, Any]) -> int:
-        """Take in a trial that runs; return its place."""
+    def add(self, chosen: Chosen, attributes: Mapping[str, Any]) -> int:
+        """Add a running trial, and return its index."""
         kinds = {name: distribution(dimension) for name, (dimension, _) in chosen.items()}
         params = {name: encode(dimension, value) for name, (dimension, value) in chosen.items()}
-        trial = create_trial(state=TrialState.RUNNING, params=params, distributions=kinds, system_attrs=dict(notes))
+        trial = create_trial(
+            state=TrialState.RUNNING, params=params, distributions=kinds, system_attrs=dict(attributes)
+        )
         self._study.add_trial(trial)
-        self._notes.append(notes)
-        return len(self._notes) - 1
+        self._attributes.append(attributes)
+        return len(self._attributes) - 1
 
-    def tell(self, place: int, values: Sequence[float] | None, excess: Mapping[str, float]) -> None:
-        """Say what a trial has brought, and how far beyond limits it is; no values: it failed. May be told again."""
-        known = self._storage.trial(place)
+    def tell(self, index: int, values: Sequence[float] | None, excess: Mapping[str, float]) -> None:
+        """Set the values of a trial (None: it failed) and its excess over limits. May be called again for a trial."""
+        known = self._storage.trial(index)
         state = TrialState.FAIL if values is None else TrialState.COMPLETE
         if not known.state.is_finished():
             self._study.sampler.after_trial(self._study, known, state, values)
@@ -104,14 +107,14 @@ class Study:
             values=values,
             params=known.params,
             distributions=known.distributions,
-            system_attrs=dict(self._notes[place]),
+            system_attrs=dict(self._attributes[index]),
             constraints=dict(excess),
         )
-        self._storage.replace(place, trial)
+        self._storage.replace(index, trial)
 
 
 class _Study(optuna.Study):
-    """Samplers that come to an end stop their study; here that is only remembered."""
+    """A study that records instead of executing the stop that an exhausted sampler requests."""
 
     exhausted = False
 
@@ -120,33 +123,33 @@ class _Study(optuna.Study):
 
 
 class _Storage(InMemoryStorage):
-    """One study's trials, in the order that they were added."""
+    """The trials of one study, in the order in which they were added."""
 
     @property
     def _trials(self) -> list[FrozenTrial]:
         trials: list[FrozenTrial] = self._studies[0].trials
         return trials
 
-    def trial(self, place: int) -> FrozenTrial:
-        return self._trials[place]
+    def trial(self, index: int) -> FrozenTrial:
+        return self._trials[index]
 
-    def replace(self, place: int, trial: FrozenTrial) -> None:
-        trial.number, trial._trial_id = place, self._trials[place]._trial_id
-        self._trials[place] = trial
+    def replace(self, index: int, trial: FrozenTrial) -> None:
+        trial.number, trial._trial_id = index, self._trials[index]._trial_id
+        self._trials[index] = trial
         self._update_cache(trial._trial_id, 0)
 
-    def take_back(self, study_attrs: dict[str, Any]) -> None:
-        """Forget the newest trial, and what was noted about the study since it came."""
+    def remove_newest(self, study_attrs: dict[str, Any]) -> None:
+        """Remove the newest trial, and restore the study's attributes from before it was added."""
         del self._trial_id_to_study_id_and_number[self._trials.pop()._trial_id]
         self._max_trial_id -= 1
         self._studies[0].system_attrs = study_attrs
 
 
-# ------------------------------------------------------------------------------------- dimensions as Optuna has them
+# ------------------------------------------------------------------------------------- dimensions in Optuna's terms
 
 
 def distribution(dimension: Dimension) -> BaseDistribution:
-    """Where Optuna searches for a dimension."""
+    """Return the Optuna distribution for a dimension."""
     match dimension:
         case Choice(options=options):
             return CategoricalDistribution(range(len(options)))
@@ -163,7 +166,7 @@ def distribution(dimension: Dimension) -> BaseDistribution:
 
 
 def decode(dimension: Dimension, found: Any) -> Any:
-    """The value of a dimension from what Optuna suggested."""
+    """Return the value of a dimension for a value that Optuna suggested."""
     match dimension:
         case Choice(options=options):
             return options[found]
@@ -178,7 +181,7 @@ def decode(dimension: Dimension, found: Any) -> Any:
 
 
 def encode(dimension: Dimension, value: Any) -> Any:
-    """What Optuna would have suggested for a value that the dimension contains."""
+    """Return the value that Optuna would have suggested for a value of the dimension."""
     match dimension:
         case Choice():
             return dimension.place(value)

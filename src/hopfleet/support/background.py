@@ -1,4 +1,4 @@
-"""Work that a run does not wait for."""
+"""Background work that a run does not wait for."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Chores:
         self._thread: threading.Thread | None = None
 
     def add(self, job: Callable[[], object]) -> None:
+        """Queue a job."""
         self._queue.put(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="hopfleet-chores")
             self._thread.start()
 
     def finish(self) -> None:
-        """Wait until all are done."""
+        """Wait until all jobs are done."""
         self._queue.join()
 
     def _work(self) -> None:

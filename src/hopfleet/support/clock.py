@@ -1,4 +1,4 @@
-"""The time of day, by a clock that cannot be set.
+"""The time of day, from a clock that cannot be set.
 
 The clock starts with the system's time of day when this process, or the one it was forked from, first read it, and runs
 evenly from there, also while the machine sleeps. So the length and the order of units are right even if the system's

@@ -29,7 +29,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
-    """Let ``write`` fill a temporary file beside ``path`` and rename it; ``durable`` survives a power cut."""
+    """Let ``write`` fill a temporary file beside ``path``, and rename the file; ``durable`` survives a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)
@@ -53,7 +53,7 @@ def back_off() -> Iterator[float]:
 
 def trouble(path: Path, error: OSError) -> str:
     """Describe a file that cannot be written: its name, the error and the remedy."""
-    remedy = "make room on that disk" if error.errno in FULL else "see to that disk and to the permissions"
+    remedy = "make room on that disk" if error.errno in FULL else "check that disk and the permissions"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"
 
 
@@ -80,7 +80,7 @@ def digest(path: Path) -> str:
 def retried(transfer: Callable[[], T]) -> T:
     """Return what ``transfer`` returns, trying again if the network fails, but not if a file is missing.
 
-    File systems raise what their libraries raise, so every other exception counts as a failure of the network.
+    File systems raise the exceptions of their libraries, so any other exception counts as a network failure.
     """
     for attempt in range(1, ATTEMPTS):
         try:

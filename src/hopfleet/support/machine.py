@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WORKER_MEMORY = 1 << 30
-"""Bytes that a worker with a framework and a model of moderate size needs."""
+"""Bytes of memory for a worker with a framework and a model of moderate size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
+    """The cores and the bytes of memory available to this process."""
+
     cores: int
     memory: int
 

@@ -18,7 +18,7 @@ from hopfleet.domain.trial import Trial
 from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Goal, Search
 from hopfleet.search.random import Random
-from hopfleet.search.stopping import Rule, Stopping
+from hopfleet.search.stopping import Stopping, StoppingRule
 from hopfleet.testing.searches import Run, SearchSuite, Setting
 
 EXPERIMENTS = 20
@@ -38,7 +38,7 @@ class StoppingRuleSuite:
 
     experiments = EXPERIMENTS
 
-    def make(self) -> Rule:
+    def make(self) -> StoppingRule:
         raise AssertionError("override make()")
 
     def test_experiments_with_the_rule_end_within_their_bounds(self) -> None:
@@ -92,7 +92,7 @@ class StoppingRuleSuite:
 class _Ruled(SearchSuite):
     """Experiments with one search and the rule under test."""
 
-    def __init__(self, rule: Callable[[], Rule], search: Callable[[], Search]) -> None:
+    def __init__(self, rule: Callable[[], StoppingRule], search: Callable[[], Search]) -> None:
         self._rule, self._search = rule, search
 
     def make(self) -> Search:

@@ -17,7 +17,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any
 
 from hopfleet.backends.supervision import ending, vitals
@@ -114,7 +114,7 @@ class Local:
         self._events: deque[Event] = deque()
         self._profiles: deque[Profile] = deque()
         self._numbers = itertools.count(1)
-        self._fork_server: subprocess.Popen[bytes] | None = None
+        self._fork_server: Popen[bytes] | None = None
         self._control: socket.socket | None = None
         #: The fork server has said that it is ready.
         self._awake = False
@@ -224,10 +224,10 @@ class Local:
         self._control, theirs = socket.socketpair()
         self._spec.logs.mkdir(parents=True, exist_ok=True)
         with (self._spec.logs / "workers.log").open("ab") as log:
-            self._fork_server = subprocess.Popen(
+            self._fork_server = Popen(
                 [sys.executable, "-m", "hopfleet.worker.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=_environment(self._spec.threads),
@@ -244,7 +244,7 @@ class Local:
         if self._fork_server is not None:
             try:
                 self._fork_server.wait(STOPPED_SECONDS)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 self._fork_server.kill()
                 self._fork_server.wait()
 

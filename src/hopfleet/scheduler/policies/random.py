@@ -1,4 +1,4 @@
-"""The Cerebro paper's randomized scheduler (Algorithm 1), with the map of which worker can read which partition."""
+"""The Cerebro paper's randomized scheduler (Algorithm 1), restricted to the partitions that each worker can read."""
 
 from __future__ import annotations
 
