@@ -238,7 +238,7 @@ def test_a_difference_that_no_loss_tells(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Worker, "execute", astray)
     found = replay("first", backend="inline", trials=["t0001"])
     assert found.trials[0].verdict == "different"
-    assert found.trials[0].reason == "no training loss differs, the models do"
+    assert found.trials[0].reason == "the models differ, but no training loss does"
 
 
 def test_a_trial_that_fails_now() -> None:

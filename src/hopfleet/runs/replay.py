@@ -1,10 +1,9 @@
-"""Replay: training again in the order that the journal tells, to see whether the same bits come out.
+"""Replay: repeat the training in the journal's order, and compare the models bit for bit.
 
-Nothing in a trial's arithmetic depends on workers, times or neighbours; all that it depends on is in the run folder:
-configuration, seed, data, and the order of its visits. So a replay decides nothing. It takes the visits that count,
-trial by trial, hands them to any workers in that order, and compares the SHA-256 of the models with those that the
-journal has. A clone starts with the version of its parent that it started with then. Nothing is evaluated, since no
-model depends on that, and nothing is kept.
+A trial's arithmetic depends only on its configuration, its seed, the data and the order of its visits. The run folder
+holds all of them. So a replay makes no decisions: it sends the visits that count to any workers, trial by
+trial and in the recorded order, and compares the SHA-256 of the models with the journal's. A clone starts with the same
+version of its parent as before. Models do not depend on evaluations, so nothing is evaluated, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.spec import WorkerSpec
 
 MAX_LOSSES = 3
-"""After so many lost workers a trial is given up."""
+"""Lost workers after which a trial fails."""
 
 LOSS = "train_loss"
-"""What is compared unit by unit, to tell where a difference begins."""
+"""The metric that is compared unit by unit, to find the unit where a difference begins."""
 
 Verdict = Literal["equal", "different", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One version of a model: its SHA-256 in the journal, and the one that came out now."""
+    """One version of a model: its SHA-256 in the journal and in the replay."""
 
     version: int
     which: str  #: "last", "best" or "last and best"
@@ -77,7 +76,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of one trial."""
+    """The result of one trial."""
 
     trial: str
     verdict: Verdict
@@ -88,7 +87,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of all trials. ``ok`` if no model came out otherwise; those skipped count neither way."""
+    """The results of all trials. ``ok`` if no replayed trial failed or differs; skipped trials do not count."""
 
     name: str
     trials: list[Replayed]
@@ -109,16 +108,16 @@ def replay(
     train: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Replay:
-    """Train the trials of an experiment again, all or those named, and compare the models bit for bit.
+    """Train all trials of an experiment, or only ``trials``, again, and compare the models bit for bit.
 
-    ``task`` and ``train`` take the place of what the run folder names, where that cannot be imported or has moved.
-    Workers may be as many as you like, on any backend. ``tell`` hears how far it has come.
+    ``task`` and ``train`` replace those named in the run folder, if the task cannot be imported or the data has moved.
+    Any number of workers on any backend gives the same result. Progress is reported to ``tell``.
     """
     results = name if isinstance(name, Results) else load(name)
     if results.definition.get("fuse") == "fast":
         raise UsageError(
-            f"{results.name}: was trained with fuse='fast', where the last bits depend on who trained together; only "
-            "experiments with fuse='exact' or 'off' can be replayed"
+            f"{results.name}: was trained with fuse='fast', where the last bits depend on the trials that trained "
+            "together; only experiments with fuse='exact' or 'off' can be replayed"
         )
     plan = _Plan(results.refresh(), trials)
     data, notes = _data(results, train)
@@ -151,7 +150,7 @@ def _backend(backend: Backend | str) -> Backend:
 
 @contextlib.contextmanager
 def _temporary(folder: RunFolder) -> Iterator[RunFolder]:
-    """A run folder that goes away, on the disk of the original where that can be written to."""
+    """Create a temporary run folder, beside the original one if possible."""
     parent = folder.path.parent if os.access(folder.path.parent, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".replay-", dir=parent) as path:
         place = RunFolder(Path(path))
@@ -201,26 +200,26 @@ def _rehearse(
         raise
 
 
-# ---------------------------------------------------------------------------------------------- what is to be done
+# ------------------------------------------------------------------------------------------------------- planning
 
 
 @dataclass(slots=True)
 class _Course:
-    """One trial: the visits that count, the versions to be made, and how far it is."""
+    """One trial: the visits that count, the wanted versions, and its progress."""
 
     trial: Trial
-    #: Partitions in the order visited, those of its parent first.
+    #: Partitions in the order visited, starting with inherited visits.
     visits: list[int]
-    #: The training loss of each unit, by the version that it made.
+    #: The training loss of each unit, by the version that the unit produced.
     losses: dict[int, RowSum | None] = field(default_factory=dict)
-    #: Versions to be saved: to be compared, and to be lent to clones.
+    #: Versions to save, for comparison or as the start of clones; ``lent`` are the latter.
     wanted: set[int] = field(default_factory=set)
     lent: set[int] = field(default_factory=set)
-    #: SHA-256 of what came out, by version.
+    #: SHA-256 of the replayed models, by version.
     found: dict[int, str] = field(default_factory=dict)
-    #: The saves that wrote them.
+    #: Numbers of the saves that wrote them, by version.
     saves: dict[int, int] = field(default_factory=dict)
-    #: The first version whose unit had another training loss.
+    #: The first version whose unit has a different training loss.
     differs: int | None = None
     version: int = 0
     worker: str | None = None
@@ -244,7 +243,7 @@ class _Course:
 
 
 def _courses(messages: Iterable[Message]) -> dict[str, _Course]:
-    """All trials that there ever were, with the visits that count. Rolled back ones do not."""
+    """Return all trials of the journal with the visits that count, leaving out rolled-back ones."""
     courses: dict[str, _Course] = {}
     for message in messages:
         match message:
@@ -265,7 +264,7 @@ def _courses(messages: Iterable[Message]) -> dict[str, _Course]:
 
 
 class _Plan:
-    """Which trials are trained again, and how far: to the last version that is to be compared or lent."""
+    """The trials to train again, each up to the last version that is compared or lent."""
 
     def __init__(self, results: Results, chosen: Sequence[str]) -> None:
         self._history = results.history
@@ -275,16 +274,16 @@ class _Plan:
                 every = _courses(message for _, _, message in journal.read())
         for name in chosen:
             if name not in every:
-                results[name]  # raises that there is none
+                results[name]  # raises NotFound
         self._names = list(dict.fromkeys(chosen)) or list(every)
-        #: Those to be trained, ancestors of those to be compared included.
+        #: The trials to train: those to compare, and their ancestors.
         self.courses: dict[str, _Course] = {}
         for name in self._names:
             if not self._why_not(name):
                 self._want(every, name, set(self._history.trials[name].saved))
 
     def _why_not(self, name: str) -> str:
-        """Why a trial is not replayed, or nothing."""
+        """Return why a trial is not replayed, or an empty string."""
         trial = self._history.trials.get(name)
         if trial is None:
             return "was deleted"
@@ -324,17 +323,17 @@ class _Plan:
 
     def _beginning(self, course: _Course) -> str:
         if course.differs is None:
-            return "no training loss differs, the models do"
+            return "the models differ, but no training loss does"
         partitions, made = self._history.partitions, course.differs
         epoch, partition = (made - 1) // partitions + 1, course.visits[made - 1]
         return f"the training loss differs from epoch {epoch}, partition {partition} on"
 
 
-# ------------------------------------------------------------------------------------------------------- doing it
+# ------------------------------------------------------------------------------------------------------- training
 
 
 class _Rehearsal:
-    """Gives each course to a worker that has none, from its beginning to its end."""
+    """The training of all courses: each runs on one idle worker from its start to its end."""
 
     def __init__(
         self,
@@ -349,10 +348,10 @@ class _Rehearsal:
         self._versions = versions
         self._partitions = partitions
         self._tell = tell
-        # The longest first, so that the last worker is not left with it.
+        # The longest course starts first, so that it does not end last.
         self._waiting = deque(sorted(courses.values(), key=lambda course: course.base - course.end))
         self._idle: list[str] = []
-        #: Workers that run a unit, and the number of the attempt.
+        #: Attempt numbers of running units, by worker.
         self._running: dict[str, int] = {}
         self._units = 0
         self._attempts = 0
@@ -380,7 +379,7 @@ class _Rehearsal:
                     self._versions.drop(event.trial, event.version, event.attempt)
             case SaveFailed():
                 self._courses[event.trial].fail(event.error)
-            case VersionLost():  # a unit that could not begin
+            case VersionLost():  # the unit could not start
                 self._courses[event.trial].fail(event.reason)
                 if self._running.pop(event.worker or "", None) is not None:
                     self._idle.append(event.worker or "")
@@ -413,7 +412,7 @@ class _Rehearsal:
         return self._attempts
 
     def _go_on(self, course: _Course, worker: str) -> None:
-        """The next unit, or another course for the worker."""
+        """Send the course's next unit, or release the worker at its end."""
         if course.error or course.version == course.end:
             self._idle.append(worker)
             return
@@ -442,7 +441,7 @@ class _Rehearsal:
         self._go_on(course, unit.worker)
 
     def _lose(self, lost: WorkerLost) -> None:
-        """What it trained, or had not saved yet, begins anew on another worker."""
+        """Restart the unfinished courses of a lost worker on other workers."""
         self._running.pop(lost.worker, None)
         self._idle = [worker for worker in self._idle if worker != lost.worker]
         for course in self._courses.values():
