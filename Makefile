@@ -57,7 +57,7 @@ gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train tog
 	PYTHONPATH=src:. $(PYTHON) -m pytest $(GPU_TESTS)
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.flotilla.device
 
-GPU_TESTS := $(addprefix tests/frameworks/test_,graphs.py together.py stacked.py attention.py torch.py) \
+GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py interleaved.py stacked.py attention.py session.py compat.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py
 
 lint: $(VENV)/.dev  ## style, types and the direction of imports

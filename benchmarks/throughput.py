@@ -43,7 +43,7 @@ def measure(quick: bool) -> list[Row]:
 
 def _compare(arrays: dict[str, Any], data: Dataset, size: int, repeats: int) -> list[Row]:
     task = Perceptron()
-    session = task.open({}, seed=0, device="cpu", threads=1)
+    session = task.framework.open({}, seed=0, device="cpu", threads=1)
     by_hand = _hand_written(task, arrays, size)
 
     def stream(epoch: int) -> Stream:

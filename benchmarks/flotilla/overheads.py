@@ -101,9 +101,9 @@ def _batches(members: int) -> int:
     x, y = torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.int64)
     with scratch() as folder:
         task = Marked(folder)
-        sessions = [task.open({"lr": 1e-3}, seed=n, device="cpu", threads=1) for n in range(members)]
+        sessions = [task.framework.open({"lr": 1e-3}, seed=n, device="cpu", threads=1) for n in range(members)]
         batches: Any = _Batches({"x": x, "y": y} for _ in range(count))
-        flotilla = task.flotilla(sessions)
+        flotilla = task.framework.flotilla(sessions)
         flotilla.train(batches, last=[False] * members)
         began = time.perf_counter()
         flotilla.train(batches, last=[False] * members)

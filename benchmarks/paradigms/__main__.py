@@ -148,7 +148,7 @@ def _news(name: str, kept: dict[str, Measured]) -> str:
 
 def _sizes(lab: Lab) -> Sizes:
     workload = lab.workload
-    session = Images().open(workload.configs[0], seed=0, device="cpu", threads=1)
+    session = Images().framework.open(workload.configs[0], seed=0, device="cpu", threads=1)
     data = size_of(lab.folder / SOURCE / "train")
     return Sizes.of(workload, hosts=len(lab.hosts), model=session.size, data=data)
 

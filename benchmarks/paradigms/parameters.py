@@ -71,10 +71,10 @@ class Plan:
         remote = server.Remote(session.model, self.addresses(site), site.rank)
         outcome = Outcome(number, [])
         for epoch in range(1, site.workload.epochs + 1):
-            session.optimizers = [remote]
+            session.optimizers, session.hooks.optimizer = [remote], remote  # type: ignore[list-item]
             for partition in site.own:
                 session.train(site.batches(session, train, partition, epoch), last=partition == site.own[-1])
-            session.optimizers = optimizers
+            session.optimizers, session.hooks.optimizer = optimizers, optimizers[0]
             # All hosts must finish the epoch before any of them evaluates.
             dist.barrier()
             remote.read()

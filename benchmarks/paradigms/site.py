@@ -24,7 +24,7 @@ from hopfleet.data import Dataset, open_dataset
 from hopfleet.data.manifest import FILE, partition_name
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.worker.feeding.stream import Stream, valid_batch
 
 TIMEOUT = timedelta(minutes=10)
@@ -94,7 +94,9 @@ class Site:
     def session(self, number: int) -> TorchSession:
         """Return the initial model of a trial: the same bits on every host, and in an experiment with this seed."""
         seed = derive(self.workload.seed, "trial", number)
-        session = Images(self.workload.waits).open(self.workload.configs[number], seed=seed, device="cpu", threads=1)
+        session = Images(self.workload.waits).framework.open(
+            self.workload.configs[number], seed=seed, device="cpu", threads=1
+        )
         session.guest = False
         return session
 

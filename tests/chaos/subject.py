@@ -21,7 +21,7 @@ import numpy as np
 import hopfleet as hop
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, Framework, Session, Task, TrackedConfig
 from tests.chaos import points
 
 MAGIC = b"chain of hashes\n"
@@ -32,7 +32,13 @@ class Chain(Task):
 
     preload = ("tests.chaos.subject",)
 
-    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+    @property
+    def framework(self) -> Framework:
+        return ChainFramework()
+
+
+class ChainFramework(Framework):
+    def open(self, config: Mapping[str, Any], *, seed: int, **rest: Any) -> Session:
         return ChainSession(config, seed)
 
     def model(self, config: Mapping[str, Any], checkpoint: Path) -> bytes:

@@ -138,7 +138,7 @@ def test_ctrl_c_drains_and_resume_finishes(
     code, _, err = command.end()
     assert code == 130
     name = only_run(own_home).name
-    assert err == (f"hopfleet: {name} was interrupted and can go on: hopfleet resume {name}, or call fit() again\n")
+    assert err == (f"hopfleet: {name} was interrupted and can continue: hopfleet resume {name}, or call fit() again\n")
     assert not only_run(own_home).finished
     code, out, err = start("-m", "hopfleet", "resume", name).end()
     assert (code, err) == (0, "")

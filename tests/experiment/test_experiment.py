@@ -66,7 +66,7 @@ def experiment(task: Any = None, **changes: Any) -> hop.Experiment:
         ({"run_options": {"policy": "best"}}, UsageError, "policy='best': unknown; there are auto, "),
         ({"run_options": {"order": "any"}}, UsageError, "order='any': must be 'open'"),
         ({"mode": "up"}, UsageError, "mode='up': must be 'min' or 'max'"),
-        ({"mode": None}, UsageError, "metric='accuracy': say mode="),
+        ({"mode": None}, UsageError, "metric='accuracy': set mode="),
         ({"name": "../up"}, UsageError, r"name='\.\./up': use letters"),
         ({"train": None}, UsageError, "train=None"),
         ({"train": "/no/such/folder"}, DataError, "/no/such/folder"),
@@ -155,7 +155,7 @@ def test_a_missing_solver_is_told_before_work_starts(monkeypatch: pytest.MonkeyP
             "lr: sample_from raised ZeroDivisionError",
         ),
         ({"partitions": 999}, DataError, "999"),
-        ({"train": {"x": np.zeros(4), "y": np.zeros(5)}}, DataError, "columns 'x' and 'y' have 4 and 5 rows"),
+        ({"train": {"x": np.zeros(4), "y": np.zeros(5)}}, DataError, "columns 'x' and 'y': have 4 and 5 rows"),
         ({"train": {"x": np.zeros(0)}}, DataError, "empty|no rows"),
         ({"valid": {"x": np.zeros((60, 1, 6, 6))}}, UsageError, "valid has the columns x, train has x, y"),
         ({"metric": "f1"}, UsageError, "metric='f1': metrics.* returns accuracy, loss"),
@@ -424,7 +424,7 @@ def test_on_a_cluster_models_travel_while_others_train_unless_trials_gain_by_tra
     gain, none = Profiles({0: Profile()}), Profiles({0: Profile(gains=False)})
     off = experiment(backend=hop.Ray(), worker_options=hop.WorkerOptions(fuse="off"))
     exact = experiment(backend=hop.Ray())
-    assert not exact.task.alone
+    assert not exact.task.framework.fusion_blocker
     assert [exact._looks_ahead(found) for found in (none, gain, Profiles({}))] == [True, False, False]
     assert off._looks_ahead(gain)
     assert not experiment()._looks_ahead(none), "hops cost nothing here"

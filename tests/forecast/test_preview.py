@@ -1,4 +1,4 @@
-"""The pilot, the simulation that follows from it, and the preview of a whole experiment."""
+"""Profiling, the simulation that follows from it, and the preview of a whole experiment."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def configs(count: int) -> dict[int, Config]:
     return {number: {"number": number} for number in range(count)}
 
 
-# ----------------------------------------------------------------------------------------------------------- the pilot
+# ----------------------------------------------------------------------------------------------------------- profiling
 
 
 def tried(probing: Probing, configs: dict[int, Config], budget: float = 1e9, **more: Any) -> Profiles:
@@ -82,7 +82,7 @@ def tried(probing: Probing, configs: dict[int, Config], budget: float = 1e9, **m
     return profile_trials(probing, configs, budget=lambda found: budget, clock=probing.clock, **more)
 
 
-def test_a_pilot_tries_all_of_a_few_and_some_of_many() -> None:
+def test_profiling_tries_all_of_a_few_and_some_of_many() -> None:
     assert tried(Probing(), configs(3)).found.keys() == {0, 1, 2}
     many = tried(Probing(), configs(100))
     assert many.tried == len(many.found) == MOST
@@ -98,13 +98,13 @@ def test_equal_configurations_are_tried_once() -> None:
     assert found.found.keys() == set(range(50))
 
 
-def test_a_pilot_keeps_to_its_budget() -> None:
+def test_profiling_keeps_to_its_budget() -> None:
     probing = Probing()
     found = tried(probing, configs(16), budget=0.55)
     assert probing.time == pytest.approx(0.5)
     assert found.seconds == pytest.approx(0.5)
     assert found.tried == 5
-    # At least one: without any nothing is known, not even what a pilot may take.
+    # At least one: without any nothing is known, not even what profiling may take.
     assert tried(Probing(), configs(16), budget=0.0).tried == 1
 
 
@@ -164,7 +164,7 @@ def test_a_backend_that_trains_nothing_gives_no_times() -> None:
         ({}, 100, False),  # the whole run has few batches
     ],
 )
-def test_when_a_pilot_is_worth_it(changes: dict[str, Any], batch_size: int, worth: bool) -> None:
+def test_when_profiling_is_worth_it(changes: dict[str, Any], batch_size: int, worth: bool) -> None:
     assert worth_profiling(outline(**changes), batch_size) is worth
 
 
@@ -379,7 +379,7 @@ def test_a_search_without_end_is_previewed_in_part() -> None:
     assert "any number of trials" in repr(endless)
     found = endless.preview()
     assert found.trials == 256
-    assert any("goes on until a budget is spent" in text for text in found.assumed)
+    assert any("continues until a budget is spent" in text for text in found.assumed)
 
 
 def test_a_preview_reads_well() -> None:
@@ -420,7 +420,7 @@ def test_a_large_search_is_previewed_in_part(monkeypatch: pytest.MonkeyPatch) ->
     ).preview()
     assert found.units == 800
     assert found.profiled == MOST
-    assert any("16 of 100 trials were timed" in text for text in found.assumed)
+    assert any("16 of 100 trials were profiled" in text for text in found.assumed)
     assert any("12 trials of 1 epoch" in text or "6 trials of 2 epochs" in text for text in found.assumed), (
         found.assumed
     )
@@ -430,7 +430,7 @@ def test_some_failures_are_told() -> None:
     found = experiment(
         task=Faulty(), backend="inline", space={"fault": hop.grid_search(["none", "raise", "build"])}
     ).preview()
-    assert any("2 trials failed in the pilot" in text for text in found.assumed)
+    assert any("2 trials failed in profiling" in text for text in found.assumed)
 
 
 def rows() -> Iterator[dict[str, Any]]:
@@ -445,7 +445,7 @@ def rows() -> Iterator[dict[str, Any]]:
         ({"metric": "f1"}, UsageError, "metric='f1': metrics\\(\\) does not return it"),
         ({"batch_size": 1000}, UsageError, "batch_size=1000: is larger than the smallest partition"),
         ({"backend": "simulated", "metric": "loss"}, TaskError, "backend='simulated' trains nothing"),
-        ({"task": Faulty(), "space": {"fault": "raise"}}, TaskError, "the first one says ValueError: a bad batch"),
+        ({"task": Faulty(), "space": {"fault": "raise"}}, TaskError, "the first one raised ValueError: a bad batch"),
     ],
 )
 def test_bad_input_is_refused(changes: dict[str, Any], error: type[Exception], said: str, own_home: Path) -> None:
@@ -483,7 +483,7 @@ def test_progress_is_told_only_when_it_is_slow(capsys: pytest.CaptureFixture[str
 
 @pytest.fixture
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pilot and a prediction may take as long as they like."""
+    """Profiling and a prediction may take as long as they like."""
     for name in ("SHARE", "LONG_SHARE", "PREDICTING"):
         monkeypatch.setattr(previews, name, 1e9)
 
@@ -514,12 +514,12 @@ def test_fit_keeps_its_prediction_and_draws_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("generous")
 @pytest.mark.parametrize("changes", [{"workers": 1}, {"backend": "inline"}, {"workers": 4}])
-def test_no_pilot_where_it_brings_nothing(changes: dict[str, Any]) -> None:
+def test_no_profiling_where_it_brings_nothing(changes: dict[str, Any]) -> None:
     assert counting(**changes).fit(quiet=True).folder.prediction() is None
 
 
 @pytest.mark.usefixtures("generous")
-def test_the_policy_hears_what_the_pilot_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_hears_the_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = []
     real = hop.Experiment._controller
 
@@ -556,7 +556,7 @@ def test_what_was_measured_is_kept_and_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("generous")
-def test_a_worker_that_dies_in_the_pilot_is_replaced() -> None:
+def test_a_worker_that_dies_in_profiling_is_replaced() -> None:
     results = experiment(task=Faulty(), space={"fault": hop.grid_search(["none", "kill", "no"])}, backend="local").fit(
         quiet=True
     )

@@ -11,7 +11,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.torch_sessions import Batches
 
 LR = torch.optim.lr_scheduler
@@ -48,7 +48,7 @@ SCHEDULES: dict[str, Any] = {
 
 
 def opened(config: Mapping[str, Any], seed: int = 1) -> TorchSession:
-    return Task().open(config, seed=seed, device="cpu", threads=1)
+    return Task().framework.open(config, seed=seed, device="cpu", threads=1)
 
 
 def trained(session: TorchSession, epochs: int) -> TorchSession:

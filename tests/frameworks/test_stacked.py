@@ -10,10 +10,13 @@ import torch
 import torch._inductor
 
 import hopfleet as hop
-from hopfleet.frameworks.base import IsolationError
-from hopfleet.frameworks.torch.engines.stacked import stacked
-from hopfleet.frameworks.torch.engines.stacked.stacked import Stack, Stacked
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.base import EngineCache, IsolationError
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.stacked import gradients, models, onednn
+from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
+from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+from hopfleet.frameworks.torch.engines.stacked.stack import Stack
+from hopfleet.frameworks.torch.session import TorchSession
 
 #: Where there is a GPU, all of this is about captured steps.
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -72,7 +75,15 @@ def configs(name: str, count: int = 4, **more: Any) -> list[dict[str, Any]]:
 
 
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
-    return [task.open(config, seed=number, device=DEVICE, threads=1) for number, config in enumerate(configs)]
+    cache = EngineCache()
+    return [
+        task.framework.open(config, seed=number, device=DEVICE, threads=1, cache=cache)
+        for number, config in enumerate(configs)
+    ]
+
+
+def programs_of(sessions: list[TorchSession]) -> list[Program | None]:
+    return list(sessions[0].cache.part(StackCache).programs.values())
 
 
 def values(one: TorchSession) -> list[Any]:
@@ -86,13 +97,6 @@ def close(one: TorchSession, other: TorchSession) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.fixture(autouse=True)
-def forget(monkeypatch):
-    monkeypatch.setattr(stacked, "_told", set())
-    for name in ("_tried", "_programs", "_waiting"):
-        monkeypatch.setattr(stacked, name, {})
-
-
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_as_alone_but_for_rounding(name, norm, capsys):
@@ -100,14 +104,14 @@ def test_as_alone_but_for_rounding(name, norm, capsys):
     task = Task()
     alone, together = (several(task, configs(name, norm=norm)) for _ in range(2))
     stacks = []
-    for unit, crew in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0], [1, 0, 3]]):
-        flotilla = Stacked([together[n] for n in crew])
-        found = flotilla.train(Batches(), last=[unit == 2] * len(crew))
-        for n, sums in zip(crew, found, strict=True):
+    for unit, numbers in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0], [1, 0, 3]]):
+        flotilla = Stacked([together[n] for n in numbers])
+        found = flotilla.train(Batches(), last=[unit == 2] * len(numbers))
+        for n, sums in zip(numbers, found, strict=True):
             expected = alone[n].train(Batches(), last=unit == 2)
             assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
             close(together[n], alone[n])
-        stacks.append(together[0].aboard[Stack])
+        stacks.append(together[0].kept[Stack])
         # Of the smaller batch in the end, when it is known that it comes again.
         assert len(stacks[-1].captures) == (0 if DEVICE == "cpu" else [1, 2, 2, 2, 1][unit])
     assert [stack is stacks[0] for stack in stacks] == [True, True, True, True, False]
@@ -166,9 +170,9 @@ def test_who_cannot_be_stacked_trains_in_turn(tmp_path, capsys):
 def test_large_models_are_not_stacked_on_a_cpu(monkeypatch, capsys):
     weights = sum(weight.nbytes for weight in several(Task(), configs("adam"))[0].model.parameters())
     for limit, stacks in ((weights, 1), (weights - 1, 0)):
-        monkeypatch.setattr(stacked, "LARGE", limit)
+        monkeypatch.setattr(models, "LARGE", limit)
         alone, together = (several(Task(), configs("adam")) for _ in range(2))
-        flotilla = Task().flotilla(together, fast=True)
+        flotilla = Task().framework.flotilla(together, fast=True)
         found = flotilla.train(Batches(), last=[True] * 4)
         assert isinstance(flotilla, Stacked) and flotilla._stacks is not None and len(flotilla._stacks) == stacks
     assert found == [one.train(Batches(), last=True) for one in alone], "to the bit"
@@ -196,11 +200,12 @@ def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
     """With dropout and buffers: the very same bits as without a program."""
     some = [{**config, "dropout": 0.3, "norm": norm} for config in configs(name)]
     plain, written = (several(Task(), some) for _ in range(2))
-    for crew, pays in ((plain, 10**9), (written, 2)):
-        monkeypatch.setattr(stacked, "PAYS", pays)
+    for members, pays in ((plain, 10**9), (written, 2)):
+        monkeypatch.setattr(gradients, "PAYS", pays)
         for last in (False, True):
-            Stacked(crew).train(Batches(), last=[last] * 4)
-    assert sum(program is not None for program in stacked._programs.values()) == 2  # of 16 and of 8 rows
+            Stacked(members).train(Batches(), last=[last] * 4)
+    assert programs_of(plain) == []
+    assert sum(program is not None for program in programs_of(written)) == 2  # of 16 and of 8 rows
     for one, other in zip(plain, written, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
 
@@ -218,19 +223,20 @@ class Counting(Task):
 
 @programs
 def test_a_loss_that_changes_is_noticed(monkeypatch):
-    monkeypatch.setattr(stacked, "PAYS", 1)
+    monkeypatch.setattr(gradients, "PAYS", 1)
     task = Counting()
-    Stacked(several(task, configs("sgd"))).train(Batches(), last=[True] * 4)
-    assert list(stacked._programs.values()) == [None, None]
-    monkeypatch.setattr(stacked, "COMPARED", 2)
+    members = several(task, configs("sgd"))
+    Stacked(members).train(Batches(), last=[True] * 4)
+    assert programs_of(members) == [None, None]
+    monkeypatch.setattr(gradients, "COMPARED", 2)
     task = Counting()
     task.start = 10**9
-    crew = several(task, configs("sgd"))
-    Stacked(crew).train(Batches(), last=[True] * 4)
-    assert None not in [*stacked._programs.values()][2:]
+    members = several(task, configs("sgd"))
+    Stacked(members).train(Batches(), last=[True] * 4)
+    assert len(programs_of(members)) == 2 and None not in programs_of(members)
     task.start = task.calls + 1  # after the comparison in the first batch
     with pytest.raises(IsolationError, match="not always the same function"):
-        Stacked(crew).train(Batches(), last=[True] * 4)
+        Stacked(members).train(Batches(), last=[True] * 4)
 
 
 @pytest.mark.parametrize("off", [1e-13, 1.0])
@@ -248,12 +254,12 @@ def test_compiled_on_request(off, monkeypatch, capsys):
     alone, together = (several(task, configs("adam")) for _ in range(2))
     task.compile = True
     for one in together:
-        one._adopt_options()
+        one.adopt_options()
     stacked_ones = Stacked(together)
     stacked_ones.train(Batches(), last=[True] * 4)
     stacked_ones.evaluate(Batches(), seed=0)
     assert len(compiled) == 2  # for batches of 16 and of 8 rows
-    assert [program is None for program in stacked._programs.values()] == [off == 1.0] * 2
+    assert [program is None for program in programs_of(together)] == [off == 1.0] * 2
     for one, other in zip(alone, together, strict=True):
         one.train(Batches(), last=True)
         close(one, other)
@@ -261,23 +267,24 @@ def test_compiled_on_request(off, monkeypatch, capsys):
 
 @programs
 def test_long_steps_are_not_worth_a_program(monkeypatch):
-    for name, value in (("PAYS", 2), ("LONG", 0.0)):
-        monkeypatch.setattr(stacked, name, value)
-    Stacked(several(Task(), configs("sgd"))).train(Batches(), last=[True] * 4)
-    assert list(stacked._programs.values()) == [None]  # of 16 rows; there was one batch of 8 only
+    monkeypatch.setattr(gradients, "PAYS", 2)
+    monkeypatch.setattr(onednn, "LONG", 0.0)
+    members = several(Task(), configs("sgd"))
+    Stacked(members).train(Batches(), last=[True] * 4)
+    assert programs_of(members) == [None]  # of 16 rows; there was one batch of 8 only
 
 
 @pytest.mark.parametrize(("long", "times"), [(10.0, 6), (0.0, 4)])
 def test_the_quicker_library_is_chosen(long, times, monkeypatch):
-    monkeypatch.setattr(stacked, "LONG", long)
+    monkeypatch.setattr(onednn, "LONG", long)
     seen: list[bool] = []
 
     def work() -> None:
-        seen.append(torch._C._get_mkldnn_enabled())
+        seen.append(_compat.onednn_enabled())
         if seen[-1]:
             sum(range(200_000))
 
-    before = torch._C._get_mkldnn_enabled()
-    assert stacked.quicker(work) is not before
+    before = _compat.onednn_enabled()
+    assert onednn.faster_with_onednn(work) is not before
     assert len(seen) == times
-    assert torch._C._get_mkldnn_enabled() is before
+    assert _compat.onednn_enabled() is before

@@ -13,7 +13,7 @@ import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch import steps
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.session import TorchSession
 
 
 class Batches:
@@ -67,7 +67,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def several(task: hop.TorchTask, count: int = 3) -> list[TorchSession]:
-    return [task.open({"lr": 0.01 * (n + 1)}, seed=n, device="cpu", threads=1) for n in range(count)]
+    return [task.framework.open({"lr": 0.01 * (n + 1)}, seed=n, device="cpu", threads=1) for n in range(count)]
 
 
 def bits(one: TorchSession, folder: Path) -> bytes:
@@ -80,13 +80,15 @@ def test_it_hops_and_company_changes_nothing(tmp_path, name):
     task = Task(**OPTIONS[name])
     alone, together = several(task), several(task)
     for unit in range(3):
-        assert task.flotilla(together).train(Batches(), last=[False] * 3) == [
+        assert task.framework.flotilla(together).train(Batches(), last=[False] * 3) == [
             one.train(Batches(), last=False) for one in alone
         ]
-        assert task.flotilla(together).evaluate(Batches(), seed=1) == [one.evaluate(Batches(), seed=1) for one in alone]
+        assert task.framework.flotilla(together).evaluate(Batches(), seed=1) == [
+            one.evaluate(Batches(), seed=1) for one in alone
+        ]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
         if unit == 1:
-            hopped = task.open({"lr": 0.01}, seed=9, device="cpu", threads=1)
+            hopped = task.framework.open({"lr": 0.01}, seed=9, device="cpu", threads=1)
             alone[0].save(tmp_path / "hop")
             hopped.load(tmp_path / "hop")
             together[0] = hopped
@@ -113,7 +115,7 @@ def by_hand(task: hop.TorchTask, seed: int, *, every: int = 1, norm: float | Non
     ("options", "by"), [({}, {}), ({"clip_norm": 0.01}, {"norm": 0.01}), ({"accumulate": 2}, {"every": 2})]
 )
 def test_the_bits_of_a_loop_by_hand(options, by):
-    one = Task(**options).open({"lr": 0.01}, seed=5, device="cpu", threads=1)
+    one = Task(**options).framework.open({"lr": 0.01}, seed=5, device="cpu", threads=1)
     one.train(Batches(), last=False)
     model, _ = by_hand(Task(), 5, **by)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), model.parameters(), strict=True))
@@ -121,14 +123,14 @@ def test_the_bits_of_a_loop_by_hand(options, by):
 
 def test_the_moving_average_is_evaluated_and_handed_out(tmp_path):
     task = Task(ema=0.9)
-    one = task.open({"lr": 0.01}, seed=5, device="cpu", threads=1)
+    one = task.framework.open({"lr": 0.01}, seed=5, device="cpu", threads=1)
     one.train(Batches(), last=False)
     model, average = by_hand(Task(), 5)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), model.parameters(), strict=True))
     for mine, theirs in zip(one.average, average, strict=True):
         torch.testing.assert_close(mine, theirs)
     one.save(tmp_path / "v1")
-    handed = task.model({"lr": 0.01}, tmp_path / "v1")
+    handed = task.framework.model({"lr": 0.01}, tmp_path / "v1")
     assert all(torch.equal(a, b) for a, b in zip(handed.parameters(), one.average, strict=True))
     with torch.no_grad():
         mean = sum(float(task.loss(handed, batch)) * len(batch["y"]) for batch in Batches()) / 36
@@ -137,7 +139,7 @@ def test_the_moving_average_is_evaluated_and_handed_out(tmp_path):
 
 def test_channels_last_and_bf16_are_seen_by_the_model():
     task = Images(channels_last=True, precision="bf16")
-    one = task.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    one = task.framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
     seen: list[Any] = []
     one.model[0].register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output)))
     batch = one.prepare({"x": torch.randn(2, 3, 4, 4).numpy(), "y": torch.randn(2).numpy()}, {})
@@ -148,7 +150,7 @@ def test_channels_last_and_bf16_are_seen_by_the_model():
 
 
 def test_fp16_gets_a_scaler():
-    one = Task(precision="fp16").open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    one = Task(precision="fp16").framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
     assert isinstance(one.scaler, torch.amp.GradScaler)
     assert one.train(Batches(), last=True)["train_loss"].rows == 36
 
@@ -156,7 +158,9 @@ def test_fp16_gets_a_scaler():
 def test_a_compiled_model_is_called(tmp_path, monkeypatch):
     calls: list[Any] = []
     monkeypatch.setattr(torch, "compile", lambda model: lambda x: calls.append(x) or model(x))
-    plain, compiled = (task.open({"lr": 0.1}, seed=0, device="cpu", threads=1) for task in (Task(), Task(compile=True)))
+    plain, compiled = (
+        task.framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1) for task in (Task(), Task(compile=True))
+    )
     for one in (plain, compiled):
         one.train(Batches(), last=True)
     assert len(calls) == 5
@@ -186,7 +190,7 @@ def test_a_habit_may_depend_on_the_configuration():
 )
 def test_bad_habits_are_named(habit, value):
     with pytest.raises(TaskError, match=f"{habit}={value!r}: must be"):
-        Task(**{habit: value}).open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+        Task(**{habit: value}).framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
 
 
 class Watching(Task):
@@ -203,7 +207,7 @@ def test_deterministic_while_a_trial_is_at_work_and_not_longer() -> None:
         one, *others = several(task)
         one.train(Batches(), last=False)
         one.evaluate(Batches(), seed=0)
-        task.flotilla(others).train(Batches(), last=[False, False])
+        task.framework.flotilla(others).train(Batches(), last=[False, False])
         assert set(task.seen) == {wanted}
         assert not torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
@@ -237,7 +241,7 @@ def test_the_strict_do_not_sail_with_others() -> None:
             return bool(self.config["lr"] > 0.015)
 
     with pytest.raises(IsolationError, match="some are deterministic"):
-        Mixed().flotilla(several(Mixed(), 2))
+        Mixed().framework.flotilla(several(Mixed(), 2))
 
 
 @pytest.mark.parametrize("small", [True, False])

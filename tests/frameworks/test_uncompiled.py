@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import hopfleet as hop
-from hopfleet.frameworks.torch.task import COMPILER
+from hopfleet.frameworks.torch._compat import COMPILER_MODULE
 
 SCRIPT = """
 import sys
 import torch
-from hopfleet.frameworks.torch import uncompiled
+from hopfleet.frameworks.torch import _compat, uncompiled
 
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.Adam(model.parameters())
@@ -20,7 +20,7 @@ optimizer.step()
 optimizer.zero_grad()
 assert torch.func.grad(lambda x: x * x)(torch.tensor(3.0)) == 6
 compiler = sys.modules["torch._dynamo"]
-assert isinstance(compiler, uncompiled.StandIn) and "sympy" not in sys.modules
+assert isinstance(compiler, _compat.CompilerStandIn) and "sympy" not in sys.modules
 gradients = compiler.compiled_autograd
 told = torch.optim.Optimizer.add_param_group.__wrapped__.__dict__
 assert "__dynamo_disable" in told
@@ -36,7 +36,7 @@ assert "__dynamo_disable" not in told, "it is told again"
 optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
 assert told["__dynamo_disable"] is not torch.optim.Optimizer.add_param_group.__wrapped__
 assert torch.compile(model, backend="eager")(torch.ones(1, 2)).shape == (1, 1)
-assert uncompiled.loaded() is torch._dynamo
+assert _compat.real_compiler() is torch._dynamo
 """
 
 
@@ -57,5 +57,5 @@ def test_who_compiles_has_the_compiler_before_workers_fork() -> None:
             return bool(self.config["compile"])
 
     assert "hopfleet.frameworks.torch.uncompiled" in Plain().preload
-    assert COMPILER not in Plain().preload
-    assert COMPILER in Compiled().preload and COMPILER in Choosy().preload
+    assert COMPILER_MODULE not in Plain().preload
+    assert COMPILER_MODULE in Compiled().preload and COMPILER_MODULE in Choosy().preload

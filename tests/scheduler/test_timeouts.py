@@ -63,7 +63,7 @@ def test_of_a_new_trial_the_longest_is_expected_that_was_seen():
     assert limit(desk.schedule, desk.slot, "auto") == FACTOR * 1000.0
 
 
-def test_a_pilot_knows_something_before_anything_was_measured():
+def test_profiling_knows_something_before_anything_was_measured():
     desk = Desk(lambda trial, worker, partition: 7.0 * trial)
     desk.start("t2")
     assert limit(desk.schedule, desk.slot, "auto") == FACTOR * 14.0

@@ -28,7 +28,7 @@ SEED = 11
 def test_every_trial_equals_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int, profile_trials: bool, device: str
 ) -> None:
-    # A pilot that may take as long as it likes tries all configurations first; one that may take no time, none.
+    # Profiling that may take as long as it likes tries all configurations first; profiling without time, none.
     monkeypatch.setattr(preview, "SHARE", 1e9 if profile_trials else 0.0)
     monkeypatch.setattr(preview, "LONG_SHARE", 1e9)
     monkeypatch.setattr(preview, "PREDICTING", 1e9)

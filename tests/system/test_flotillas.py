@@ -14,6 +14,7 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.messages import Evaluate, RunUnit
 from hopfleet.errors import UsageError
+from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.runs.replay import replay
 from hopfleet.store.journal import Journal
 
@@ -138,6 +139,12 @@ class Cramped(Line):
             raise MemoryError("no room")
         return super().loss(model, batch)
 
+    @property
+    def framework(self):
+        return CrampedFramework(self, owns_loop=False)
+
+
+class CrampedFramework(TorchFramework):
     def out_of_memory(self, error):
         return isinstance(error, MemoryError)
 

@@ -150,7 +150,7 @@ def test_a_state_that_cannot_be_saved_is_no_matter_of_disks(tmp_path: Path, back
 @pytest.mark.parametrize("room", [100, 0])
 def test_a_model_with_a_copy_need_not_wait(tmp_path: Path, room: int) -> None:
     class Copied(Model):
-        def still(self) -> Any:
+        def snapshot(self) -> Any:
             return Model(self.number).save
 
     versions, events = FullVersions(tmp_path / "c", tmpfs=tmp_path), list[Any]()
@@ -171,7 +171,7 @@ def test_a_state_that_cannot_be_copied_is_no_matter_of_disks_either(tmp_path: Pa
         def save(self, path: Path) -> None:
             raise TypeError("an open file")
 
-        still = save
+        snapshot = save
 
     events: list[Any] = []
     saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=1, room=lambda: 100)

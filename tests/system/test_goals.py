@@ -170,7 +170,7 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
         ({"mode": ["max"]}, UsageError, r"mode=\['max'\]: must have one mode for each of the 2 metrics"),
         ({"mode": "max"}, UsageError, "mode='max': must have one mode for each"),
         ({"mode": ["max", "up"]}, UsageError, "mode='up': must be 'min' or 'max'"),
-        ({"mode": None}, UsageError, r"metric='accuracy': say mode=\['max', 'min', ...\]"),
+        ({"mode": None}, UsageError, r"metric='accuracy': set mode=\['max', 'min', ...\]"),
         ({"constraints": ["params ~ 3"]}, UsageError, "e.g. 'params <= 100000'"),
         ({"constraints": [3]}, UsageError, "constraint 3: must be a function of the configuration, or text"),
         ({"constraints": {"a": 1}}, UsageError, "constraints={'a': 1}: must be a list"),

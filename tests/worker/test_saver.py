@@ -100,7 +100,7 @@ def test_small_copies_are_written_when_the_main_thread_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Copied(Model):
-        def still(self) -> Any:
+        def snapshot(self) -> Any:
             return self.save
 
     monkeypatch.setattr("hopfleet.worker.saver.MOMENT", 60.0)
@@ -124,7 +124,7 @@ def test_large_models_are_not_copied(tmp_path: Path, room: int, copied: bool) ->
     class Copied(Model):
         copies = 0
 
-        def still(self) -> Any:
+        def snapshot(self) -> Any:
             self.copies += 1
             return self.save
 

@@ -24,7 +24,7 @@ def data(tmp_path):
 
 
 def stream(data, free, device_cache=None, **how):
-    session = Task().open({}, seed=0, device="cpu", threads=1)
+    session = Task().framework.open({}, seed=0, device="cpu", threads=1)
     device_cache = device_cache or DeviceCache(lambda: free)
     return Stream(data, 1, session=session, device_cache=device_cache, batch_size=8, **how)
 

@@ -1,5 +1,5 @@
-"""What may be given to an experiment. Each function takes what a user wrote for one argument, and returns it checked
-and in the form that the rest works with, or raises UsageError with the value, the constraint and the remedy.
+"""Checks of an experiment's arguments. Each function takes the value of one argument and returns it in the form that
+the rest of the code uses, or raises UsageError with the value, the constraint and the remedy.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from hopfleet.support import registry
 from hopfleet.support.background import in_background
 
 _NAMED: set[str] = set()
-"""Names that this process made up, and that may not have a folder yet."""
+"""Names that this process has used for experiments; a name may have no folder yet."""
 
 
-# ------------------------------------------------------------------------------------------------------ what to train
+# ------------------------------------------------------------------------------------------------------- task and data
 
 
 def task(given: Any) -> Task:
@@ -48,16 +48,16 @@ def task(given: Any) -> Task:
 
 
 def dataset(role: str, source: Any) -> Any:
-    """A data set that exists is opened now; other sources are kept to be partitioned when work starts."""
+    """Open a data set that exists; return any other source as is, to be partitioned when work starts."""
     if source is None:
-        raise UsageError(f"{role}=None: give a data set folder, or arrays")
+        raise UsageError(f"{role}=None: pass a data set folder, or arrays")
     if isinstance(source, (str, os.PathLike)) and not str(source).endswith(".parquet"):
         return open_dataset(source)
     return source
 
 
 def name(given: str | None, task: Task) -> str:
-    """A name as it was given, or one that no experiment has."""
+    """Return the given name, or a name that no other experiment has."""
     chosen = check_name(given or _new_name(task))
     _NAMED.add(chosen)
     return chosen
@@ -75,7 +75,7 @@ def seed(given: Any) -> int:
     return given
 
 
-# ------------------------------------------------------------------------------------------------- what to search for
+# ----------------------------------------------------------------------------------------------------- search and goal
 
 
 def search(given: Search | str, stop: Any) -> Search:
@@ -99,7 +99,7 @@ def goal(metric: Any, mode: Any, constraints: Any, *, has_valid: bool) -> Goal:
     if not names:
         raise UsageError("metric=[]: name at least one metric")
     if len(set(names)) < len(names):
-        raise UsageError(f"metric={metric!r}: names a metric twice; name each once")
+        raise UsageError(f"metric={metric!r}: names a metric twice; list each metric once")
     modes = _modes(names, mode, several)
     limits, rules = _constraints(constraints)
     return Goal(names[0], modes[0], tuple(zip(names[1:], modes[1:], strict=True)), limits, rules)
@@ -110,7 +110,7 @@ def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
         unclear = [name for name in names if not name.endswith("loss")]
         if unclear:
             remedy = "mode=['max', 'min', ...], one for each metric" if several else "mode='max' or mode='min'"
-            raise UsageError(f"metric={unclear[0]!r}: say {remedy}")
+            raise UsageError(f"metric={unclear[0]!r}: set {remedy}")
         return ["min"] * len(names)
     modes = [mode] if isinstance(mode, str) else _listed("mode", mode, str)
     if len(modes) != len(names):
@@ -122,7 +122,7 @@ def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:
 
 
 def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Constraint, ...]]:
-    """Limits of metrics, which are written as text, and rules of configurations, which are functions."""
+    """Split constraints into limits on metrics, given as text, and rules for configurations, given as functions."""
     if isinstance(constraints, str) or callable(constraints):
         constraints = [constraints]
     listed = _listed("constraints", constraints, object)
@@ -136,7 +136,7 @@ def _constraints(constraints: Any) -> tuple[tuple[Limit, ...], tuple[Constraint,
 
 
 def points(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Config]:
-    """Configurations to try first, with draws for what they leave out."""
+    """Return the configurations to try first; missing values are drawn at random."""
 
     def completed(number: int, point: Mapping[str, Any]) -> Config:
         def attempt(count: int) -> Config:
@@ -149,7 +149,7 @@ def points(given: Any, space: spaces.Space, goal: Goal, *, seed: int) -> list[Co
 
 
 def warm_start(given: Any) -> list[Any]:
-    """Earlier experiments, each by its name or by its results."""
+    """Return a list of earlier experiments, each a name or its results."""
     one = isinstance(given, str | os.PathLike | Results) or not isinstance(given, Iterable)
     sources = [given] if one else list(given)
     for source in sources:
@@ -158,7 +158,7 @@ def warm_start(given: Any) -> list[Any]:
     return sources
 
 
-# ------------------------------------------------------------------------------------------------------ how to run it
+# ----------------------------------------------------------------------------------------------------- run and workers
 
 
 def workers(given: Any) -> int | str:
@@ -190,8 +190,8 @@ def unit_timeout(given: Any) -> Timeout:
         return "auto" if given == "auto" else None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise UsageError(
-            f"unit_timeout={given!r}: must be 'auto' (judged by estimates), None, or seconds above 0; give a number "
-            "that no healthy unit takes"
+            f"unit_timeout={given!r}: must be 'auto' (judged by estimates), None, or seconds above 0; choose a number "
+            "of seconds that no healthy unit takes"
         )
     return float(given)
 
@@ -199,8 +199,8 @@ def unit_timeout(given: Any) -> Timeout:
 def fuse(given: str, task: Task | None = None) -> str:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")
-    if task is not None and given == "fast" and task.alone:
-        raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {task.alone}")
+    if task is not None and given == "fast" and (blocker := task.framework.fusion_blocker):
+        raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {blocker}")
     return given
 
 
@@ -208,13 +208,13 @@ def transform_workers(given: Any) -> int | str:
     whole = isinstance(given, int) and not isinstance(given, bool) and given >= 0
     if given != "auto" and not whole:
         raise UsageError(
-            f"transform_workers={given!r}: must be 'auto' (as many processes as there are cores to spare) "
+            f"transform_workers={given!r}: must be 'auto' (one process per spare core) "
             "or a number of processes, at least 0"
         )
     return given  # type: ignore[no-any-return]
 
 
-# ---------------------------------------------------------------------------------------------------------- in common
+# ------------------------------------------------------------------------------------------------------------- helpers
 
 
 def _listed(name: str, values: Any, kind: type) -> list[Any]:

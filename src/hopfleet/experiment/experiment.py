@@ -1,4 +1,4 @@
-"""Experiment: what a user asks for, checked, and wired to everything that carries it out."""
+"""Experiment: the definition that a user gives, checked and connected to the parts that carry it out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FitAvoided(HopfleetError):
     """A file called ``fit`` while it was loaded for a preview."""
 
     def __init__(self, experiment: Experiment) -> None:
-        super().__init__(f"{experiment.name}: fit() was called, and only a preview is wanted")
+        super().__init__(f"{experiment.name}: fit() was called while the file was loaded for a preview")
         self.experiment = experiment
 
 
@@ -198,12 +198,13 @@ class Experiment:
             if self._reason:
                 raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
             raise Interrupted(
-                f"{self.name} was interrupted and can go on: hopfleet resume {self.folder.handle}, or call fit() again"
+                f"{self.name} was interrupted and can continue: hopfleet resume {self.folder.handle}, "
+                "or call fit() again"
             )
         self.results = Results(self.folder, task=self.task)
         return self.results
 
-    # -------------------------------------------------------------------------------------------- preparation
+    # --------------------------------------------------------------------------------------------- preparation
 
     def _prepare(self, overwrite: bool) -> tuple[Data, bool]:
         """Return the data, and whether an earlier run continues. Everything is checked before anything is changed."""
@@ -300,12 +301,12 @@ class Experiment:
             goal=self.goal,
             known=not self.search.adaptive,
             configs={} if self.search.adaptive else configs,
-            fuse="off" if self.task.alone else options.fuse,
+            fuse="off" if self.task.framework.fusion_blocker else options.fuse,
             crowded=not spare,
         )
         return Forecast(backend, spec, outline, plan.why, configs)
 
-    # ------------------------------------------------------------------------------------------------ running
+    # ------------------------------------------------------------------------------------------------- running
 
     def _run(self, data: Data, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
         """Run until the search is complete or the run ends early. Return whether the search is complete."""
@@ -389,11 +390,11 @@ class Experiment:
         Looking ahead pays where a hop uses the network. Trials that gain by training together are better off without,
         since every waiting trial joins them.
         """
-        separate = self.worker_options.fuse == "off" or bool(self.task.alone)
+        separate = self.worker_options.fuse == "off" or bool(self.task.framework.fusion_blocker)
         profiles = found.found.values()
         return self._on_cluster and (separate or (bool(profiles) and not any(profile.gains for profile in profiles)))
 
-    # ------------------------------------------------------------------------------------------- looking ahead
+    # -------------------------------------------------------------------------------------------------- preview
 
     def _preview(self, place: RunFolder, tell: Callable[[str], None]) -> Preview:
         for role, source in (("train", self.train), ("valid", self.valid)):

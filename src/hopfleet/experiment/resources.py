@@ -31,7 +31,7 @@ SHARED = 8
 """Transformed batches take at most one part in ``SHARED`` of the free memory."""
 
 
-# --------------------------------------------------------------------------------------------------------------- data
+# ---------------------------------------------------------------------------------------------------------------- data
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _rows(source: Any) -> int | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------------------ workers
+# ------------------------------------------------------------------------------------------------------------- workers
 
 
 class WorkerPlan(NamedTuple):
@@ -144,7 +144,7 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
     """Return the device of each worker, and how many such devices there are."""
     if isinstance(backend, Cluster):
         return device, 1
-    found, count = task.devices()
+    found, count = task.framework.devices()
     if device == "auto":
         return found, count
     return device, count if device == found else 1

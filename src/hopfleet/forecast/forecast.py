@@ -1,6 +1,6 @@
-"""Looking ahead with real workers: what ``fit`` finds out before its first unit, and what a preview is made of.
+"""The forecast of an experiment: measurements on real workers before the first unit, for ``fit`` and for previews.
 
-Mistakes show themselves here that would otherwise cost an epoch of training.
+Mistakes in a task show up here, before they cost an epoch of training.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 IN_TURN = ("inline",)
-"""Backends whose workers take turns: the order of their units changes nothing."""
+"""Backends whose workers take turns, so that the order of their units does not change the makespan."""
 
 PROBES = 3
-"""Configurations to try on one batch before work starts, until one of them works."""
+"""Configurations tried on one batch before work starts; the first that works ends the trial run."""
 
-PATIENCE = 20.0
-"""Seconds that the pilot of a preview may take."""
+PROFILING_SECONDS = 20.0
+"""Longest time in seconds that profiling for a preview may take."""
 
 START_SECONDS = 300.0
-"""A backend that shows no worker for so long will show none."""
+"""Seconds to wait for the first worker of a backend; a backend without a worker by then has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """An experiment that is about to start: where, with what, and how large it is."""
+    """An experiment that is about to start: its backend, its workers and its size."""
 
     backend: Backend
     spec: WorkerSpec
     outline: Outline
-    why: str  #: it has so many workers
-    configs: Mapping[int, Config]  #: that are known before work starts, by trial number
+    why: str  #: the reason for the number of workers
+    configs: Mapping[int, Config]  #: configurations known before work starts, by trial number
 
     def fusions(self, profiles: Mapping[int, Profile]) -> dict[str, Fusion]:
-        """Which trials may train together, in each way."""
+        """Return which trials may train together, by value of ``fuse``."""
         return fusions(self.spec.task, self.spec.batch_size, self.outline.workers, profiles.values())
 
     def from_record(self, folder: RunFolder) -> Profiles:
-        """What the pilot of an earlier run has found of these configurations."""
+        """Return the profiles of these configurations from an earlier run."""
         return from_record(folder.profile(), self.configs, self.spec.device)
 
     def foresee(self, folder: RunFolder, view: LiveView) -> Profiles:
-        """Check the metric, time some configurations if that may pay, and keep what follows from it."""
+        """Check the metric, profile configurations where that may pay, and store profiles and prediction."""
         own = self.spec.batch_size
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
         cheap = self.backend.name in IN_TURN or not worth_profiling(self.outline, batch_size)
@@ -83,38 +83,42 @@ class Forecast:
             folder.keep_prediction(rehearsal.as_json())
         folder.keep_profile(to_record(found, self.configs, self.spec.device))
         if found.seconds > SLOW:
-            view.note(f"a pilot of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")
+            view.note(f"profiling of {plural(found.tried, 'configuration')} took {found.seconds:.1f} s")
         return found
 
     def preview(self, folder: RunFolder, *, began: float, data_bytes: int, tell: Callable[[str], None]) -> Preview:
-        """Time configurations on one worker, but for those that ``folder`` remembers, and simulate the whole.
+        """Profile configurations on one worker, except those with a profile in ``folder``, and simulate the run.
 
-        The start-up ``began`` then, by ``time.perf_counter``, and wrote so many bytes of data.
+        ``began`` is the start of the start-up on the clock ``time.perf_counter``; ``data_bytes`` counts the bytes of
+        data that the start-up wrote.
         """
 
         def probe(trial: Trial, batches: int) -> Profile:
-            tell(f"timing {trial.id}")
+            tell(f"profiling {trial.id}")
             return self.backend.probe(trial, batches)
 
         tell("starting a worker")
-        with _one_worker(self.backend, dataclasses.replace(self.spec, run="", compare=not self.spec.task.alone)):
+        with _one_worker(
+            self.backend, dataclasses.replace(self.spec, run="", compare=not self.spec.task.framework.fusion_blocker)
+        ):
             start_up = time.perf_counter() - began
             known = {**self.from_record(folder).found, **self._first_look(BATCHES)}
-            found = profile_trials(probe, self.configs, seed=self.spec.seed, known=known, budget=lambda found: PATIENCE)
+            found = profile_trials(
+                probe, self.configs, seed=self.spec.seed, known=known, budget=lambda found: PROFILING_SECONDS
+            )
         if not found.found:
             failed = next(iter(found.failed.values()), None)
-            said = f"the first one says {failed.error}" if failed else f"backend={self.backend.name!r} trains nothing"
-            raise TaskError(f"no configuration could be timed; {said}")
+            said = f"the first one raised {failed.error}" if failed else f"backend={self.backend.name!r} trains nothing"
+            raise TaskError(f"no configuration could be profiled; {said}")
         outline = dataclasses.replace(self.outline, fusions=self.fusions(found.found))
         return previewed(
             outline, found, why=self.why, device=self.spec.device, start_up=start_up, data_bytes=data_bytes, tell=tell
         )
 
     def _first_look(self, batches: int) -> dict[int, Profile]:
-        """Try configurations on one batch: a metric that does not exist, or a transform that is not the same each time,
-        is known before work starts.
+        """Try configurations on one batch, to find a missing metric or an unsteady transform before work starts.
 
-        Returns what was found, by trial number; so many ``batches`` of training are timed on the way.
+        Return the profiles by trial number; each includes the time of ``batches`` batches of training.
         """
         named = [name for name in self.outline.goal.metrics if not name.startswith("train_")]
         evaluated = [name for name in named if name != PARAMS]
@@ -138,7 +142,7 @@ class Forecast:
 
 @contextlib.contextmanager
 def _one_worker(backend: Backend, spec: WorkerSpec) -> Iterator[None]:
-    """A backend with one worker that is ready; it is closed afterwards."""
+    """Start a backend with one worker, wait until the worker is ready, and close the backend afterwards."""
     try:
         backend.start(spec, 1)
         deadline = time.monotonic() + START_SECONDS

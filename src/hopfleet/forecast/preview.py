@@ -1,7 +1,7 @@
-"""What an experiment will take, before it starts: a pilot times a few configurations, the simulator does the rest.
+"""The preview of an experiment: profiling times a few configurations, and a simulation predicts the whole run.
 
-The simulation is decided by the very controller that will run the experiment. ``fit`` uses both as well: what the pilot
-found tells its policy which trials are long, and what was predicted is kept beside what came of it.
+The simulation is decided by the same controller that will run the experiment. ``fit`` uses both as well: the profiles
+tell its policy which trials are long, and the prediction is stored for comparison with the actual run.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from hopfleet.version import __version__
 from hopfleet.worker.spec import Profile
 
 UNIT_SECONDS = 0.002
-"""What a unit or an evaluation takes beside its work: the decision, the journal, two messages, opening the stream."""
+"""Seconds that a unit or an evaluation adds to its work: decision, journal, two messages, opening the stream."""
 
 ENOUGH = 6
-"""Configurations that must have been timed for a prediction, if there are as many: fewer say too little of the rest."""
+"""Least number of profiled configurations for a prediction, unless all are profiled."""
 
 SHARE, LONG_SHARE = 0.05, 0.005
-"""The part of a run's expected time that its pilot may take; the second if that is more than SLOW."""
+"""Share of a run's expected time that profiling may take; LONG_SHARE applies above SLOW seconds."""
 
 SLOW = 2.0
-"""Seconds after which one wants to know what is going on."""
+"""Seconds after which progress is reported."""
 
 PREDICTING = 0.01
-"""The part of a run's expected time that its prediction may take."""
+"""Share of a run's expected time that its prediction may take."""
 
 SIMULATED = 20_000
-"""Units and evaluations that are simulated at most; of a larger experiment a part is, and the rest is in proportion."""
+"""Most units and evaluations to simulate; of a larger experiment a part is simulated and extrapolated."""
 
 
 # ----------------------------------------------------------------------------------------------------- the simulation
@@ -70,36 +70,38 @@ SIMULATED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What of an experiment a schedule depends on."""
+    """The properties of an experiment that a schedule depends on."""
 
     name: str
     trials: int
     epochs: int
-    rows: Sequence[int]  #: of each partition
-    valid_rows: Sequence[int]  #: of each validation partition
+    rows: Sequence[int]  #: rows of each partition
+    valid_rows: Sequence[int]  #: rows of each validation partition
     workers: int
     policy_name: str
     policy: Callable[[], Policy]
     fixed_order: bool
     seed: int
     goal: Goal
-    known: bool = True  #: whether it is known beforehand which trial will have which configuration
-    open_ended: bool = False  #: whether there will be as many trials as a budget allows
-    configs: Mapping[int, Config] = field(default_factory=dict)  #: those that are known, by trial number
+    known: bool = True  #: whether the configuration of each trial is known in advance
+    open_ended: bool = False  #: whether a budget, not the search, limits the number of trials
+    configs: Mapping[int, Config] = field(default_factory=dict)  #: known configurations, by trial number
     fuse: str = "off"  #: how trials train together
-    fusions: Mapping[str, Fusion] = field(default_factory=dict)  #: who may, in each way that can be gone
-    crowded: bool = False  #: whether no processor is left for what makes the batches
+    fusions: Mapping[str, Fusion] = field(
+        default_factory=dict
+    )  #: which trials may train together, by value of ``fuse``
+    crowded: bool = False  #: whether no core is left to produce batches
 
     @property
     def per_trial(self) -> int:
         return self.epochs * (len(self.rows) + len(self.valid_rows))
 
     def lower_bound(self, profiles: Profiles) -> float:
-        """No schedule ends earlier: workers share all work evenly, and the longest trial is not split."""
+        """Return a bound on the makespan of any schedule: work shared evenly, and the longest trial unsplit."""
         found = [profile for number, profile in profiles.found.items() if number < self.trials]
         others = self.trials - len(found)
         every = [*found, profiles.mean] if others else found
-        # Only the evaluations of a trial can run side by side.
+        # The units of a trial run one after another; only its evaluations can run side by side.
         alone = [self._seconds(profile, max(self.valid_rows, default=0)) for profile in every]
         share = min(1.0, profiles.share(self.fuse)) if self.fuse in self.fusions else 1.0
         whole = [self._seconds(profile, sum(self.valid_rows), share) for profile in every]
@@ -107,13 +109,13 @@ class Outline:
         return max(total / self.workers, *alone)
 
     def _seconds(self, profile: Profile, valid_rows: int, share: float = 1.0) -> float:
-        """A trial's work, without saves and hops, nor what it takes to have batches: others may have them already."""
+        """Return the seconds of a trial's work without saves, hops and the production of batches."""
         training = share * profile.seconds_per_row * sum(self.rows)
         evaluation = profile.evaluation_seconds_per_row * valid_rows
         return profile.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
 
     def small_enough(self) -> Outline:
-        """This experiment, or one like it of fewer trials, and if need be of fewer epochs."""
+        """Return this outline, or a similar one with fewer trials and, if needed, fewer epochs."""
         if self.trials * self.per_trial <= SIMULATED:
             return self
         per_epoch = len(self.rows) + len(self.valid_rows)
@@ -123,11 +125,11 @@ class Outline:
         return dataclasses.replace(self, trials=trials, epochs=epochs)
 
     def with_batches(self, training: float, feeding: float) -> float:
-        """What it takes to train and to have the batches: both at once if somebody else has time for the second."""
+        """Return the seconds to train and to produce the batches: at the same time if cores are to spare."""
         return training + feeding if self.crowded else max(training, feeding)
 
     def prior(self, profiles: Profiles) -> Prior:
-        """What a unit is expected to take, for ``Estimates``."""
+        """Return the expected seconds of units, for ``Estimates``."""
 
         def seconds(number: int, worker: str, partition: int) -> float:
             profile = profiles.of(number) if self.known else profiles.mean
@@ -137,7 +139,7 @@ class Outline:
 
 
 class Rehearsal:
-    """A whole experiment in virtual time, with what the pilot found."""
+    """A whole experiment in virtual time, based on profiles."""
 
     def __init__(self, outline: Outline, profiles: Profiles) -> None:
         self._outline = outline
@@ -147,15 +149,15 @@ class Rehearsal:
             metric=outline.goal.metric, mode=mode, partitions=len(outline.rows), name=f"{outline.name}, predicted"
         )
         self.hop_bytes = 0
-        self.shared_bytes = 0  #: the most that lay in shared memory at once
+        self.shared_bytes = 0  #: peak of the bytes in shared memory
         self.complete = False
         self._trials: dict[str, Trial] = {}
         self._maker: dict[str, str] = {}  #: the worker that holds the newest version of each trial
-        self._opened: set[tuple[str, str]] = set()  #: workers and the trials that they have built
+        self._opened: set[tuple[str, str]] = set()  #: pairs of a worker and a trial that it has built
         self._written: dict[str, float] = {}  #: when the durable save of a trial is done
         self._shared: dict[tuple[str, int], int] = {}
-        self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions with batches for everybody
-        self._work: dict[int, tuple[float, float]] = {}  #: seconds of training, and to have batches, by attempt
+        self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions whose batches are shared
+        self._work: dict[int, tuple[float, float]] = {}  #: seconds to train and to produce batches, by attempt
         self._backend = Simulated(self._seconds, self._metrics, together=self._together)
 
     @property
@@ -163,7 +165,7 @@ class Rehearsal:
         return max((span.ended for span in self.history.spans), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """The makespan, and who does what when."""
+        """Return the makespan and all spans of work."""
         spans = [
             [span.worker, span.trial, span.epoch, span.partition, span.work.value, span.started, span.ended]
             for span in self.history.spans
@@ -171,7 +173,7 @@ class Rehearsal:
         return {"makespan": self.makespan, "spans": spans}
 
     def run(self, until: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
-        """Live through it, as far as one gets before the clock shows ``until``."""
+        """Simulate until the experiment ends or the clock shows ``until``."""
         outline, backend = self._outline, self._backend
         controller = Controller(
             _Known(outline),
@@ -222,20 +224,20 @@ class Rehearsal:
 
     def _seconds(self, command: RunUnit | Evaluate, trial: Trial) -> float:
         profile, outline = self._profiles.of(trial.number), self._outline
-        # A model that is being written must wait to go on.
+        # A model that is being written cannot train on.
         seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.now())
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
             seconds += profile.open_seconds
         if command.version and self._maker[trial.id] != command.worker:
-            # Written to memory by one worker and read by the other.
+            # One worker writes the model to memory and the other reads it.
             seconds += 2 * profile.load_seconds
             self.hop_bytes += profile.size if isinstance(command, RunUnit) else 0
         self._work[command.attempt] = work = self._training_and_feeding(command, profile)
         return seconds + outline.with_batches(*work)
 
     def _training_and_feeding(self, command: RunUnit | Evaluate, profile: Profile) -> tuple[float, float]:
-        """What a unit or an evaluation takes, and what it takes to have its batches if nobody has left them."""
+        """Return the seconds to train or evaluate, and those to produce the batches unless they are shared already."""
         training, feeding = isinstance(command, RunUnit), self._profiles.feeding
         rows = (self._outline.rows if training else self._outline.valid_rows)[command.partition]
         portion = (command.epoch if training else 0, command.partition)
@@ -247,7 +249,7 @@ class Rehearsal:
         return own * rows, 0.0 if there else feeding * rows
 
     def _together(self, commands: Sequence[RunUnit | Evaluate], seconds: Sequence[float]) -> float:
-        """What a flotilla takes: the longest of its members, a share of each other one, and the batches once."""
+        """Return the seconds of a flotilla: the longest member, a share of every other member, the batches once."""
         works = [self._work[command.attempt] for command in commands]
         share = self._profiles.share(self._outline.fuse) if isinstance(commands[0], RunUnit) else 1.0
         training, feeding = [work[0] for work in works], max(work[1] for work in works)
@@ -255,12 +257,12 @@ class Rehearsal:
         return beside + self._outline.with_batches((1 - share) * max(training) + share * sum(training), feeding)
 
     def _metrics(self, trial: Trial, epoch: int) -> dict[str, float]:
-        # Never better than in the first epoch: then both the best and the last version are kept.
+        # No epoch beats the first one, so both the best and the last version are kept.
         return {self._outline.goal.metric.removeprefix("train_"): 1.0}
 
 
 def worth_profiling(outline: Outline, batch_size: int) -> bool:
-    """Whether a pilot can change anything, and its first configuration is a small part of the run."""
+    """Whether profiling can improve the schedule, and its first configuration is a small part of the run."""
     batches = outline.trials * outline.epochs * sum(outline.rows) / batch_size / outline.workers
     return outline.workers > 1 and outline.trials > outline.workers and SHARE * batches >= 1 + BATCHES
 
@@ -272,9 +274,10 @@ def foresee(
     known: Mapping[int, Profile],
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Profiles, Rehearsal | None]:
-    """What ``fit`` wants to know before it starts, at the price of a small part of the run.
+    """Profile configurations and predict the run, in a small share of its expected time.
 
-    A policy that knows which trials are long saves up to the time of a unit at the end of a run, so it must be cheap.
+    A policy that knows which trials are long saves up to the time of one unit at the end of a run, so profiling must
+    be cheap.
     """
 
     def budget(found: Mapping[int, Profile]) -> float:
@@ -294,7 +297,7 @@ def foresee(
 
 
 class _Known(Search):
-    """The trials of an outline, all of which train to the end."""
+    """The trials of an outline; every trial trains to the end."""
 
     def __init__(self, outline: Outline) -> None:
         self._outline = outline
@@ -315,7 +318,7 @@ class _Known(Search):
 
 @dataclass(frozen=True)
 class Preview:
-    """What an experiment will take if all goes as the pilot did. Times are seconds, sizes are bytes."""
+    """What an experiment takes if all trials behave as profiled. Times are in seconds, sizes in bytes."""
 
     name: str
     trials: int
@@ -323,22 +326,22 @@ class Preview:
     units: int
     evaluations: int
     workers: int
-    why: str  #: why so many workers
+    why: str  #: the reason for the number of workers
     device: str
     policy: str
-    start_up: float  #: until the first unit starts: data, workers and the pilot
-    makespan: float  #: from the first unit's start to the last one's end
-    finish: datetime.datetime  #: if it were started when the preview was made
-    lower_bound: float  #: no schedule could have a shorter makespan
-    utilisation: Mapping[str, float]  #: the part of the makespan in which each worker works
+    start_up: float  #: until the first unit starts: data, workers and profiling
+    makespan: float  #: from the start of the first unit to the end of the last
+    finish: datetime.datetime  #: time of day, for a run that starts when the preview is made
+    lower_bound: float  #: no schedule has a shorter makespan
+    utilisation: Mapping[str, float]  #: the share of the makespan in which each worker works
     hops: int
     hop_bytes: int
     checkpoint_bytes: int  #: on disk, at most
     data_bytes: int  #: on disk, for data that was not partitioned before
     shared_bytes: int  #: of models in shared memory, at most
-    profiled: int  #: configurations that were tried
+    profiled: int  #: configurations that were profiled
     fuse: str  #: how trials train together
-    makespans: Mapping[str, float]  #: what the makespan would be with each way to do so
+    makespans: Mapping[str, float]  #: the makespan for each value of ``fuse``
     assumed: tuple[str, ...]  #: what the figures rest on
     history: History = field(repr=False, compare=False)
 
@@ -357,12 +360,12 @@ class Preview:
         return self.profiled
 
     def as_json(self) -> dict[str, Any]:
-        """All figures, as JSON can hold them."""
+        """Return all figures as JSON."""
         names = [each.name for each in dataclasses.fields(self) if each.name not in ("history", "finish", "assumed")]
         figures = {name: getattr(self, name) for name in (*names, "ratio", "mean_utilisation")}
         return {
             **figures,
-            "piloted": self.profiled,  # the old key; goes away in release 0.3
+            "piloted": self.profiled,  # prose: allow, the old key; goes away in release 0.3
             "utilisation": dict(self.utilisation),
             "makespans": dict(self.makespans),
             "finish": self.finish.isoformat(timespec="seconds"),
@@ -376,7 +379,7 @@ class Preview:
         return draw_gantt(self.history, Path(path))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Names and values, for people."""
+        """Return names and values for display."""
         whole = self.start_up + self.makespan
         busy = sorted(self.utilisation.values())
         evaluations = f" and {plural(self.evaluations, 'evaluation')}" if self.evaluations else ""
@@ -426,7 +429,7 @@ def previewed(
     data_bytes: int,
     tell: Callable[[str], None],
 ) -> Preview:
-    """Simulate an experiment and sum it up."""
+    """Simulate an experiment and summarise it."""
     part = outline.small_enough()
     tell(f"simulating {part.trials * part.per_trial} units and evaluations")
     rehearsal = Rehearsal(part, profiles).run()
@@ -460,7 +463,7 @@ def previewed(
         utilisation={name: worker.busy / rehearsal.makespan for name, worker in busy.items()},
         hops=round(rehearsal.history.hops * share),
         hop_bytes=round(rehearsal.hop_bytes * share),
-        # The best and the last of every trial, and what each worker writes before an older one goes.
+        # The best and the last version of every trial, and one that each worker writes before it drops an older one.
         checkpoint_bytes=round(fmean(sizes) * outline.trials) * min(2, outline.epochs) + outline.workers * max(sizes),
         data_bytes=data_bytes,
         shared_bytes=rehearsal.shared_bytes,
@@ -474,32 +477,32 @@ def previewed(
 
 def _assumed(outline: Outline, part: Outline, profiles: Profiles) -> Iterator[str]:
     if outline.open_ended:
-        yield f"{outline.trials} trials; the search goes on until a budget is spent"
+        yield f"{outline.trials} trials; the search continues until a budget is spent"
     yield f"every trial trains for {plural(outline.epochs, 'epoch')}; a search that stops some takes less"
-    yield "every worker can read every partition, and is as fast as the one that was tried"
+    yield "every worker can read every partition and is as fast as the profiled one"
     if (timed := len(profiles.found)) < outline.trials:
-        yield f"{timed} of {outline.trials} trials were timed; the others are taken to be like them on average"
+        yield f"{timed} of {outline.trials} trials were profiled; the others are assumed to be like them on average"
     for column in sorted({profile.unsteady for profile in profiles.found.values()} - {""}):
         yield unsteady("transform()", column)
     if profiles.failed:
         number, profile = next(iter(profiles.failed.items()))
-        yield f"{plural(len(profiles.failed), 'trial')} failed in the pilot; t{number + 1:04d} said {profile.error}"
+        yield f"{plural(len(profiles.failed), 'trial')} failed in profiling; t{number + 1:04d} raised {profile.error}"
     if part != outline:
         trials, epochs = plural(part.trials, "trial"), plural(part.epochs, "epoch")
-        yield f"{trials} of {epochs} were simulated; the rest is taken to be in proportion"
+        yield f"{trials} of {epochs} were simulated and extrapolated"
 
 
 @contextlib.contextmanager
 def slow(
     quiet: bool, clock: Callable[[], float] = time.monotonic, what: str = "preview"
 ) -> Iterator[Callable[[str], None]]:
-    """A function that says on standard error what is going on, once it has taken a while."""
-    next_word = clock() + SLOW
+    """Yield a function that reports progress on standard error, at most every ``SLOW`` seconds."""
+    next_report = clock() + SLOW
 
     def tell(text: str) -> None:
-        nonlocal next_word
-        if not quiet and clock() >= next_word:
-            next_word = clock() + SLOW
+        nonlocal next_report
+        if not quiet and clock() >= next_report:
+            next_report = clock() + SLOW
             sys.stderr.write(f"{what}: {text}\n")
 
     yield tell

@@ -1,7 +1,7 @@
-"""The simulator: whole experiments in virtual time, decided by the very controller that runs real ones.
+"""The simulator: whole experiments in virtual time, decided by the same controller that runs real ones.
 
-Give it unit times, or have them made; say how wrong the estimates are, how often partitions are replicated, which
-workers fail and when; it tells the makespan, the lower bound and who was busy, and keeps the history for a Gantt chart.
+Input: unit times, given or generated; the error of the estimates; replicas of partitions; failures of workers. Output:
+the makespan, its lower bound, the utilisation of workers, and the history for a Gantt chart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from hopfleet.support import registry
 from hopfleet.version import __version__
 
 Replicas = Mapping[int, Sequence[int]]
-"""The workers, from 0, that hold each partition."""
+"""The workers that hold each partition, numbered from 0."""
 
 COSTS: Mapping[str, Callable[[int, int, random.Random, float], Times]] = {
     "homogeneous": lambda trials, workers, rng, sigma: homogeneous(trials, workers),
@@ -54,14 +54,14 @@ COSTS: Mapping[str, Callable[[int, int, random.Random, float], Times]] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is to be simulated: ``times[trial][worker]`` and who holds which partition."""
+    """The input of a simulation: ``times[trial][worker]`` and the workers that hold each partition."""
 
     times: Times
     replicas: Replicas
     epochs: int = 1
 
     def __post_init__(self) -> None:
-        Shop.of_times(self.times)  # refuses what is not a time
+        Shop.of_times(self.times)  # raises an error for values that are not times
         at_least_one("epochs", self.epochs)
         for partition, holders in self.replicas.items():
             if not holders:
@@ -80,7 +80,7 @@ class Workload:
     def made(
         cls, costs: str, *, trials: int, partitions: int, replicas: int, epochs: int, sigma: float, seed: int
     ) -> Workload:
-        """As many workers as partitions; partition j lies on workers j, j + 1, ..."""
+        """Return a workload with one worker per partition; partition j is on workers j, j + 1, ..."""
         if costs not in COSTS:
             raise UsageError(f"costs={costs!r}: unknown; there are {', '.join(sorted(COSTS))}")
         at_least_one("trials", trials)
@@ -93,7 +93,7 @@ class Workload:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Workload:
-        """From a JSON file: ``{"times": [[...]], "replicas": {"0": [0, 1]}, "epochs": 1}``, the times at least."""
+        """Read a JSON file: ``{"times": [[...]], "replicas": {"0": [0, 1]}, "epochs": 1}``; only times are required."""
         try:
             content = json.loads(Path(path).read_text())
             times = content["times"]
@@ -110,7 +110,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What came of a simulated run."""
+    """The outcome of a simulated run."""
 
     policy: str
     seed: int
@@ -118,7 +118,7 @@ class Simulation:
     workers: int
     makespan: float
     lower_bound: float
-    schedule_seconds: float  #: real time that the controller took for all its decisions
+    schedule_seconds: float  #: real seconds that the controller took for all its decisions
     decisions: int
     history: History
 
@@ -128,7 +128,7 @@ class Simulation:
 
     @property
     def utilisation(self) -> dict[str, float]:
-        """The part of the makespan in which each worker trained."""
+        """Return the share of the makespan in which each worker trained."""
         return {name: worker.busy / self.makespan for name, worker in self.history.workers.items()}
 
     def as_json(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Simulation:
         return {name: getattr(self, name) for name in names}
 
     def gantt(self, path: str | os.PathLike[str]) -> Path:
-        """Draw who did what when: a PNG, SVG or PDF, or an HTML page."""
+        """Draw the schedule as a PNG, SVG or PDF file, or as an HTML page."""
         from hopfleet.monitor.charts.gantt import draw_gantt
 
         target = Path(path)
@@ -173,10 +173,10 @@ def simulate(
 ) -> Simulation:
     """Simulate one experiment.
 
-    ``times[trial][worker]`` are the estimated unit times, partition j lying on worker j; a ``Workload`` says more, and
-    without either the times are made after ``costs``: "homogeneous", "cnn" (the Cerebro paper's networks and GPUs) or
-    "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The partitions of a
-    worker that fails and does not come back are placed on others, each in ``fetch`` seconds.
+    ``times[trial][worker]`` are the estimated unit times, with partition j on worker j; a ``Workload`` adds replicas.
+    Without ``times``, they are generated from ``costs``: "homogeneous", "cnn" (the networks and GPUs of the Cerebro
+    paper) or "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The
+    partitions of a worker that fails for good are placed on other workers, each in ``fetch`` seconds.
     """
     registry.find("policy", policy, POLICIES)
     if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
@@ -197,7 +197,7 @@ def simulate(
 
 
 class _Actual:
-    """The times that units really take."""
+    """The actual times of units."""
 
     def __init__(self, work: Workload, noise: float, seed: int) -> None:
         self.work, self.noise, self.seed = work, noise, seed
@@ -211,7 +211,7 @@ class _Actual:
         return random.Random(derive(self.seed, "noise", trial, epoch, partition)).lognormvariate(0.0, self.noise)
 
     def lower_bound(self) -> float:
-        """No schedule of these times ends earlier: what no worker and no trial can do in less."""
+        """Return a bound on the makespan of any schedule with these times."""
         work, epochs, partitions = self.work, range(1, self.work.epochs + 1), range(len(self.work.replicas))
         alike = all(len(set(row)) == 1 for row in work.times)
         if alike and all(len(set(holders)) == work.workers for holders in work.replicas.values()):
@@ -221,7 +221,7 @@ class _Actual:
             ]
             return max(sum(by_trial) / work.workers, *by_trial)
         if any(len(holders) > 1 for holders in work.replicas.values()):
-            # What a trial owes to partitions on the same workers is one cell: its shares are those of all of them.
+            # The partitions on the same workers form one cell of a trial, whose shares hold for each of them.
             alike_held: dict[frozenset[int], list[int]] = {}
             for partition in partitions:
                 alike_held.setdefault(frozenset(work.replicas[partition]), []).append(partition)
@@ -244,7 +244,7 @@ class _Actual:
 
 
 class _Listed(Search):
-    """So many trials without hyper-parameters."""
+    """A number of trials without hyper-parameters."""
 
     def __init__(self, trials: int, epochs: int) -> None:
         self._count, self.max_epochs = trials, epochs
@@ -287,7 +287,7 @@ def _run(
         fixed_order=order == "fixed",
     )
     if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
-        load()  # before any time is taken: that of the scheduling is to be told, not that of an import
+        load()  # before the clock starts, so that scheduling times exclude the import
     history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
     backend.start(None, work.workers)
     trials: dict[str, Trial] = {}
@@ -295,7 +295,7 @@ def _run(
     events: list[Event] = [RunStarted(__version__, work.workers)]
     while not controller.finished:
         if not events:
-            raise WorkersLost(f"nothing can go on at {backend.now():.4g} s: no worker is left")
+            raise WorkersLost(f"the simulation cannot continue at {backend.now():.4g} s: no worker is left")
         began = time.perf_counter()
         messages = controller.take(events)
         spent += time.perf_counter() - began

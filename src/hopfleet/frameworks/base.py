@@ -1,8 +1,12 @@
-"""What a worker needs of a framework: a task that opens sessions, and sessions that train, evaluate, save and load.
+"""The interface between workers and frameworks: tasks for users, and frameworks, sessions and flotillas for adapters.
 
-A session is one trial's live state on one worker. Everything that a later unit depends on is in its saved file:
-weights, buffers, optimizer, schedules, random streams, counters. So a session that loaded a version goes on bit for
-bit as the one that saved it would have.
+A user derives a task from the task class of an adapter and overrides its hooks. A worker reaches the adapter through
+``task.framework`` and opens a session for each trial: the trial's live state on one worker. A saved version contains
+everything that later units depend on (weights, buffers, optimizer, schedules, random streams, counters), so a session
+that loads a version continues bit for bit like the session that saved it.
+
+An adapter for another framework is one folder with a task class, a ``Framework`` and a ``Session``; a ``Flotilla`` only
+if its trials can train together.
 """
 
 from __future__ import annotations
@@ -10,40 +14,68 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
 
+Part = TypeVar("Part")
+
 
 class Batches(Iterable[Batch], Sized, Protocol):
-    """The batches of one unit, in order. Can be iterated over once."""
+    """The batches of one unit, in order. They can be iterated over once."""
 
     @property
     def rows(self) -> int:
-        """How many rows they hold together."""
+        """The number of rows in all batches."""
+
+
+class EngineCache:
+    """The findings that the engines of one worker keep from unit to unit: proofs, programs, buffers, streams.
+
+    Each engine defines a class for its own part and asks for it by that class. The worker owns the cache, hands it to
+    each session that it opens, and closes it in the end, which frees all parts.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[type, object] = {}
+
+    def part(self, kind: type[Part]) -> Part:
+        """Return the part of a class; make it on first use. Threads that ask at the same time get the same part."""
+        if kind not in self._parts:
+            self._parts.setdefault(kind, kind())
+        part = self._parts[kind]
+        assert isinstance(part, kind)
+        return part
+
+    def close(self) -> None:
+        """Free all parts."""
+        self._parts.clear()
 
 
 class Session(ABC):
-    """One trial's live state. Used by one thread at a time, except that ``save`` may run beside ``evaluate`` if it is
-    ``steady``."""
+    """The live state of one trial.
 
-    #: Whether the process belongs to somebody else, whose random streams must be left as they are.
+    One thread uses a session at a time, except that ``save`` may run beside ``evaluate`` if the session is ``steady``.
+    """
+
+    #: Whether the process is the user's own, whose random streams must be left as they are.
     guest: bool = True
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """About how many bytes a saved version takes."""
+        """The approximate size of a saved version, in bytes."""
 
     @property
     def steady(self) -> bool:
-        """Whether all that is saved stays as it is during ``evaluate``, so that ``save`` may run beside it."""
+        """Whether ``evaluate`` leaves everything that ``save`` writes unchanged, so that both may run side by side."""
         return True
 
     @property
@@ -53,79 +85,143 @@ class Session(ABC):
 
     @abstractmethod
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
-        """A batch of numpy arrays as the framework wants it. Called from a background thread."""
+        """Convert a batch of numpy arrays to the framework's own arrays. Called from a background thread."""
 
     def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
-        """The batches of the first ``rows`` of a prepared partition, in an order or as it is.
+        """Yield the batches of the first ``rows`` rows of a prepared partition, in ``order`` or as stored.
 
-        Only for tasks whose ``spare_memory`` is not 0.
+        Only frameworks whose ``spare_memory`` is not 0 need this method.
         """
-        raise NotImplementedError
+        raise NotImplementedError("a framework with spare memory on its devices must implement Session.pick")
 
     @abstractmethod
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
-        """One sub-epoch; ``last`` closes the epoch. Returns what is to be known of it, e.g. the training loss."""
+        """Train one sub-epoch; ``last`` closes the epoch. Return values to record, e.g. the training loss."""
 
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
-        """Metrics over some rows. Changes nothing that training depends on."""
+        """Return the metrics over some rows. Leave everything that training depends on unchanged."""
 
     @abstractmethod
     def save(self, path: Path) -> None:
         """Write everything that training depends on; the same state always gives the same bytes."""
 
-    def still(self) -> Callable[[Path], None] | None:
-        """What writes the state of this moment, also when training has gone on; None if this framework cannot."""
+    def snapshot(self) -> Callable[[Path], None] | None:
+        """Copy the present state; return a function that writes the copy, also after further training.
+
+        Return None if the framework cannot copy its state.
+        """
         return None
 
     @abstractmethod
     def load(self, path: Path) -> None:
-        """Become what was saved. Raises CheckpointError for a file that is damaged or of another kind."""
+        """Restore a saved state. Raises CheckpointError for a file that is damaged or of another kind."""
 
     def inherit(self, path: Path, parent: Session) -> None:
-        """Go on from another trial's version, as far as this configuration lets it.
+        """Continue from a version of another trial, as far as this configuration allows.
 
-        ``parent`` is a new session of the other configuration: where the two differ, e.g. in the learning rate, this
-        one's own way counts. Raises TaskError if the model does not fit.
+        ``parent`` is a new session of the other configuration. Where the configurations differ, e.g. in the learning
+        rate, the settings of this session count. Raises TaskError if the model does not fit.
         """
         self.load(path)
 
     @abstractmethod
     def unused(self) -> tuple[str, ...]:
-        """Configuration keys that the task has not read so far."""
+        """Return the configuration keys that the task has not read so far."""
 
 
 Result = dict[str, RowSum] | Exception
-"""What came of a member's part: sums, or why it failed."""
+"""The outcome of a member's part: sums, or the exception that ended it."""
 
 
 class IsolationError(Exception):
-    """Trials that train together would not have the bits that they have alone; each must train for itself."""
+    """Trials that train together would not get the bits that each gets alone, so they must train one by one."""
 
 
 class Flotilla(ABC):
-    """Sessions of one task that share a stream of batches. Each ends with the bits that it would have alone.
+    """Sessions of one task that train on one stream of batches. Each member ends with the bits that it gets alone.
 
-    A member whose code raises is left behind and the others go on; its session is of no use then. If a call raises
-    Entangled, that holds for all of them.
+    If the code of one member raises, its session becomes unusable and the others continue. If a call raises
+    IsolationError, all sessions become unusable.
     """
 
-    #: The part of the time of the last call that was each member's own.
+    #: The share of each member in the time of the last call.
     shares: Sequence[float] = ()
-    #: Called before each piece of a member's work with its number, so that what it prints can be told apart.
+    #: Called with the number of a member before its code runs, so that its output can be told apart.
     turn: Callable[[int], None] = staticmethod(lambda number: None)
 
     @abstractmethod
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
-        """One sub-epoch of each member; ``last`` tells whose epoch it closes."""
+        """Train one sub-epoch of each member; ``last`` tells for each member whether this closes its epoch."""
 
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
-        """Metrics over some rows, of each member."""
+        """Return the metrics of each member over some rows."""
+
+
+class Framework(ABC):
+    """The adapter of a framework, for one task: it opens sessions, loads models, and answers questions about devices.
+
+    A framework holds no state of trials and may be made anew for each call.
+    """
+
+    @abstractmethod
+    def open(
+        self, config: Config, *, seed: int, device: str, threads: int, cache: EngineCache | None = None
+    ) -> Session:
+        """Build the model of a configuration; its random streams start from ``seed``.
+
+        ``cache`` belongs to the worker. A session that is opened without one has a cache of its own.
+        """
+
+    @abstractmethod
+    def model(self, config: Config, checkpoint: Path) -> Any:
+        """Return the trained model of a saved version, on the CPU, ready to predict."""
+
+    @abstractmethod
+    def devices(self) -> tuple[str, int]:
+        """Return the kind of device that ``device="auto"`` selects on this machine, and the number of such devices."""
+
+    @property
+    def fusion_blocker(self) -> str:
+        """The reason why trials of the task cannot train together on the same batches; empty if they can."""
+        return "its framework cannot do that"
+
+    def flotilla(self, sessions: Sequence[Any], *, fast: bool = False) -> Flotilla:
+        """Return a flotilla of sessions on one device; with ``fast``, rounding may differ from training alone."""
+        raise NotImplementedError(self.fusion_blocker)
+
+    def gains(self, session: Any, *, fast: bool) -> bool:
+        """Whether trials like this one take clearly less time together than one after another."""
+        return True
+
+    def spare_memory(self, device: str) -> int:
+        """Return the free memory of a device in bytes, or 0 if no data should be kept on the device."""
+        return 0
+
+    def peak_memory(self, device: str) -> int:
+        """Return the peak memory use of a device in bytes since the last call, or 0 if it is not measured."""
+        return 0
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether an exception means that the device has run out of memory."""
+        return False
+
+    def broken(self, error: BaseException) -> bool:
+        """Whether an exception means that this process can no longer use the device."""
+        return False
+
+    def free_memory(self) -> None:
+        """Return unused memory to the device."""
+        return
 
 
 class Task(ABC):
-    """What is to be trained. Users derive from a framework's own task class."""
+    """The model, data preparation and metrics to train. Users derive from the task class of an adapter.
+
+    A task is shared by all trials of a worker and is never changed by them. Where hooks need the trial at hand, an
+    adapter calls them on a view of the task that belongs to the session.
+    """
 
     #: Modules that workers import before they fork.
     preload: Sequence[str] = ()
@@ -133,50 +229,10 @@ class Task(ABC):
     #: ``transform(batch, rng)`` makes a new batch of numpy arrays from one; ``rng`` is None in evaluation.
     transform: Callable[[Batch, np.random.Generator | None], Batch] | None = None
 
-    @abstractmethod
-    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
-        """Build the model of a configuration; its random streams start from ``seed``."""
-
-    @abstractmethod
-    def model(self, config: Mapping[str, Any], checkpoint: Path) -> Any:
-        """The trained model of a saved version, on the CPU, ready to predict."""
-
-    @abstractmethod
-    def devices(self) -> tuple[str, int]:
-        """The kind of device that ``device="auto"`` stands for here, and how many there are."""
-
     @property
-    def alone(self) -> str:
-        """Why trials of this task cannot train together on the same batches; nothing if they can."""
-        return "its framework cannot do that"
-
-    def flotilla(self, sessions: Sequence[Any], *, fast: bool = False) -> Flotilla:
-        """Sessions of this task, on one device, that are to train together; with ``fast``, rounding may differ."""
-        raise NotImplementedError(self.alone)
-
-    def gains(self, session: Any, *, fast: bool) -> bool:
-        """Whether trials like this one take clearly less time together than one after another."""
-        return True
-
-    def spare_memory(self, device: str) -> int:
-        """The free memory of a device, in bytes, if data should be kept there."""
-        return 0
-
-    def peak_memory(self, device: str) -> int:
-        """The most bytes of a device that were in use since this was last asked; 0 if nobody counts them."""
-        return 0
-
-    def out_of_memory(self, error: BaseException) -> bool:
-        """Whether an exception says that the device has no memory left."""
-        return False
-
-    def broken(self, error: BaseException) -> bool:
-        """Whether an exception says that this process cannot use the device any more."""
-        return False
-
-    def free_memory(self) -> None:
-        """Give back the memory of the device that nothing uses any more."""
-        return
+    @abstractmethod
+    def framework(self) -> Framework:
+        """The adapter that trains this task."""
 
 
 class TrackedConfig(dict[str, Any]):
@@ -193,6 +249,7 @@ class TrackedConfig(dict[str, Any]):
         )
 
     def unused(self) -> tuple[str, ...]:
+        """Return the keys that were never read, as dotted paths."""
         unread: list[str] = []
         for key, value in dict.items(self):
             if isinstance(value, TrackedConfig):
@@ -202,7 +259,7 @@ class TrackedConfig(dict[str, Any]):
         return tuple(unread)
 
     def share(self, other: TrackedConfig) -> None:
-        """What was read of another configuration for both counts as read of this one too."""
+        """Count the keys read of another configuration as read of this one, too."""
         self._seen |= other._seen
 
     def __getitem__(self, key: str) -> Any:
@@ -218,7 +275,7 @@ class TrackedConfig(dict[str, Any]):
         return super().pop(key, *default)
 
     def __iter__(self) -> Iterator[str]:
-        # Who walks over the configuration, as f(**config) does, may use all of it.
+        # Code that iterates over the configuration, as f(**config) does, may use every key.
         self._seen.update(self._prefix + key for key in dict.keys(self))
         return super().__iter__()
 

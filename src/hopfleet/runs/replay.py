@@ -170,7 +170,7 @@ def _rehearse(
     tell: Callable[[str], None],
 ) -> None:
     definition = results.definition
-    found, devices = task.devices()
+    found, devices = task.framework.devices()
     device = found if definition["device"] == "auto" else definition["device"]
     count = len(plan.courses)
     if workers == "auto":

@@ -9,20 +9,38 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.base import Batch, Batches, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task, TrackedConfig
 
 
 class CountingTask(Task):
-    """Its whole state is the number of units and rows that it has seen.
+    """A task whose whole state is the number of units and rows that it has seen.
 
     ``fault`` in the configuration raises; units take ``seconds``.
     """
 
-    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+    @property
+    def framework(self) -> Framework:
+        return CountingFramework(self)
+
+    def open(self, config: Config, *, seed: int, device: str, threads: int) -> Session:
+        """Return a new session. Override this to test with other sessions."""
         return CountingSession(config)
 
-    def model(self, config: Mapping[str, Any], checkpoint: Path) -> Any:
+
+class CountingFramework(Framework):
+    """The adapter of ``CountingTask``."""
+
+    def __init__(self, task: CountingTask) -> None:
+        self._task = task
+
+    def open(
+        self, config: Config, *, seed: int, device: str, threads: int, cache: EngineCache | None = None
+    ) -> Session:
+        return self._task.open(config, seed=seed, device=device, threads=threads)
+
+    def model(self, config: Config, checkpoint: Path) -> Any:
         return json.loads(checkpoint.read_text())
 
     def devices(self) -> tuple[str, int]:

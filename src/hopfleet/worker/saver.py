@@ -143,10 +143,10 @@ class Saver:
         if order.size > room // PARTS or self._copies + order.size > room:
             return order
         try:
-            still = session.still()
+            snapshot = session.snapshot()
         except Exception:
             return order  # what is wrong shows when it is saved
-        return order if still is None else replace(order, write=still, copied=True)
+        return order if snapshot is None else replace(order, write=snapshot, copied=True)
 
     def _note(self, order: Order, sign: int) -> None:
         """Count an order that comes or goes."""

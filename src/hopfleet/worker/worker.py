@@ -37,7 +37,7 @@ from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, describe
-from hopfleet.frameworks.base import IsolationError, Result, Session
+from hopfleet.frameworks.base import EngineCache, IsolationError, Result, Session
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
 from hopfleet.worker.feeding.feed import Feed, UnitBatches
@@ -113,6 +113,8 @@ class Worker:
         self.name = name
         self._spec = spec
         self._device = device
+        self._framework = framework = spec.task.framework
+        self._engine_cache = EngineCache()
         self._send = emit
         #: What members of a flotilla have to tell, until all are home.
         self._mail: list[Event] = []
@@ -124,8 +126,8 @@ class Worker:
             lambda event: emit([event]),
             worker=name,
             threads=0 if guest else SAVERS,
-            hopeless=spec.task.broken,
-            room=lambda: max(COPIES, spec.task.spare_memory(device) // 4),
+            hopeless=framework.broken,
+            room=lambda: max(COPIES, framework.spare_memory(device) // 4),
         )
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._feed = feed
@@ -135,7 +137,7 @@ class Worker:
         self._looked = False
         #: Whether it was tried what flotillas bring.
         self._compared = False
-        self._device_cache = DeviceCache(lambda: spec.task.spare_memory(device))
+        self._device_cache = DeviceCache(lambda: framework.spare_memory(device))
         #: What is to run together with what comes next.
         self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
         #: Trials whose models come home from a flotilla, and must all stay.
@@ -171,8 +173,9 @@ class Worker:
         self._saver.retry()
 
     def close(self) -> None:
-        """Finish all saves."""
+        """Finish all saves, and free what engines keep."""
         self._saver.close()
+        self._engine_cache.close()
 
     # --------------------------------------------------------------------------------------------------- work
 
@@ -284,7 +287,7 @@ class Worker:
             with self._capture(*logs) as turn, contextlib.ExitStack() as stack:
                 for sailor in aboard:
                     stack.enter_context(self._veiled(sailor.trial))
-                flotilla = spec.task.flotilla([sailor.session for sailor in aboard], fast=spec.fast)
+                flotilla = self._framework.flotilla([sailor.session for sailor in aboard], fast=spec.fast)
                 flotilla.turn = turn
                 self._saver.under_way()
                 if isinstance(first.command, RunUnit):
@@ -340,13 +343,13 @@ class Worker:
 
     def _check_device(self, result: object) -> None:
         """Raise Broken if there is nothing more to be done here. Who did it shows when each goes on alone."""
-        if isinstance(result, Exception) and not self._guest and self._spec.task.broken(result):
+        if isinstance(result, Exception) and not self._guest and self._framework.broken(result):
             sys.stderr.write(f"hopfleet: this worker is replaced: {describe(result)}\n")
             raise Broken
 
     def _cramps(self, result: Result) -> bool:
         """Whether there was no memory for so many at once."""
-        return isinstance(result, Exception) and self._spec.task.out_of_memory(result)
+        return isinstance(result, Exception) and self._framework.out_of_memory(result)
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
         """Build a trial, evaluate one batch, and time ``batches`` batches of training and a save. Nothing is kept."""
@@ -360,8 +363,8 @@ class Worker:
                     metrics, _ = self._evaluate_one(session)
                 self._count(session, metrics, 1)
                 # What a model takes when it has trained: weights, gradients, and what an optimizer keeps.
-                memory, spare = 4 * session.size, self._spec.task.spare_memory(self._device)
-                gains = self._spec.task.gains(session, fast=self._spec.fast)
+                memory, spare = 4 * session.size, self._framework.spare_memory(self._device)
+                gains = self._framework.gains(session, fast=self._spec.fast)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._rehearsed(found, session, trial, batches, partition) if batches else found
@@ -391,17 +394,17 @@ class Worker:
 
     def _rehearsed(self, found: Profile, session: Session, trial: Trial, batches: int, partition: int) -> Profile:
         """The finding with times, each taken after one round to warm up."""
-        size, task = self._batch_size(trial), self._spec.task
+        size, framework = self._batch_size(trial), self._framework
         # Batches that no other trial has asked for, so that it shows what it takes to make them.
         stream = self._train_stream(session, trial, partition=partition, epoch=-1 - trial.number)
-        task.peak_memory(self._device)
-        before = task.peak_memory(self._device)
+        framework.peak_memory(self._device)
+        before = framework.peak_memory(self._device)
         session.train(_First(1, stream, size), last=False)
         began = time.perf_counter()
         some = _Some(_First(batches, stream, size))
         feeding = (time.perf_counter() - began) / some.rows
         training = _seconds(lambda: session.train(some, last=False)) / some.rows
-        peak = task.peak_memory(self._device) - before
+        peak = framework.peak_memory(self._device) - before
         exact, fast = self._shares(trial, some, training * some.rows) if self._spec.compare else (0.0, 0.0)
         passed_on = self._feed is not None and self._feed.passes_on
         evaluation = 0.0 if self._spec.valid is None else self._evaluate_one(session)[1]
@@ -429,8 +432,8 @@ class Worker:
 
     def _shares(self, trial: Trial, some: _Some, alone: float) -> tuple[float, float]:
         """What one more trial takes in a flotilla, as a part of its time alone: exact and fast; 0 is unknown."""
-        task, found = self._spec.task, [0.0, 0.0]
-        if task.alone or self._compared:
+        framework, found = self._framework, [0.0, 0.0]
+        if framework.fusion_blocker or self._compared:
             return 0.0, 0.0
         self._compared = True
         members = max(2, min(COMPARED, int(COMPARING / (2 * ROUNDS * alone))))
@@ -440,7 +443,7 @@ class Worker:
         for fast in (False, True):
             with contextlib.suppress(Exception):
                 sessions = [self._open(replace(trial, seed=number)) for number in range(members)]
-                flotilla, last = task.flotilla(sessions, fast=fast), [False] * members
+                flotilla, last = framework.flotilla(sessions, fast=fast), [False] * members
                 flotilla.train(some, last=last)
                 together = min(_seconds(lambda: flotilla.train(many, last=last)) for _ in range(ROUNDS))  # noqa: B023
                 found[fast] = max(1e-3, (together - alone) / ((members - 1) * alone))
@@ -472,7 +475,9 @@ class Worker:
     def _open(self, trial: Trial) -> Session:
         spec = self._spec
         config = revealed(trial.config, self._values(trial))
-        session = spec.task.open(config, seed=trial.seed, device=self._device, threads=spec.threads)
+        session = self._framework.open(
+            config, seed=trial.seed, device=self._device, threads=spec.threads, cache=self._engine_cache
+        )
         session.guest = self._guest
         return session
 
@@ -497,7 +502,7 @@ class Worker:
 
     @functools.cached_property
     def _memory(self) -> int:
-        return max(MEMORY, self._spec.task.spare_memory(self._device) // 4)
+        return max(MEMORY, self._framework.spare_memory(self._device) // 4)
 
     def _hold(self, trial: str, held: Held) -> None:
         held.size = held.session.size
@@ -519,7 +524,7 @@ class Worker:
             try:
                 return work()
             except Exception as error:
-                if not self._spec.task.out_of_memory(error):
+                if not self._framework.out_of_memory(error):
                     raise
                 sys.stderr.write(f"{describe(error)}\nhopfleet: the unit begins once more, on an emptied device\n")
             # Not before here is the exception gone, with all that it kept alive.
@@ -536,7 +541,7 @@ class Worker:
             del self._held[name]
         self._device_cache.clear()
         gc.collect()
-        self._spec.task.free_memory()
+        self._framework.free_memory()
 
     # ----------------------------------------------------------------------------------------------- helpers
 
@@ -592,7 +597,7 @@ class Worker:
         except (Exception, SystemExit) as error:
             work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
             where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
-            advice = ADVICE if self._spec.task.out_of_memory(error) else ""
+            advice = ADVICE if self._framework.out_of_memory(error) else ""
             veil = self._veil(trial)
             reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
             self._emit(UnitFailed(*where, started, clock.now(), reason, trace))

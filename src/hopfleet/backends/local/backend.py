@@ -468,7 +468,7 @@ def _verdict(member: Member, now: float) -> str:
 
 def _device(spec: WorkerSpec, number: int) -> str:
     if spec.device == "cuda":
-        count = spec.task.devices()[1]
+        count = spec.task.framework.devices()[1]
         return f"cuda:{number % count}"
     return spec.device
 

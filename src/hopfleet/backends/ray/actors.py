@@ -429,7 +429,7 @@ def _device(device: str, spec: WorkerSpec) -> str:
     import ray
 
     if device == "auto":
-        device = spec.task.devices()[0]
+        device = spec.task.framework.devices()[0]
         if device == "cuda" and not ray.get_gpu_ids():
             device = "cpu"
     return "cuda:0" if device == "cuda" else device

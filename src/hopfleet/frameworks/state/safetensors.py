@@ -1,8 +1,8 @@
-"""Torch tensors in safetensors files, written and read as fast as a hop wants it.
+"""Torch tensors in safetensors files, written and read fast: a hop consists of little else.
 
-The library's own writer always starts a new file. Pages of shared memory that are written for the first time cost
-twice as much as those of an old file, and a hop is little else; so ``write`` writes over what is there and cuts off
-the rest. Reading is the library's business, which checks what it reads; small files it reads faster from bytes.
+The library's own writer always starts a new file. Pages of shared memory that are written for the first time cost twice
+as much as those of an existing file, so ``write`` overwrites the existing file and truncates the rest. Files are read
+by the library, which checks them; it reads small files faster from bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,12 +20,12 @@ from safetensors.torch import load
 from hopfleet.errors import CheckpointError
 
 SMALL = 1 << 18
-"""Bytes up to which a file is read in one piece; larger ones are mapped."""
+"""Bytes. A file of at most this size is read in one piece; a larger file is mapped."""
 
 PIECES = 512
-"""Tensors that are written with one call."""
+"""Tensors that are written with one system call."""
 
-CODES: Mapping[Any, str] = {
+CODES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -46,22 +45,22 @@ CODES: Mapping[Any, str] = {
 }
 
 
-def write(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write contiguous tensors; the same ones always give the same bytes."""
+def write(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write contiguous tensors; the same tensors always give the same bytes."""
     header, pieces = _laid_out(tensors, metadata)
     _put(path, header, pieces)
 
 
-def write_at_once(path: Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """The same, with all of a device fetched in one piece: each fetch from a GPU takes its time."""
+def write_at_once(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+    """Write contiguous tensors; fetch those of a device in one piece, since each transfer from a GPU takes a while."""
     header, pieces = _laid_out(tensors, metadata)
     _put(path, header, [torch.cat(list(some)) for _, some in itertools.groupby(pieces, lambda piece: piece.device)])
 
 
-def _laid_out(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[bytes, list[Any]]:
-    """How a file begins, and the bytes of all tensors in their order: the widest come first, so all are aligned."""
-    header: dict[str, Any] = {"__metadata__": metadata}
-    pieces: list[Any] = []
+def _laid_out(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> tuple[bytes, list[torch.Tensor]]:
+    """Return the header of a file and the bytes of all tensors in order: the widest come first, so all are aligned."""
+    header: dict[str, object] = {"__metadata__": metadata}
+    pieces: list[torch.Tensor] = []
     offset = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if tensor.dtype not in CODES:
@@ -76,8 +75,8 @@ def _laid_out(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> tuple[
     return len(text).to_bytes(8, "little") + text, pieces
 
 
-def _put(path: Path, header: bytes, pieces: Sequence[Any]) -> None:
-    left = [memoryview(header), *(memoryview(_on_host(piece).numpy()) for piece in pieces)]
+def _put(path: Path, header: bytes, pieces: Sequence[torch.Tensor]) -> None:
+    left = [memoryview(header), *(_on_host(piece).numpy().data for piece in pieces)]
     size = sum(piece.nbytes for piece in left)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
@@ -92,8 +91,8 @@ def _put(path: Path, header: bytes, pieces: Sequence[Any]) -> None:
         os.close(descriptor)
 
 
-def _on_host(piece: Any) -> Any:
-    """Bytes where they can be written from. What a GPU can write to by itself keeps nobody else from using it."""
+def _on_host(piece: torch.Tensor) -> torch.Tensor:
+    """Return bytes in host memory. Pinned memory lets a GPU transfer them while other work runs."""
     if not piece.is_cuda:
         return piece.cpu()
     host = torch.empty(piece.shape, dtype=piece.dtype, pin_memory=True)
@@ -102,8 +101,8 @@ def _on_host(piece: Any) -> Any:
     return host
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors, which may be mappings of the file, and the metadata. Raises CheckpointError for a damaged file."""
+def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return the tensors, which may map the file, and the metadata. Raises CheckpointError for a damaged file."""
     try:
         if path.stat().st_size > SMALL:
             with safe_open(path, framework="pt") as file:

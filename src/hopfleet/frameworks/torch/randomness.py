@@ -1,7 +1,7 @@
-"""The random streams of a trial in PyTorch: python's, numpy's and torch's own, on the host and on the device.
+"""The random streams of a trial: those of Python, NumPy and PyTorch, on the host and on the device.
 
-They belong to a process, and a trial's code draws from them without knowing. So they are put in place while it runs,
-and taken away again.
+The generators belong to the process, and a trial's code draws from them as usual. So the streams of a trial are put in
+place while its code runs, and taken away afterwards.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
+Stream = Any
+"""The state of one generator, in the format of its library; for a device, the seed until the first draw."""
 
-def seeded(seed: int) -> dict[str, Any]:
-    """The random streams of a trial that begins: python, numpy and torch, each seeded with ``seed``."""
+Streams = dict[str, Stream]
+"""The states of all generators of a trial, by name: python, numpy, torch, device."""
+
+Words = np.ndarray[Any, np.dtype[Any]]
+"""A vector of machine words."""
+
+
+def seeded(seed: int) -> Streams:
+    """Return the streams of a new trial: python, numpy and torch, each seeded with ``seed``."""
     return {
         "python": random.Random(seed).getstate(),
         "numpy": np.random.RandomState(seed).get_state(legacy=True),
@@ -27,21 +36,31 @@ def seeded(seed: int) -> dict[str, Any]:
     }
 
 
+class SeededStreams:
+    """The initial streams of the seeds used last: one part of a worker's engine cache."""
+
+    def __init__(self) -> None:
+        self._seeded = functools.lru_cache(256)(seeded)
+
+    def __call__(self, seed: int) -> Streams:
+        return self._seeded(seed)
+
+
 QUICK = frozenset({"torch", "device"})
-"""Streams whose state is read in an instant."""
+"""Streams whose state is cheap to read, so that they are checked after each batch."""
 
 
-def names(device: Any) -> frozenset[str]:
-    """The streams that there are where a trial is on ``device``."""
+def names(device: torch.device) -> frozenset[str]:
+    """Return the names of the streams of a trial on ``device``."""
     return frozenset({"python", "numpy", "torch"} | ({"device"} if device.type in ("cuda", "mps") else set()))
 
 
-def current(device: Any, wanted: frozenset[str] | None = None) -> dict[str, Any]:
-    """The states of the process's streams, all of them or those that are wanted."""
+def current(device: torch.device, wanted: frozenset[str] | None = None) -> Streams:
+    """Return the states of the process's streams: all of them, or those wanted."""
     return {name: _CURRENT[name](device) for name in (names(device) if wanted is None else wanted)}
 
 
-_CURRENT: Mapping[str, Callable[[Any], Any]] = {
+_CURRENT: Mapping[str, Callable[[torch.device], Stream]] = {
     "python": lambda device: random.getstate(),
     "numpy": lambda device: np.random.get_state(legacy=True),
     "torch": lambda device: torch.get_rng_state(),
@@ -49,8 +68,8 @@ _CURRENT: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def put(state: Mapping[str, Any], device: Any, wanted: frozenset[str] | None = None) -> None:
-    """Set the process's streams, all of them or those that are wanted."""
+def put(state: Mapping[str, Stream], device: torch.device, wanted: frozenset[str] | None = None) -> None:
+    """Set the process's streams: all of them, or those wanted."""
     for name in names(device) & state.keys() if wanted is None else wanted:
         match name:
             case "python":
@@ -63,16 +82,16 @@ def put(state: Mapping[str, Any], device: Any, wanted: frozenset[str] | None = N
                 _put_device(state[name], device)
 
 
-def settled(state: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """The same streams with all their states spelled out. Moves the process's own on a device."""
+def settled(state: Mapping[str, Stream], device: torch.device) -> Streams:
+    """Return the streams with a seed of the device turned into a state. This moves the device's own stream."""
     if device.type == "cpu" or torch.is_tensor(state.get("device")):
         return dict(state)
     put(state, device, frozenset({"device"}) & state.keys())
     return {**state, **current(device, frozenset({"device"}))}
 
 
-def _put_device(state: Any, device: Any) -> None:
-    """A state, or the seed of one that nobody has drawn from."""
+def _put_device(state: Stream, device: torch.device) -> None:
+    """Set the stream of a device to a state, or to the beginning if ``state`` is a seed."""
     on_cuda = device.type == "cuda"
     if not torch.is_tensor(state):
         with torch.cuda.device(device) if on_cuda else contextlib.nullcontext():
@@ -83,25 +102,25 @@ def _put_device(state: Any, device: Any) -> None:
         torch.mps.set_rng_state(state)
 
 
-def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[str]:
-    """The streams in ``now`` that are not as they were before."""
+def changed(before: Mapping[str, Stream], now: Mapping[str, Stream]) -> frozenset[str]:
+    """Return the names of the streams in ``now`` whose state differs from that in ``before``."""
     return frozenset(name for name in now if not _same(before.get(name), now[name]))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: Stream, other: Stream) -> bool:
     if torch.is_tensor(one) and torch.is_tensor(other):
-        return bool(one.numpy().tobytes() == other.numpy().tobytes())  # ten times as quick as torch.equal
-    if isinstance(one, tuple) and isinstance(one[1], np.ndarray):  # numpy's: a name, words, and where it stands
+        return one.numpy().tobytes() == other.numpy().tobytes()  # ten times faster than torch.equal
+    if isinstance(one, tuple) and isinstance(one[1], np.ndarray):  # of numpy: name, words, position, ...
         return np.array_equal(one[1], other[1]) and one[2:] == other[2:]
     return bool(one == other)
 
 
-def pack(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Random streams with all their long vectors in one tensor: a file with few tensors is read and written fast.
+def pack(state: Mapping[str, Stream], initial: Callable[[int], Streams] = seeded) -> Streams:
+    """Return streams with all their long vectors in one tensor: a file with few tensors is read and written fast.
 
-    Streams that nobody has drawn from are left out: they begin as torch's did, which knows its seed.
+    Streams without a draw so far are left out: ``initial`` makes them from the seed, which torch's stream holds.
     """
-    fresh = _beginning(state["torch"])
+    fresh = _beginning(state["torch"], initial)
     version, words, gauss = state["python"]
     name, keys, *rest = state["numpy"]
     vectors = [
@@ -122,16 +141,17 @@ def pack(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
+def unpack(packed: Mapping[str, Stream], initial: Callable[[int], Streams] = seeded) -> Streams:
+    """Invert ``pack``."""
     ends = list(itertools.accumulate(packed["lengths"]))
     words, keys, *others = np.split(packed["bytes"].numpy(), ends[:-1])
     if len(others) > 2:
         low, places, high, *device = others
-        state: dict[str, Any] = {"torch": torch.from_numpy(_wide(low, places, high))}
-    else:  # as it was once
+        state: Streams = {"torch": torch.from_numpy(_wide(low, places, high))}
+    else:  # the format of early versions
         state = {"torch": torch.from_numpy(others[0])}
         device = others[1:]
-    fresh = {} if len(words) and len(keys) else _beginning(state["torch"])
+    fresh = {} if len(words) and len(keys) else _beginning(state["torch"], initial)
     version, gauss = packed["python"]
     name, *rest = packed["numpy"]
     state["python"] = (version, tuple(words.view(np.uint32).tolist()), gauss) if len(words) else fresh["python"]
@@ -143,26 +163,26 @@ def unpack(packed: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _beginning(state: Any) -> dict[str, Any]:
-    """All streams of a trial as they began, if torch's was seeded by us."""
+def _beginning(state: torch.Tensor, initial: Callable[[int], Streams]) -> Streams:
+    """Return all streams of a trial at its beginning; nothing if torch's stream was not seeded by Hopfleet."""
     generator = torch.Generator()
     generator.set_state(state)
     seed = generator.initial_seed()
-    return _seeded(seed) if seed < 1 << 32 else {}
+    return initial(seed) if seed < 1 << 32 else {}
 
 
-_seeded = functools.lru_cache(256)(seeded)
+def _narrow(state: Words) -> list[Words]:
+    """Return the lower halves of 64-bit words, the positions of upper halves other than 0, and those halves.
 
-
-def _narrow(state: Any) -> list[Any]:
-    """The lower halves of the words of a state, and where upper ones are not 0, and those: torch has few of them."""
+    Few words of torch's generator have an upper half.
+    """
     words = state.view(np.uint64)
     high = (words >> np.uint64(32)).astype(np.uint32)
     places = np.flatnonzero(high).astype(np.uint32)
     return [words.astype(np.uint32), places, high[places]]
 
 
-def _wide(low: Any, places: Any, high: Any) -> Any:
+def _wide(low: Words, places: Words, high: Words) -> Words:
     words = low.view(np.uint32).astype(np.uint64)
     words[places.view(np.uint32)] |= high.view(np.uint32).astype(np.uint64) << np.uint64(32)
     return words.view(np.uint8)

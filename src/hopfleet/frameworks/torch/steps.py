@@ -1,172 +1,163 @@
-"""How a trial takes its steps: the loop that a task has unless it owns one, batch by batch, with the habits that people
-expect of a trainer.
-"""
+"""The default training loop, batch by batch: forward pass, backward pass, update, and the options of the task."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
-
-if TYPE_CHECKING:
-    from hopfleet.frameworks.torch.task import TorchSession
-
-PRECISIONS: Mapping[str, Any] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
 
 SMALL = 1 << 20
-"""Bytes of weights up to which a model is small."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """What a task has said about how its trials take their steps; see ``TorchTask``."""
-
-    precision: str
-    clip_norm: float | None
-    accumulate: int
-    channels_last: bool
-    compile: bool
-    ema: float | None
-    deterministic: bool
-
-    @classmethod
-    def of(cls, task: Any) -> TrainingOptions:
-        options = cls(*(getattr(task, name) for name in cls.__slots__))
-        if options.precision not in PRECISIONS:
-            raise TaskError(f"precision={options.precision!r}: must be one of {', '.join(PRECISIONS)}")
-        if options.clip_norm is not None and not options.clip_norm > 0:
-            raise TaskError(f"clip_norm={options.clip_norm!r}: must be greater than 0, or None")
-        if type(options.accumulate) is not int or options.accumulate < 1:
-            raise TaskError(f"accumulate={options.accumulate!r}: must be a whole number of batches, 1 or more")
-        if options.ema is not None and not 0 < options.ema < 1:
-            raise TaskError(f"ema={options.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
-        if not isinstance(options.deterministic, bool):
-            raise TaskError(f"deterministic={options.deterministic!r}: must be True or False")
-        return options
-
-    @property
-    def plain(self) -> bool:
-        """Whether a step is forward, backward, update and nothing else."""
-        return (self.precision, self.clip_norm, self.accumulate, self.ema) == ("float32", None, 1, None)
-
-    def autocast(self, device: Any) -> contextlib.AbstractContextManager[Any]:
-        dtype = PRECISIONS[self.precision]
-        return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+"""Bytes. A model whose weights take at most this much keeps its gradients between steps."""
 
 
 class Steps:
-    """A unit of one trial, step by step. Its methods are called while the trial is at work."""
+    """The steps of one trial in one unit. Call its methods only while the trial's environment is in place."""
 
-    def __init__(self, session: TorchSession) -> None:
-        self._session = session
-        self._losses: list[Any] = []
+    def __init__(self, trial: LiveTrial) -> None:
+        self._trial = trial
+        self._losses: list[torch.Tensor] = []
         self._rows: list[int] = []
         #: Batches whose gradients wait for an update.
         self._waiting = 0
-        self._small = is_small(session.model)
+        self._small = is_small(trial.model)
 
     def __call__(self, batch: Batch) -> None:
+        """Train on a batch and note its loss."""
         self.note(self.take(batch), rows_of(batch))
         if not self._waiting and not self._small:
-            # Until the next step they would only take memory, while others may want some.
-            self._session.task.optimizer.zero_grad(set_to_none=True)
+            # Free the gradients now: the next step makes new ones, and other work may need the memory until then.
+            self._trial.hooks.optimizer.zero_grad(set_to_none=True)
         self.step_schedule()
 
-    def take(self, batch: Batch) -> Mapping[str, Any]:
-        """Train on a batch; returns what there is to note."""
+    def take(self, batch: Batch) -> Metrics:
+        """Train on a batch; return the values to note."""
         return {"loss": self.step(batch)}
 
-    def step(self, batch: Batch) -> Any:
-        """Train on a batch; returns its loss."""
+    def step(self, batch: Batch) -> torch.Tensor:
+        """Train on a batch; return its loss."""
         loss = self._backward(batch)
-        if self._waiting == self._session.options.accumulate:
+        if self._waiting == self._trial.options.accumulate:
             self._update()
         return loss
 
     def all_but_update(self, batch: Batch) -> None:
-        """Train on a batch, but leave the update to somebody else, who leaves no gradients behind."""
+        """Train on a batch up to its gradients. The caller makes the update and clears the gradients."""
         self.note({"loss": self._backward(batch, clear=False)}, rows_of(batch))
         self._waiting = 0
 
-    def loss(self, batch: Batch) -> Any:
-        """Note the loss of a batch; returns it. Its gradients, too, are left to somebody else."""
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Note and return the loss of a batch. The caller makes the backward pass and the update."""
         loss = self._loss(batch)
         self.note({"loss": loss.detach()}, rows_of(batch))
         return loss
 
-    def _loss(self, batch: Batch) -> Any:
-        session = self._session
-        with session.options.autocast(session.device):
-            loss = session.task.loss(session.callable, batch)
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        trial = self._trial
+        with trial.options.autocast(trial.device):
+            loss = trial.hooks.loss(trial.callable, batch)
         _check_loss(loss)
         return loss
 
-    def _backward(self, batch: Batch, *, clear: bool = True) -> Any:
-        """Add to the gradients, after those of an earlier update are gone; returns the loss."""
-        session, options = self._session, self._session.options
+    def _backward(self, batch: Batch, *, clear: bool = True) -> torch.Tensor:
+        """Add to the gradients, after clearing those of an earlier update; return the loss."""
+        trial, options = self._trial, self._trial.options
         loss = self._loss(batch)
         if clear and not self._waiting:
-            session.task.optimizer.zero_grad(set_to_none=True)
+            trial.hooks.optimizer.zero_grad(set_to_none=True)
         share = loss if options.accumulate == 1 else loss / options.accumulate
-        (share if session.scaler is None else session.scaler.scale(share)).backward()
+        (share if trial.scaler is None else trial.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
         self._waiting += 1
         return loss.detach()
 
     def _update(self) -> None:
-        session, options, optimizer = self._session, self._session.options, self._session.task.optimizer
+        trial, options, optimizer = self._trial, self._trial.options, self._trial.hooks.optimizer
         self._waiting = 0
         if options.clip_norm is not None:
-            if session.scaler is not None:
-                session.scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(session.model.parameters(), options.clip_norm, foreach=True)
-        if session.scaler is None:
+            if trial.scaler is not None:
+                trial.scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(trial.model.parameters(), options.clip_norm, foreach=True)
+        if trial.scaler is None:
             optimizer.step()
         else:
-            session.scaler.step(optimizer)
-            session.scaler.update()
+            trial.scaler.step(optimizer)
+            trial.scaler.update()
         if options.ema is not None:
             with torch.no_grad():
-                torch._foreach_lerp_(session.average, list(session.model.parameters()), 1 - options.ema)
+                _compat.foreach_lerp_(trial.average, list(trial.model.parameters()), 1 - options.ema)
 
     def step_schedule(self) -> None:
-        task = self._session.task
-        if task.lr_scheduler is not None and task.lr_step == "batch":
-            task.lr_scheduler.step()
+        """Step the schedule, if the task steps it after each batch."""
+        hooks = self._trial.hooks
+        if hooks.lr_scheduler is not None and hooks.lr_step == "batch":
+            hooks.lr_scheduler.step()
 
-    def note(self, values: Mapping[str, Any], *rows: int) -> None:
-        """Take down the losses of some batches."""
+    def note(self, values: Metrics, *rows: int) -> None:
+        """Note the losses of some batches and the rows of each."""
         self._losses.append(values["loss"].reshape(-1))
         self._rows += rows
 
-    def result(self) -> Mapping[str, Any]:
-        """What came of all steps. Gradients that still wait are used: nothing is carried from unit to unit."""
+    def result(self) -> Metrics:
+        """Return the mean loss of the unit. Apply waiting gradients first: none are carried into the next unit."""
         if self._waiting:
             self._update()
         return {"loss": _mean_loss(self._losses, self._rows)}
 
 
-def is_small(model: Any) -> bool:
-    return bool(sum(weight.numel() * weight.element_size() for weight in model.parameters()) <= SMALL)
+def is_small(model: torch.nn.Module) -> bool:
+    """Whether the weights of a model take at most ``SMALL`` bytes."""
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters()) <= SMALL
 
 
 def rows_of(batch: Batch) -> int:
-    """The rows of a batch: the length of its first column."""
+    """Count the rows of a batch: the length of its first column."""
     for value in batch.values() if isinstance(batch, Mapping) else batch:
         return len(value)
     return 0
 
 
-def _check_loss(loss: Any) -> None:
-    if not torch.is_tensor(loss):
+def summed(found: Iterable[tuple[Metrics, int]]) -> dict[str, RowSum]:
+    """Sum the metrics of many batches, given with the rows of each. Values are fetched from the device only here."""
+    found = list(found)
+    there = [value for metrics, _ in found for value in metrics.values() if torch.is_tensor(value) and value.is_cuda]
+    numbers: dict[int, float] = {}
+    for dtype in {value.dtype for value in there}:
+        some = [value for value in there if value.dtype == dtype and value.numel() == 1]
+        if some:
+            numbers |= zip(map(id, some), torch.cat([value.reshape(1) for value in some]).tolist(), strict=True)
+    exact: list[Mapping[str, RowSum]] = []
+    plain: dict[str, tuple[list[float], list[int]]] = {}
+    for metrics, rows in found:
+        for name, value in metrics.items():
+            if isinstance(value, RowSum):
+                exact.append({name: value})
+                continue
+            means, counts = plain.setdefault(name, ([], []))
+            means.append(_number(name, numbers.get(id(value), value)))
+            counts.append(rows)
+    return add([{name: RowSum.over(*pieces) for name, pieces in plain.items()}, *exact])
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1:
+                raise ValueError(f"a tensor of shape {tuple(value.shape)}")
+            value = value.detach()
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, torch.Tensor):
         raise TaskError(f"loss() returned a {type(loss).__name__}: must be a scalar tensor")
     if loss.ndim != 0:
         raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
@@ -174,10 +165,10 @@ def _check_loss(loss: Any) -> None:
         raise TaskError("loss() returned a tensor without gradient: it must depend on the model's parameters")
 
 
-def _mean_loss(losses: Sequence[Any], rows: Sequence[int]) -> RowSum:
+def _mean_loss(losses: Sequence[torch.Tensor], rows: Sequence[int]) -> RowSum:
     if not losses:
         raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
-    # All of a device are fetched at once.
+    # Fetch all losses of a device in one transfer.
     runs = itertools.groupby(losses, lambda some: some.device)
     values = [value for _, run in runs for value in torch.cat(list(run)).tolist()]
     for number, value in enumerate(values, 1):

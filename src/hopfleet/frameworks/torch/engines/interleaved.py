@@ -1,14 +1,13 @@
-"""A flotilla in PyTorch: each batch is read, transformed and moved to the device once, and every member trains on it in
-turn.
+"""A flotilla whose members train in turn: each batch is read, transformed and moved to the device once for all of them.
 
-Members must not feel each other. Three things could tie them together, and each is watched:
+Members must not affect each other. Two things could connect them, and both are watched:
 
-* *Random streams* belong to the process. With the first batch every member gets its own ones, and it shows which of
-  them it draws from; from then on only those are exchanged. The others must not move.
-* *The batch* is the same object for all: a member that writes into its tensors would change what the next one sees.
-* *The task's attributes* (config, optimizer) are set before each step.
+* *Random streams* belong to the process. With the first batch, each member gets all of its own streams, which shows
+  from which of them its code draws. From then on only those are exchanged, and the others must not move.
+* *The batch* is the same object for all members: a member that writes into its tensors would change what the next
+  member sees.
 
-If one of the first two is broken, nobody's result can be trusted, and Entangled says so.
+If either rule is broken, no result can be trusted, and IsolationError is raised.
 """
 
 from __future__ import annotations
@@ -17,19 +16,46 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.frameworks.base import Batch, Batches, Flotilla, IsolationError, Result
-from hopfleet.frameworks.torch import randomness
-from hopfleet.frameworks.torch.engines.joint_optimizer import Joint, admits
-from hopfleet.frameworks.torch.steps import Steps
-from hopfleet.frameworks.torch.task import TorchSession, process_settings, summed
+from hopfleet.frameworks.torch import _compat, randomness
+from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, admits
+from hopfleet.frameworks.torch.randomness import Stream
+from hopfleet.frameworks.torch.session import TorchSession, process_settings
+from hopfleet.frameworks.torch.steps import Steps, summed
+from hopfleet.frameworks.torch.trial import Metrics
 
 LATE = "a trial drew from a random stream that it had left alone in its first batch"
 WRITTEN = "the task writes into the tensors of its batch; let it make new ones"
+
+
+class Measures:
+    """The evaluation of one trial, batch by batch. Call its methods only while the trial's streams are in place."""
+
+    def __init__(self, session: TorchSession) -> None:
+        self._session = session
+        self._found: list[tuple[Metrics, int]] = []
+
+    def __call__(self, batch: Batch) -> None:
+        """Evaluate a batch and note its metrics."""
+        self._found.append(self._session.measure(batch))
+
+    def take(self, batch: Batch) -> Metrics:
+        """Return the metrics of a batch."""
+        return self._session.measure(batch)[0]
+
+    def note(self, metrics: Metrics, *rows: int) -> None:
+        """Note the metrics of some batches and the rows of each."""
+        columns = {name: values.tolist() for name, values in metrics.items()}
+        for number, count in enumerate(rows):
+            self._found.append(({name: values[number] for name, values in columns.items()}, count))
+
+    def result(self) -> dict[str, RowSum]:
+        """Return the sums over all batches."""
+        return summed(self._found)
 
 
 class Member:
@@ -38,27 +64,33 @@ class Member:
     def __init__(
         self,
         session: TorchSession,
-        random: Mapping[str, Any],
-        work: Callable[[Batch], object],
+        random: Mapping[str, Stream],
+        work: Steps | Measures,
         turn: Callable[[], object] = lambda: None,
     ) -> None:
         self.session = session
         self._turn = turn
         self.work = work
-        #: Its random streams, and the names of those that are put in place for it.
+        #: The random streams of the member, and the names of those that are put in place while its code runs.
         self.random = randomness.settled(random, session.device)
         self.draws = randomness.names(session.device)
         self.result: Result = {}
         self.seconds = 0.0
 
     @property
-    def aboard(self) -> bool:
+    def steps(self) -> Steps:
+        """The member's work in training."""
+        assert isinstance(self.work, Steps)
+        return self.work
+
+    @property
+    def active(self) -> bool:
+        """Whether the member's code has not raised so far."""
         return not isinstance(self.result, Exception)
 
     def do(self, work: Callable[[], object]) -> object:
-        """Some of its work, with its own attributes and random streams in place. What it raises is its result."""
+        """Run some work of the member with its random streams in place. An exception becomes the member's result."""
         self._turn()
-        self.session.activate()
         if self.draws:
             randomness.put(self.random, self.session.device, self.draws)
         began = time.perf_counter()
@@ -72,46 +104,22 @@ class Member:
             if self.draws:
                 self.random |= randomness.current(self.session.device, self.draws)
 
-    def end(self, close: Callable[[], dict[str, Any]]) -> None:
-        """Its result, if nothing has gone wrong before and nothing goes wrong now."""
-        if self.aboard:
+    def end(self, close: Callable[[], dict[str, RowSum]]) -> None:
+        """Close the unit and keep its sums, unless the member's code raised before or raises now."""
+        if self.active:
             sums = self.do(close)
             if isinstance(sums, dict):
                 self.result = sums
 
 
-class Measures:
-    """An evaluation of one trial, batch by batch. Its methods are called while the trial is at work."""
-
-    def __init__(self, session: TorchSession) -> None:
-        self._session = session
-        self._found: list[tuple[Mapping[str, Any], int]] = []
-
-    def __call__(self, batch: Batch) -> None:
-        self._found.append(self._session.measure(batch))
-
-    def take(self, batch: Batch) -> Mapping[str, Any]:
-        """The metrics of a batch."""
-        return self._session.measure(batch)[0]
-
-    def note(self, metrics: Mapping[str, Any], *rows: int) -> None:
-        """Take down the metrics of some batches."""
-        columns = {name: values.tolist() for name, values in metrics.items()}
-        for number, count in enumerate(rows):
-            self._found.append(({name: values[number] for name, values in columns.items()}, count))
-
-    def result(self) -> dict[str, RowSum]:
-        return summed(self._found)
-
-
-class Eager(Flotilla):
-    """Members step one after another on the batch that they share."""
+class Interleaved(Flotilla):
+    """Members that step one after another on the batch that they share."""
 
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         self.sessions = sessions
 
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
-        def close(session: TorchSession, steps: Steps, over: bool) -> Callable[[], dict[str, Any]]:
+        def close(session: TorchSession, steps: Steps, over: bool) -> Callable[[], dict[str, RowSum]]:
             return lambda: session.end_unit(steps.result(), batches.rows, last=over)
 
         steps = [Steps(session) for session in self.sessions]
@@ -122,7 +130,7 @@ class Eager(Flotilla):
             ]
             for session in self.sessions:
                 session.model.train()
-            self._go(members, batches)
+            self._run(members, batches)
             for member, step, over in zip(members, steps, last, strict=True):
                 member.end(close(member.session, step, over))
                 member.session.random = member.random
@@ -141,100 +149,100 @@ class Eager(Flotilla):
             with contextlib.ExitStack() as stack:
                 for session in self.sessions:
                     stack.enter_context(session.averaged())
-                self._go(members, batches)
+                self._run(members, batches)
             for member, measure in zip(members, measures, strict=True):
                 member.end(measure.result)
         return self._results(members)
 
-    def _go(self, members: Sequence[Member], batches: Batches) -> None:
-        """Every member's work on every batch."""
+    def _run(self, members: Sequence[Member], batches: Batches) -> None:
+        """Let every member work on every batch."""
         device = self.sessions[0].device
         everything, quick = randomness.names(device), randomness.names(device) & randomness.QUICK
-        still = randomness.current(device, everything)
-        self._joint: Joint | None = None
+        untouched = randomness.current(device, everything)
+        self._joint: JointOptimizer | None = None
         for number, batch in enumerate(batches):
-            marks = _marks(batch)
-            rest = self._launch([member for member in members if member.aboard], batch)
+            writes = _writes(batch)
+            rest = self._launch([member for member in members if member.active], batch)
             if number == 0:
                 self._begin(rest, batch)
                 touched = everything
             else:
                 touched = frozenset().union(*(member.draws for member in rest))
                 self._step(rest, batch)
-            if _marks(batch) != marks:
+            if _writes(batch) != writes:
                 raise IsolationError(WRITTEN)
-            randomness.put(still, device, touched)
-            if randomness.changed(still, randomness.current(device, quick - touched)):
+            randomness.put(untouched, device, touched)
+            if randomness.changed(untouched, randomness.current(device, quick - touched)):
                 raise IsolationError(LATE)
-        if randomness.changed(still, randomness.current(device, everything)):
+        if randomness.changed(untouched, randomness.current(device, everything)):
             raise IsolationError(LATE)
         if self._joint is not None:
             self._joint.settle()
 
     def _begin(self, members: Sequence[Member], batch: Batch) -> None:
-        """Members' first batch. Those who have trained before can share its update."""
+        """Let members work on their first batch. Those that have trained before can share its update."""
         able = _able(members)
         for member in members:
             self._try(member, batch, shares=member in able)
-        aboard = [member for member in members if member.aboard]
-        if crew := [member for member in aboard if member in able]:
-            self._joint = self._updated(Joint([member.session for member in crew]), crew, [])
+        active = [member for member in members if member.active]
+        if joined := [member for member in active if member in able]:
+            self._joint = self._updated(JointOptimizer([member.session for member in joined]), joined, [])
         if len(able) < len(members):
             if self._joint is not None:
                 self._joint.settle()
                 self._joint = None
-            self._watch(aboard, batch)
+            self._watch(active, batch)
 
     def _try(self, member: Member, batch: Batch, *, shares: bool) -> None:
-        """A member's first batch, which shows from which random streams it draws."""
+        """Let a member work on its first batch, which shows from which random streams its code draws."""
         before = dict(member.random)
-        work: Any = member.work
-        member.do(partial(work.all_but_update if shares else work, dict(batch)))
+        member.do(partial(member.steps.all_but_update if shares else member.work, dict(batch)))
         member.draws = randomness.changed(before, member.random)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
-        """Members' work on a batch, with gradients and an update at once for all who can have them."""
+        """Let members work on a batch, with one backward pass and one update for all that can share them."""
         joint = self._joint
         at_once = not any(member.draws for member in members)
-        losses: list[Any] = []
+        losses: list[torch.Tensor] = []
         for member in members:
-            work: Any = member.work
             if joint is None or member.session not in joint:
-                member.do(partial(work, dict(batch)))
+                member.do(partial(member.work, dict(batch)))
             elif not at_once:
-                member.do(partial(work.all_but_update, dict(batch)))
-            elif (loss := member.do(partial(work.loss, dict(batch)))) is not None:
+                member.do(partial(member.steps.all_but_update, dict(batch)))
+            elif isinstance(loss := member.do(partial(member.steps.loss, dict(batch))), torch.Tensor):
                 losses.append(loss)
         if joint is not None:
-            self._joint = self._updated(joint, [m for m in members if m.aboard and m.session in joint], losses)
+            self._joint = self._updated(joint, [m for m in members if m.active and m.session in joint], losses)
 
-    def _updated(self, joint: Joint, crew: Sequence[Member], losses: Sequence[Any]) -> Joint | None:
-        """Make the update that these members share, from losses or from gradients; returns who makes the next one."""
+    def _updated(
+        self, joint: JointOptimizer, members: Sequence[Member], losses: Sequence[torch.Tensor]
+    ) -> JointOptimizer | None:
+        """Make the update that members share, from losses or gradients; return the optimizer of the next update."""
         began = time.perf_counter()
-        if len(crew) < len(joint.sessions):
+        if len(members) < len(joint.sessions):
             joint.settle()
-            if not crew:
+            if not members:
                 return None
-            joint = Joint([member.session for member in crew])
+            joint = JointOptimizer([member.session for member in members])
         if losses:
             joint.backward(losses)
-        goes_on = joint.step()
-        spent, total = time.perf_counter() - began, sum(member.seconds for member in crew)
-        for member in crew:
+        continues = joint.step()
+        spent, total = time.perf_counter() - began, sum(member.seconds for member in members)
+        for member in members:
             member.seconds += spent * member.seconds / total
             if member.session.schedulers:
-                member.do(member.work.step_schedule)  # type: ignore[attr-defined]
-        return joint if goes_on else None
+                member.do(member.steps.step_schedule)
+        return joint if continues else None
 
     def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
-        """Let some members step in a quicker way; returns the others."""
+        """Let some members step in a faster way; return the others."""
         return members
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
-        """Called when members have taken their first step, so that a quicker way may be found for them."""
+        """Look for a faster way for members that have just taken their first step."""
         if able := _able(members):
-            self._joint = Joint([member.session for member in able])
-            self._joint.forget_gradients()
+            self._joint = JointOptimizer([member.session for member in able])
+            self._joint.clear_gradients()
 
     def _results(self, members: Sequence[Member]) -> list[Result]:
         total = sum(member.seconds for member in members) or 1.0
@@ -243,12 +251,12 @@ class Eager(Flotilla):
 
 
 def _able(members: Sequence[Member]) -> list[Member]:
-    """Those who can share their updates, because they have made some already; nobody can alone."""
+    """Return the members that can share updates, because they have made some already; none if there is only one."""
     able = [member for member in members if isinstance(member.work, Steps) and admits(member.session)]
     return able if len(able) > 1 else []
 
 
-def _marks(batch: Batch) -> list[int]:
-    """How often each tensor of a batch was written into."""
+def _writes(batch: Batch) -> list[int]:
+    """Count the writes into each tensor of a batch so far."""
     columns = [value if isinstance(value, list) else [value] for value in batch.values()]
-    return [value._version for column in columns for value in column if torch.is_tensor(value)]
+    return [_compat.written(value) for column in columns for value in column if torch.is_tensor(value)]

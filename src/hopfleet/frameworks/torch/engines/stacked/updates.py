@@ -1,28 +1,31 @@
-"""The updates of optimizers, for all members of a stack at once: tables have a row for each of them.
+"""The updates of optimizers for all members of a stack at once: tables have a row for each member.
 
-Every update does what torch's optimizer of that name does, with settings that may differ from member to member.
+Each update computes what torch's optimizer of that name computes, with settings that may differ between members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
-Table = Any
+from hopfleet.frameworks.torch.trial import ParameterGroup
+
+Table = torch.Tensor
 """A tensor with a row for each member."""
 
 
 class Flags(NamedTuple):
-    """Settings that are the same for all members, because they change what is computed."""
+    """Settings that are the same for all members, because they change which operations are computed."""
 
     nesterov: bool
     decoupled: bool
 
 
 Update = Callable[[Table, Table, dict[str, Table], Mapping[str, Table], Table, Flags], None]
-"""Makes one step, given weights, gradients, state and settings of a group and the number of steps with this one."""
+"""Makes one step, given weights, gradients, state and settings of a group, and the number of the step."""
 
 
 def _sgd(
@@ -31,7 +34,7 @@ def _sgd(
     grads = grads + of["weight_decay"] * weights
     if "momentum_buffer" in state:
         momentum = state["momentum_buffer"]
-        # The first gradient is taken whole.
+        # The first gradient enters undampened.
         kept = torch.where(steps > 1, 1 - of["dampening"], torch.ones_like(steps))
         momentum.mul_(of["momentum"]).add_(kept * grads)
         grads = grads + of["momentum"] * momentum if flags.nesterov else momentum
@@ -80,7 +83,7 @@ def _adagrad(
     weights.sub_(of["lr"] / (1 + (steps - 1) * of["lr_decay"]) * grads / (state["sum"].sqrt() + of["eps"]))
 
 
-UPDATES: Mapping[type, Update] = {
+UPDATES: Mapping[type[Optimizer], Update] = {
     torch.optim.SGD: _sgd,
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
@@ -88,18 +91,12 @@ UPDATES: Mapping[type, Update] = {
     torch.optim.Adagrad: _adagrad,
 }
 
-FUSED: Mapping[type, Callable[..., None]] = {
-    torch.optim.Adam: torch._fused_adam_,
-    torch.optim.AdamW: torch._fused_adamw_,
-}
-"""Updates that are made in one go. They take one member at a time."""
-
 ALIKE = ("nesterov", "amsgrad", "centered", "maximize")
 """Settings that members of one kind share."""
 
 
-def gathers(optimizer: Any, group: Mapping[str, Any]) -> list[str]:
-    """What an optimizer keeps for each weight."""
+def state_names(optimizer: Optimizer, group: ParameterGroup) -> list[str]:
+    """Return the names of the state that an optimizer keeps for each weight."""
     match optimizer:
         case torch.optim.SGD():
             return ["momentum_buffer"] if group["momentum"] else []
@@ -112,13 +109,13 @@ def gathers(optimizer: Any, group: Mapping[str, Any]) -> list[str]:
             return ["sum"]
 
 
-def settings_of(group: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the settings of a group."""
+def settings_of(group: ParameterGroup) -> dict[str, float]:
+    """Return the numbers among the settings of a group."""
     numbers = {name: float(value) for name, value in group.items() if _is_number(value)}
     if "betas" in group:
         numbers["beta1"], numbers["beta2"] = map(float, group["betas"])
     return numbers
 
 
-def _is_number(value: Any) -> bool:
-    return (torch.is_tensor(value) and not value.ndim) or type(value) in (int, float)
+def _is_number(value: object) -> bool:
+    return (isinstance(value, torch.Tensor) and not value.ndim) or type(value) in (int, float)

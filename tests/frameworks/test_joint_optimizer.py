@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.frameworks.base import IsolationError
+from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch import steps
-from hopfleet.frameworks.torch.engines import interleaved as together
-from hopfleet.frameworks.torch.engines import joint_optimizer as jointly
-from hopfleet.frameworks.torch.engines.joint_optimizer import Joint, admits
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.engines import interleaved
+from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, Proofs, admits
+from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.torch_sessions import Batches
 
 
@@ -45,7 +44,11 @@ class Quick(Task):
 
 
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
-    return [task.open(config, seed=number, device="cpu", threads=1) for number, config in enumerate(configs)]
+    cache = EngineCache()
+    return [
+        task.framework.open(config, seed=number, device="cpu", threads=1, cache=cache)
+        for number, config in enumerate(configs)
+    ]
 
 
 def bits(one: TorchSession, folder: Path) -> bytes:
@@ -56,16 +59,15 @@ def bits(one: TorchSession, folder: Path) -> bytes:
 
 @pytest.fixture
 def made(monkeypatch):
-    """How often an update was made for how many."""
+    """The number of members of each joint update."""
     made: list[int] = []
-    monkeypatch.setattr(jointly, "_PROVEN", {})
 
-    class Counted(Joint):
+    class Counted(JointOptimizer):
         def _update(self, grads: list[Any]) -> None:
             super()._update(grads)
             made.append(len(self.sessions))
 
-    monkeypatch.setattr(together, "Joint", Counted)
+    monkeypatch.setattr(interleaved, "JointOptimizer", Counted)
     return made
 
 
@@ -75,7 +77,7 @@ def test_the_bits_that_they_have_alone(kind, decoupled, tmp_path, made):
     configs = [{"lr": 0.01 * n, "decay": 0.1 * (n - 1), "decoupled": decoupled} for n in (1, 2, 3)]
     alone, together = (several(kind(), configs) for _ in range(2))
     for last in (False, True):
-        found = together[0].task.flotilla(together).train(Batches(), last=[last] * 3)
+        found = together[0].task.framework.flotilla(together).train(Batches(), last=[last] * 3)
         assert found == [one.train(Batches(), last=last) for one in alone]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
     assert made == [3] * (2 * len(Batches()) - 1)  # all but the very first, before which optimizers have no state
@@ -85,7 +87,7 @@ def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
     for odd in ({"fails": 2}, {"short": 3}, {"short": 2}):
         configs: list[dict[str, Any]] = [{"lr": 0.01}, {"lr": 0.02, **odd}, {"lr": 0.03}]
         alone, together = (several(Task(), configs) for _ in range(2))
-        found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+        found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 3)
         for n, one in enumerate(alone):
             if "fails" in odd and n == 1:
                 assert repr(found[n]) == "ValueError('no more')"
@@ -99,7 +101,7 @@ def test_who_has_never_trained_joins_after_its_first_batch(tmp_path, made):
     alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]) for _ in range(2))
     for one in (*alone[:2], *together[:2]):
         one.train(Batches(), last=False)
-    found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+    found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 3)
     assert found == [one.train(Batches(), last=True) for one in alone]
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
     assert made == [2] + [3] * (len(Batches()) - 1)
@@ -109,7 +111,7 @@ def test_who_has_never_trained_joins_after_its_first_batch(tmp_path, made):
 def test_all_may_fail(batch, made):
     """In the middle of a unit, or with the first batch of the second one."""
     together = several(Task(), [{"lr": 0.01, "fails": batch}, {"lr": 0.02, "fails": batch}])
-    flotilla = together[0].task.flotilla(together)
+    flotilla = together[0].task.framework.flotilla(together)
     found = [flotilla.train(Batches(), last=[True] * 2) for _ in range(batch // 2)][-1]
     assert [repr(one) for one in found] == ["ValueError('no more')"] * 2
 
@@ -118,7 +120,7 @@ def test_an_update_with_other_bits_is_not_made(tmp_path, monkeypatch, made):
     real = torch.sqrt
     monkeypatch.setattr(torch, "sqrt", lambda some, out: real(some, out=out).mul_(1 + 1e-6))
     alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
-    together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
+    together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 2)
     for one in alone:
         one.train(Batches(), last=True)
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
@@ -142,11 +144,12 @@ def test_who_has_other_settings_has_spans_of_its_own(tmp_path, made):
         {"lr": 0.04, "more": {"eps": 1e-3}},
     ]
     alone, together = (several(Cycling(), configs) for _ in range(2))
-    found = together[0].task.flotilla(together).train(Batches(), last=[True] * 4)
+    found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 4)
     assert found == [one.train(Batches(), last=True) for one in alone]
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
     assert made == [4] * (len(Batches()) - 1)
-    assert sorted(len(cuts) for proven in jointly._PROVEN.values() for cuts in proven) == [4, 6]
+    proofs = together[0].cache.part(Proofs).spans
+    assert sorted(len(cuts) for proven in proofs.values() for cuts in proven) == [4, 6]
 
 
 class Drawing(Task):
@@ -159,12 +162,14 @@ class Drawing(Task):
 
 def test_gradients_are_computed_at_once_where_nobody_draws(tmp_path, monkeypatch, made):
     passes: list[int] = []
-    real = Joint.backward
-    monkeypatch.setattr(Joint, "backward", lambda self, losses: (passes.append(len(losses)), real(self, losses)))
+    real = JointOptimizer.backward
+    monkeypatch.setattr(
+        JointOptimizer, "backward", lambda self, losses: (passes.append(len(losses)), real(self, losses))
+    )
     for noisy, expected in ((False, [3] * (len(Batches()) - 1)), (True, [])):
         configs: list[dict[str, Any]] = [{"lr": 0.01}, {"lr": 0.02, "noisy": noisy}, {"lr": 0.03}]
         alone, together = (several(Drawing(), configs) for _ in range(2))
-        found = together[0].task.flotilla(together).train(Batches(), last=[True] * 3)
+        found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 3)
         assert found == [one.train(Batches(), last=True) for one in alone]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
         assert passes == expected
@@ -180,16 +185,34 @@ class Hooked(Task):
         return loss
 
 
-def test_who_looks_at_its_configuration_in_the_backward_pass_is_not_given_another(made):
-    together = several(Hooked(), [{"lr": 0.01}, {"lr": 0.02}])
-    with pytest.raises(IsolationError, match=r"gradients cannot be computed at once \(TypeError"):
-        together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
+def test_a_hook_of_the_backward_pass_sees_the_configuration_of_its_own_trial(tmp_path, made):
+    alone, together = (several(Hooked(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
+    found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 2)
+    assert found == [one.train(Batches(), last=True) for one in alone]
+    assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert made == [2] * (len(Batches()) - 1)
+
+
+class Failing(Task):
+    """Raises in the backward pass."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch) * 1.0
+        if self.counts[self.config["lr"]] == 2:
+            loss.register_hook(lambda grad: grad.no_such_method())
+        return loss
+
+
+def test_an_error_in_the_common_backward_pass_concerns_all(made):
+    together = several(Failing(), [{"lr": 0.01}, {"lr": 0.02}])
+    with pytest.raises(IsolationError, match=r"gradients cannot be computed at once \(AttributeError"):
+        together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 2)
 
 
 def test_large_ones_step_one_after_another(monkeypatch, tmp_path, made):
     monkeypatch.setattr(steps, "SMALL", 4 * (4 * 3 + 3 + 3 * 3 + 3) - 1)
     alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
-    found = together[0].task.flotilla(together).train(Batches(), last=[True] * 2)
+    found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 2)
     assert found == [one.train(Batches(), last=True) for one in alone]
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
     assert made == []
@@ -225,7 +248,7 @@ def test_who_gains_by_training_together():
 
     def gains(task: hop.TorchTask, *, fast: bool = False) -> bool:
         (one,) = several(task, [{"lr": 0.01}])
-        return task.gains(one, fast=fast)
+        return task.framework.gains(one, fast=fast)
 
     assert gains(Task()), "their updates are made at once"
     assert not gains(Plain()), "they step in turn"

@@ -17,7 +17,7 @@ import hopfleet as hop
 from hopfleet.errors import CheckpointError, TaskError
 from hopfleet.frameworks.base import TrackedConfig
 from hopfleet.frameworks.state import safetensors
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.torch_sessions import LR, OPTIMIZERS, SCHEDULES, Batches, Task, session, trained
 
 
@@ -63,16 +63,16 @@ def test_evaluation_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "schedule"), [*(("adam", name) for name in SCHEDULES), *((name, "none") for name in OPTIMIZERS)]
 )
-def test_a_still_is_what_was_there_when_it_was_made(tmp_path: Path, optimizer: str, schedule: str) -> None:
+def test_a_snapshot_is_what_was_there_when_it_was_made(tmp_path: Path, optimizer: str, schedule: str) -> None:
     one = trained(session(optimizer, schedule, scaler=True), 1)
     one.save(tmp_path / "then")
-    write = one.still()
+    write = one.snapshot()
     trained(one, 1).save(tmp_path / "now")
-    write(tmp_path / "still")
-    assert (tmp_path / "still").read_bytes() == (tmp_path / "then").read_bytes() != (tmp_path / "now").read_bytes()
+    write(tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "then").read_bytes() != (tmp_path / "now").read_bytes()
 
 
-def test_a_still_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_path: Path) -> None:
+def test_a_snapshot_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_path: Path) -> None:
     class Tied(hop.TorchTask):
         def build(self, config: Mapping[str, Any]) -> Any:
             one, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
@@ -82,14 +82,14 @@ def test_a_still_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_path: 
             model.register_buffer("part", one.bias.detach()[:2])
             return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
-    one = Tied().open({}, seed=0, device="cpu", threads=1)
+    one = Tied().framework.open({}, seed=0, device="cpu", threads=1)
     one.save(tmp_path / "then")
-    write = one.still()
+    write = one.snapshot()
     with torch.no_grad():
         for tensor in [*one.model.parameters(), *one.model.buffers()]:
             tensor.add_(1)
-    write(tmp_path / "still")
-    assert (tmp_path / "still").read_bytes() == (tmp_path / "then").read_bytes()
+    write(tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "then").read_bytes()
 
 
 def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> No
             one.save(tmp_path / "during")
             return {"noise": torch.rand(())}
 
-    one = trained(Plain().open({}, seed=3, device="cpu", threads=1), 1)
+    one = trained(Plain().framework.open({}, seed=3, device="cpu", threads=1), 1)
     one.save(tmp_path / "before")
     assert one.steady
     one.evaluate(Batches(), seed=1)
@@ -151,7 +151,7 @@ def opened(build: Any) -> TorchSession:
         def build(self, config: Mapping[str, Any]) -> Any:
             return build()
 
-    return Built().open({}, seed=0, device="cpu", threads=1)
+    return Built().framework.open({}, seed=0, device="cpu", threads=1)
 
 
 def test_what_build_may_return() -> None:
@@ -180,7 +180,7 @@ def test_a_build_that_changes_its_mind(tmp_path: Path) -> None:
 
 def test_tasks_without_their_methods() -> None:
     with pytest.raises(TaskError, match="override build"):
-        hop.TorchTask().open({}, seed=0, device="cpu", threads=1)
+        hop.TorchTask().framework.open({}, seed=0, device="cpu", threads=1)
 
     class Lossless(hop.TorchTask):
         def build(self, config: Mapping[str, Any]) -> Any:
@@ -188,7 +188,7 @@ def test_tasks_without_their_methods() -> None:
             return net, torch.optim.SGD(net.parameters(), lr=1)
 
     with pytest.raises(TaskError, match="override loss"):
-        Lossless().open({}, seed=0, device="cpu", threads=1).train(Batches(), last=True)
+        Lossless().framework.open({}, seed=0, device="cpu", threads=1).train(Batches(), last=True)
 
 
 def test_owning_the_loop() -> None:
@@ -199,7 +199,9 @@ def test_owning_the_loop() -> None:
             seen.append((len(batches), self.optimizer is not None, self.lr_scheduler is not None, config["optimizer"]))
             return {"speed": 3.0}
 
-    one = Owner().open({"optimizer": "sgd", "schedule": "multistep", "scaler": False}, seed=0, device="cpu", threads=1)
+    one = Owner().framework.open(
+        {"optimizer": "sgd", "schedule": "multistep", "scaler": False}, seed=0, device="cpu", threads=1
+    )
     sums = one.train(Batches(), last=False)
     assert seen == [(3, True, True, "sgd")]
     assert {name: value.mean for name, value in sums.items()} == {"train_speed": 3.0}
@@ -220,7 +222,7 @@ def test_the_three_functions_of_the_paper(tmp_path: Path) -> None:
         return net, torch.optim.SGD(net.parameters(), lr=config["lr"])
 
     task = hop.FunctionTask(lambda batch: (batch["x"], batch["y"]), model_fn, train_fn)
-    one = task.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    one = task.framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
     before = one.model.weight.clone()
     assert set(one.train(Batches(), last=True)) == {"train_loss"}
     after = one.model.weight.clone()
@@ -238,7 +240,7 @@ def test_metrics_must_be_numbers() -> None:
 
     def evaluated(metrics: Any) -> Any:
         config = {"optimizer": "sgd", "schedule": "none", "scaler": False, "metrics": metrics}
-        return Odd().open(config, seed=0, device="cpu", threads=1).evaluate(Batches(), seed=0)
+        return Odd().framework.open(config, seed=0, device="cpu", threads=1).evaluate(Batches(), seed=0)
 
     assert evaluated({"a": 1})["a"].mean == 1.0
     with pytest.raises(TaskError, match="must be a dict"):
@@ -254,7 +256,7 @@ def test_lr_schedule_by_the_batch() -> None:
         lr_step = "batch"
 
     config = {"optimizer": "sgd", "schedule": "multistep", "scaler": False}
-    one = ByBatch().open(config, seed=0, device="cpu", threads=1)
+    one = ByBatch().framework.open(config, seed=0, device="cpu", threads=1)
     one.train(Batches(), last=True)
     assert one.schedulers[0].last_epoch == 3
 

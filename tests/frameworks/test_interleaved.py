@@ -14,7 +14,7 @@ import torch
 import hopfleet as hop
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import IsolationError
-from hopfleet.frameworks.torch.task import TorchSession
+from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.torch_sessions import OPTIMIZERS, Batches, Task, session
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -39,7 +39,7 @@ class Plain(hop.TorchTask):
 
 
 def several(task: hop.TorchTask, configs: list[dict[str, Any]], device: str = "cpu") -> list[TorchSession]:
-    return [task.open(config, seed=number, device=device, threads=1) for number, config in enumerate(configs)]
+    return [task.framework.open(config, seed=number, device=device, threads=1) for number, config in enumerate(configs)]
 
 
 class On(Batches):
@@ -59,7 +59,7 @@ def test_the_bits_that_they_have_alone(tmp_path, names, device):
     configs = [{"optimizer": name, "schedule": "restarts", "scaler": name == "sgd"} for name in names]
     task = Task()
     alone, together = (several(task, configs, device) for _ in range(2))
-    flotilla = task.flotilla(together)
+    flotilla = task.framework.flotilla(together)
     for last in (False, True):
         found = flotilla.train(On(device), last=[last] * len(names))
         assert found == [one.train(On(device), last=last) for one in alone]
@@ -73,7 +73,7 @@ def test_the_bits_that_they_have_alone(tmp_path, names, device):
 def test_some_draw_and_some_do_not(tmp_path, device):
     configs = [{"lr": 0.1, "dropout": 0.5}, {"lr": 0.2}, {"lr": 0.3, "dropout": 0.1}, {"lr": 0.01}]
     alone, together = (several(Plain(), configs, device) for _ in range(2))
-    assert together[0].task.flotilla(together).train(On(device), last=[True, False, True, False]) == [
+    assert together[0].task.framework.flotilla(together).train(On(device), last=[True, False, True, False]) == [
         one.train(On(device), last=last) for one, last in zip(alone, [True, False, True, False], strict=True)
     ]
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
@@ -84,7 +84,7 @@ def test_a_guest_leaves_no_traces():
     expected = random.random(), np.random.rand(), torch.rand(1)
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     members = [session("adam", seed=seed) for seed in (1, 2)]
-    members[0].task.flotilla(members).train(Batches(), last=[True, True])
+    members[0].task.framework.flotilla(members).train(Batches(), last=[True, True])
     assert (random.random(), np.random.rand(), torch.rand(1)) == expected
     assert members[0].task.optimizer is None
 
@@ -103,9 +103,9 @@ class Failing(Plain):
 def test_who_fails_is_left_behind_and_the_others_do_not_notice(tmp_path):
     configs = [{"lr": lr, "dropout": 0.5} for lr in (0.1, 0.3, 0.4, 0.2)]
     alone = several(Plain(), [configs[0], configs[3]])
-    alone[1] = Plain().open(configs[3], seed=3, device="cpu", threads=1)
+    alone[1] = Plain().framework.open(configs[3], seed=3, device="cpu", threads=1)
     together = several(Failing(), configs)
-    flotilla = together[0].task.flotilla(together)
+    flotilla = together[0].task.framework.flotilla(together)
     first, second, third, fourth = flotilla.train(Batches(), last=[True] * 4)
     assert repr(second) == "ValueError('no more')"
     assert isinstance(third, TaskError) and "the loss is nan in batch 1" in str(third)
@@ -128,7 +128,7 @@ class Moody(Plain):
 def test_a_late_draw_is_noticed(stream):
     members = several(Moody(), [{"lr": 0.1, "draws": stream}, {"lr": 0.2, "draws": stream}])
     with pytest.raises(IsolationError, match="drew from a random stream"):
-        members[0].task.flotilla(members).train(Batches(), last=[True, True])
+        members[0].task.framework.flotilla(members).train(Batches(), last=[True, True])
 
 
 class Writing(Plain):
@@ -148,9 +148,9 @@ class Renaming(Plain):
 def test_a_batch_that_is_written_into_is_noticed(tmp_path):
     members = several(Writing(), [{"lr": 0.1}, {"lr": 0.2}])
     with pytest.raises(IsolationError, match="writes into the tensors of its batch"):
-        members[0].task.flotilla(members).train(Batches(), last=[True, True])
+        members[0].task.framework.flotilla(members).train(Batches(), last=[True, True])
     alone, together = (several(Renaming(), [{"lr": 0.1}, {"lr": 0.2}]) for _ in range(2))
-    together[0].task.flotilla(together).train(Batches(), last=[True, True])
+    together[0].task.framework.flotilla(together).train(Batches(), last=[True, True])
     for one in alone:
         one.train(Batches(), last=True)
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
@@ -158,5 +158,5 @@ def test_a_batch_that_is_written_into_is_noticed(tmp_path):
 
 def test_who_owns_the_loop_trains_alone():
     task = hop.FunctionTask(lambda batch: batch, lambda config: None, lambda *args: None)
-    assert "overrides train" in task.alone
-    assert Plain().alone == ""
+    assert "overrides train" in task.framework.fusion_blocker
+    assert Plain().framework.fusion_blocker == ""

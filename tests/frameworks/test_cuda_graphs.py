@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.frameworks.torch.engines.cuda_graphs import Graphs
+from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
+from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
-from hopfleet.frameworks.torch.task import TorchSession
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -74,7 +75,11 @@ class Images(Task):
 
 
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
-    return [task.open(config, seed=number, device="cuda:0", threads=1) for number, config in enumerate(configs)]
+    cache = EngineCache()
+    return [
+        task.framework.open(config, seed=number, device="cuda:0", threads=1, cache=cache)
+        for number, config in enumerate(configs)
+    ]
 
 
 def bits(one: TorchSession, folder: Path) -> bytes:
@@ -88,14 +93,16 @@ def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, sh
     captures = []
     for unit, (ragged, last) in enumerate(((True, False), (True, False), (True, False), (False, True), (True, False))):
         batches = Batches(shape, ragged=ragged, seed=unit)
-        found = task.flotilla(together).train(batches, last=[last] * len(configs))
-        captures.append([one.aboard.get(Steps) for one in together])
+        found = task.framework.flotilla(together).train(batches, last=[last] * len(configs))
+        captures.append([one.kept.get(Steps) for one in together])
         assert found == [one.train(batches, last=last) for one in alone]
-        assert task.flotilla(together).evaluate(batches, seed=3) == [one.evaluate(batches, seed=3) for one in alone]
+        assert task.framework.flotilla(together).evaluate(batches, seed=3) == [
+            one.evaluate(batches, seed=3) for one in alone
+        ]
         assert [bits(one, folder) for one in together] == [bits(one, folder) for one in alone]
         if unit == 1:
             together[0].save(folder / "hop")
-            together[0] = task.open(configs[0], seed=99, device="cuda:0", threads=1)
+            together[0] = task.framework.open(configs[0], seed=99, device="cuda:0", threads=1, cache=together[1].cache)
             together[0].load(folder / "hop")
     return captures
 
@@ -110,31 +117,31 @@ def test_the_bits_of_eager_training(tmp_path, name):
 def test_a_capture_holds_while_nothing_moves(tmp_path):
     configs = [{"optimizer": "adam", "lr": 0.1}] * 2
     members = several(Task(), configs)
-    Task().flotilla(members).train(Batches(), last=[False, False])
-    before = [dict(one.aboard[Steps]) for one in members]
-    Task().flotilla(members).train(Batches(), last=[True, True])
+    Task().framework.flotilla(members).train(Batches(), last=[False, False])
+    before = [dict(one.kept[Steps]) for one in members]
+    Task().framework.flotilla(members).train(Batches(), last=[True, True])
     for one, old in zip(members, before, strict=True):
         ((size, capture),) = old.items()
-        assert one.aboard[Steps][size] is capture and len(one.aboard[Steps]) == 2  # and the last, smaller batch
-    Task().flotilla(members).train(Batches(), last=[True, True])  # the learning rate has changed
-    assert all(one.aboard[Steps][size] is not old[size] for one, old in zip(members, before, strict=True))
+        assert one.kept[Steps][size] is capture and len(one.kept[Steps]) == 2  # and the last, smaller batch
+    Task().framework.flotilla(members).train(Batches(), last=[True, True])  # the learning rate has changed
+    assert all(one.kept[Steps][size] is not old[size] for one, old in zip(members, before, strict=True))
 
 
 def test_evaluations_are_captured_too(tmp_path):
     members = several(Task(), [{"optimizer": "adam", "lr": 0.1}] * 2)
-    found = [Task().flotilla(members).evaluate(Batches(), seed=seed) for seed in (1, 2)]
-    assert all(Measures in one.aboard for one in members)
+    found = [Task().framework.flotilla(members).evaluate(Batches(), seed=seed) for seed in (1, 2)]
+    assert all(Measures in one.kept for one in members)
     alone = several(Task(), [{"optimizer": "adam", "lr": 0.1}] * 2)
     assert found == [[one.evaluate(Batches(), seed=seed) for one in alone] for seed in (1, 2)]
 
 
-def test_a_still_is_not_changed_by_training(tmp_path):
+def test_a_snapshot_is_not_changed_by_training(tmp_path):
     (one,) = several(Task(), [{"optimizer": "adam", "lr": 0.1}])
     one.train(Batches(), last=False)
-    before, still = bits(one, tmp_path), one.still()
+    before, write = bits(one, tmp_path), one.snapshot()
     one.train(Batches(), last=True)
-    still(tmp_path / "still")
-    assert (tmp_path / "still").read_bytes() == before != bits(one, tmp_path)
+    write(tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == before != bits(one, tmp_path)
 
 
 def test_convolutions_and_batch_norm(tmp_path):
@@ -178,7 +185,7 @@ def test_what_cannot_be_captured_trains_all_the_same(tmp_path, task, capfd):
 def test_a_member_with_nan_leaves_the_others_alone(tmp_path):
     configs = [{"optimizer": "adam", "lr": lr} for lr in (0.1, float("inf"), 0.01)]
     alone, together = (several(Task(), configs) for _ in range(2))
-    found = Task().flotilla(together).train(Batches(), last=[True] * 3)
+    found = Task().framework.flotilla(together).train(Batches(), last=[True] * 3)
     assert "the loss is nan" in str(found[1])
     assert [found[0], found[2]] == [alone[n].train(Batches(), last=True) for n in (0, 2)]
     assert [bits(together[n], tmp_path) for n in (0, 2)] == [bits(alone[n], tmp_path) for n in (0, 2)]
@@ -202,5 +209,5 @@ def test_more_members_than_streams_disturb_each_other_in_nothing(tmp_path):
 
 def test_convolutions_run_side_by_side_whatever_is_allowed():
     task = Images()
-    crew = several(task, [{"lr": 0.1}, {"lr": 0.2}])
-    assert type(task.flotilla(crew, fast=True)) is Graphs
+    members = several(task, [{"lr": 0.1}, {"lr": 0.2}])
+    assert type(task.framework.flotilla(members, fast=True)) is CudaGraphs

@@ -1,0 +1,273 @@
+"""PyTorch internals, and nothing else: every use of a private name of torch is here, so that a release of torch that
+renames one is adapted to in one place. ``tests/frameworks/test_compat.py`` has a test for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim import optimizer as _optimizers
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+
+# ------------------------------------------------------------------------------------- operations on lists of tensors
+
+Tensors = list[torch.Tensor]
+
+
+def foreach_lerp_(tensors: Tensors, ends: Tensors, weight: float) -> None:
+    torch._foreach_lerp_(tensors, ends, weight)
+
+
+def foreach_copy_(tensors: Tensors, values: Tensors) -> None:
+    torch._foreach_copy_(tensors, values)
+
+
+def foreach_mul_(tensors: Tensors, factor: float) -> None:
+    torch._foreach_mul_(tensors, factor)
+
+
+def foreach_addcdiv_(tensors: Tensors, dividends: Tensors, divisors: Tensors, factors: Sequence[float]) -> None:
+    torch._foreach_addcdiv_(tensors, dividends, divisors, factors)
+
+
+def foreach_add(tensors: Tensors, others: Tensors, *, alpha: float) -> tuple[torch.Tensor, ...]:
+    return torch._foreach_add(tensors, others, alpha=alpha)
+
+
+def foreach_add_(tensors: Tensors, number: float) -> None:
+    torch._foreach_add_(tensors, number)
+
+
+def flatten_dense_tensors(tensors: Tensors) -> torch.Tensor:
+    """Copy tensors of one type into one long tensor."""
+    flat: torch.Tensor = torch._utils._flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
+    return flat
+
+
+def written(tensor: torch.Tensor) -> int:
+    """Count the writes into a tensor so far."""
+    return tensor._version
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Identify the memory of a tensor; views of one tensor share it."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+# ----------------------------------------------------------------------------------------------------------- modules
+
+
+def convolves(model: torch.nn.Module) -> bool:
+    """Whether a model contains convolutions."""
+    return any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in model.modules())
+
+
+# -------------------------------------------------------------------------------------------------------- optimizers
+
+FUSED: Mapping[type[Optimizer], str] = {torch.optim.Adam: "_fused_adam_", torch.optim.AdamW: "_fused_adamw_"}
+"""Optimizers whose update of one member's weights is a single operation of torch, and the name of the operation."""
+
+
+def fused_update(kind: type[Optimizer]) -> Callable[..., None]:
+    """Return the operation that updates all weights of one member, for an optimizer in ``FUSED``."""
+    update: Callable[..., None] = getattr(torch, FUSED[kind])
+    return update
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Whether code of others runs before or after the steps of an optimizer, or in place of them."""
+    hooks = (
+        *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
+        *(_optimizers._global_optimizer_pre_hooks, _optimizers._global_optimizer_post_hooks),
+    )
+    replaced = "step" in vars(optimizer) and not hasattr(vars(optimizer)["step"], "_wrapped_by_lr_sched")
+    return any(hooks) or replaced
+
+
+def count_as_stepped(optimizer: Optimizer) -> None:
+    """Keep schedules from warning that an optimizer never steps, when its updates are made elsewhere."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------------------------------------------- libraries
+
+
+def clear_cublas_workspaces() -> None:
+    """Let cuBLAS allocate new workspaces for the next stream or capture."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def onednn_enabled() -> bool:
+    return torch._C._get_mkldnn_enabled()
+
+
+def enable_onednn(enabled: bool) -> None:
+    torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextlib.contextmanager
+def own_generator(device: torch.device, generator: torch.Generator) -> Iterator[None]:
+    """Let captured code draw from ``generator`` where it draws from the device's default generator."""
+    default = torch.cuda.default_generators[device.index or 0]
+    kept = default.graphsafe_get_state()
+    default.graphsafe_set_state(generator)
+    try:
+        yield
+    finally:
+        default.graphsafe_set_state(kept)
+
+
+# ---------------------------------------------------------------------------------------------------------- attention
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the outcome of attention, and the logarithms that the backward pass needs."""
+    aten = torch.ops.aten
+    if query.is_cuda:
+        found = aten._scaled_dot_product_efficient_attention(query, key, value, None, True, 0.0, causal, scale=scale)
+    else:
+        found = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, scale=scale)
+    return found[0], found[1]
+
+
+def attention_backward(
+    grad: torch.Tensor, *saved: torch.Tensor, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of query, key and value, given these, the outcome and the logarithms as ``saved``."""
+    aten, (query, key, value, out, logs) = torch.ops.aten, saved
+    tensors = (grad, query, key, value)
+    if grad.is_cuda:
+        unused = torch.zeros((), dtype=torch.int64, device=grad.device)  # seed and offset of a dropout of 0
+        wanted = [True, True, True, False]
+        found = aten._scaled_dot_product_efficient_attention_backward(
+            *tensors, None, out, logs, unused, unused, 0.0, wanted, causal, scale=scale
+        )
+    else:
+        found = aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, out, logs, 0.0, causal, scale=scale)
+    return tuple(found[:3])
+
+
+# ------------------------------------------------------------------------------------------------------- the compiler
+
+COMPILER = "torch._dynamo"
+
+COMPILER_MODULE = "torch._dynamo.config"
+"""The module whose import loads the real compiler instead of its stand-in."""
+
+DISABLED = "__dynamo_disable"
+"""The attribute in which torch keeps the compiler's wrapper of a function that is excluded from compilation."""
+
+
+def inductor(function: Callable[..., object], inputs: Sequence[torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
+    """Compile a function for tensors like ``inputs``. Compilation takes seconds, and rounding may differ."""
+    from torch._inductor import compile as compile_graph  # takes seconds to import, and few processes need it
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(function)(*inputs)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    # Random numbers are drawn in the same order as without a compiler.
+    compiled: Callable[..., list[torch.Tensor]] = compile_graph(traced, list(inputs), options={"fallback_random": True})
+    return compiled
+
+
+class CompiledAutograd:
+    """A stand-in for the compiler of backward passes, with the one name that ``torch.func`` uses."""
+
+    def _disable(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: nothing is compiled."""
+        return contextlib.nullcontext()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(real_compiler().compiled_autograd, name)
+
+
+class CompilerStandIn(ModuleType):
+    """A stand-in for ``torch._dynamo`` with the names that optimizers use.
+
+    The first optimizer of a process imports ``torch._dynamo`` only to exclude its methods from compilation, and so do
+    functions that differentiate others. The import takes as long as the import of torch, and tens of megabytes. The
+    stand-in records the exclusions instead. Any other name loads the real compiler and repeats the exclusions there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(COMPILER, __doc__)
+        self.__file__ = __file__
+        #: Packages have a path; without one, submodules are not looked for.
+        self.__path__: list[str] = []
+        self._excluded: list[Callable[..., object]] = []
+        self.compiled_autograd = CompiledAutograd()
+
+    def disable(self, function: Any = None, recursive: bool = True, **options: object) -> object:
+        if not callable(function):
+            return real_compiler().disable(function, recursive, **options)
+        self._excluded.append(function)
+        return function
+
+    def graph_break(self, *reason: object, **options: object) -> None:
+        """Do nothing: nothing is compiled."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(real_compiler(), name)
+
+    def give_way(self) -> ModuleType:
+        """Import the real compiler in place of the stand-in; return it."""
+        for function in self._excluded:
+            function.__dict__.pop(DISABLED, None)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, CompilerFinder)]
+        del sys.modules[COMPILER], torch._dynamo
+        real = importlib.import_module(COMPILER)
+        # References to the stand-in that remain elsewhere work like the real compiler.
+        self.__dict__.update(real.__dict__)
+        return real
+
+
+class CompilerFinder(MetaPathFinder):
+    """A finder that loads the real compiler when one of its submodules is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{COMPILER}."):
+            return None
+        real_compiler()
+        module = importlib.import_module(fullname)
+        return ModuleSpec(fullname, LoadedModule(module), origin=module.__file__)
+
+
+class LoadedModule(Loader):
+    """A loader for a module that is loaded already."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def real_compiler() -> ModuleType:
+    """Return the real compiler, and import it if the stand-in is in its place."""
+    there = sys.modules.get(COMPILER)
+    return there.give_way() if isinstance(there, CompilerStandIn) else importlib.import_module(COMPILER)
+
+
+def keep_compiler_out() -> None:
+    """Put the stand-in in place, unless the compiler is loaded already."""
+    if COMPILER not in sys.modules:
+        sys.modules[COMPILER] = torch._dynamo = CompilerStandIn()
+        sys.meta_path.insert(0, CompilerFinder())

@@ -1,0 +1,73 @@
+"""The outcome of a task's ``build``: sorted into model, optimizers, schedules and scaler, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from hopfleet.errors import TaskError
+
+
+class Built(NamedTuple):
+    """The parts that ``build`` returned."""
+
+    model: torch.nn.Module
+    optimizers: list[Optimizer]
+    schedulers: list[LRScheduler]
+    scaler: torch.amp.GradScaler | None
+    #: Whether ``build`` returned an optimizer rather than a list of optimizers.
+    single: bool
+
+
+def sorted_out(built: object) -> Built:
+    """Sort the parts that ``build`` returned. Raises TaskError for a part that has no place."""
+    parts = list(built) if isinstance(built, (tuple, list)) else [built]
+    if not parts or not isinstance(parts[0], torch.nn.Module):
+        raise TaskError(
+            f"build() returned {type(built).__name__}: return model, optimizer[, lr_scheduler[, scaler]], "
+            "the model being a torch.nn.Module"
+        )
+    optimizers: list[Optimizer] = []
+    schedulers: list[LRScheduler] = []
+    scaler: torch.amp.GradScaler | None = None
+    for part in parts[1:]:
+        for piece in part if isinstance(part, (tuple, list)) else [part]:
+            if isinstance(piece, ReduceLROnPlateau):
+                raise TaskError(
+                    "ReduceLROnPlateau needs the validation metric, which training does not see; use another schedule"
+                )
+            if isinstance(piece, Optimizer):
+                optimizers.append(piece)
+            elif isinstance(piece, LRScheduler):
+                schedulers.append(piece)
+            elif isinstance(piece, torch.amp.GradScaler):
+                scaler = piece
+            elif piece is not None:
+                raise TaskError(
+                    f"build() returned a {type(piece).__name__} after the model: expected an optimizer, "
+                    "an lr_scheduler or a GradScaler"
+                )
+    single = not isinstance(built, Sequence) or len(built) < 2 or not isinstance(built[1], Sequence)
+    return Built(parts[0], optimizers, schedulers, scaler, single)
+
+
+def move_state(optimizers: Sequence[Optimizer]) -> None:
+    """Move state that an optimizer prepared for each parameter in ``build`` to the device of the parameter."""
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if torch.is_tensor(value) and value.ndim and value.shape == parameter.shape:
+                    state[name] = value.to(parameter.device)
+
+
+def check_parameters(model: torch.nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Raise TaskError if an optimizer holds parameters that are not the model's own, after its move to a device."""
+    known = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if any(id(parameter) not in known for parameter in group["params"]):
+                raise TaskError("build() returned an optimizer with parameters that are not the model's own")

@@ -1,0 +1,261 @@
+"""CUDA graphs of single steps: how a step is captured, compared with the eager step, and kept while nothing moves.
+
+A captured step is valid while everything that it reads stays in place: the same tensors, the same settings of the
+optimizer. Its arithmetic is that of the eager step; where that may not hold, a comparison finds out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
+from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.trial import Metrics
+
+CHECKS = 3
+"""Replays of the first step of a kind of member that are compared with eager steps."""
+
+LANES = 32
+"""Streams on which members take turns. One member cannot fill a device; this many can."""
+
+ABREAST = 8
+"""Updates of stacked members that run side by side, since each is too small to fill a device."""
+
+SIZES = 3
+"""Captures that a member keeps, one for each batch size: the last batch of a partition is often smaller."""
+
+DEVICE = frozenset({"device"})
+
+UNEQUAL = "replayed steps do not have the bits of eager ones"
+ADVICE = "; build the optimizer with capturable=True or fused=True"
+
+
+class Refused(Exception):
+    """The reason why a step is not captured."""
+
+
+class GraphCache:
+    """The findings about captured steps that a worker keeps, and the memory that captures share."""
+
+    def __init__(self) -> None:
+        #: By kind of member: empty if captured steps have the bits of eager ones, else the reason against captures.
+        self.verdicts: dict[Hashable, str] = {}
+        #: The tensors that captured steps read their batch from, by device, names, shapes and types.
+        self.inputs: dict[Hashable, Batch] = {}
+        self._streams: dict[torch.device, list[torch.cuda.Stream]] = {}
+
+    def streams(self, device: torch.device) -> list[torch.cuda.Stream]:
+        """Return the streams on which captured steps run; the same ones each time."""
+        if device not in self._streams:
+            self._streams[device] = [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
+        return self._streams[device]
+
+    @contextlib.contextmanager
+    def side_by_side(
+        self, device: torch.device
+    ) -> Iterator[Callable[[int], contextlib.AbstractContextManager[object]]]:
+        """Distribute work over several streams, which start after earlier work and are joined in the end.
+
+        The function provided selects the stream of a piece of work by its number. On a CPU it selects nothing.
+        """
+        if device.type != "cuda":
+            yield lambda number: contextlib.nullcontext()
+            return
+        here, streams = torch.cuda.current_stream(device), self.streams(device)[:ABREAST]
+        for stream in streams:
+            stream.wait_stream(here)
+        yield lambda number: torch.cuda.stream(streams[number % ABREAST])
+        for stream in streams:
+            here.wait_stream(stream)
+
+
+@dataclass(slots=True)
+class Capture:
+    """A step, ready to be replayed. Each replay leaves its outcome in ``values``."""
+
+    graph: torch.cuda.CUDAGraph
+    #: The random stream that the step draws from.
+    generator: torch.Generator
+    values: dict[str, torch.Tensor]
+    #: The tensors and settings that the capture was made for; see ``footing``.
+    footing: Hashable = None
+
+
+def captured(member: Member, inputs: Batch) -> Capture:
+    """Capture the member's step on ``inputs`` without executing it. Raises Refused if that is impossible."""
+    session = member.session
+    if member.draws - DEVICE:
+        raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(member.draws - DEVICE))})")
+    if session.scaler is not None:
+        raise Refused("a gradient scaler looks at values")
+    if session.options.accumulate > 1:
+        raise Refused("gradients are gathered over several batches")
+    device = session.device
+    generator = torch.Generator(device)
+    generator.set_state(member.random["device"])
+    values: dict[str, torch.Tensor] = {}
+    # Use a new stream: a stream on which a capture has failed is of no further use.
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with (
+            _compat.own_generator(device, generator),
+            _fused(session),
+            torch.cuda.stream(stream),
+            capturing(graph),
+        ):
+            for name, value in member.work.take(dict(inputs)).items():
+                if not torch.is_tensor(value) or not value.is_cuda or value.numel() != 1:
+                    raise Refused(f"{name!r} is not a single number on the device")
+                values[name] = value.reshape(1)
+    except Refused:
+        torch.cuda.synchronize(device)
+        raise
+    except Exception as error:
+        torch.cuda.synchronize(device)
+        raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
+    torch.cuda.current_stream().wait_stream(stream)
+    return Capture(graph, generator, values)
+
+
+@contextlib.contextmanager
+def _fused(session: TorchSession) -> Iterator[None]:
+    """Declare fused optimizers capturable: they count steps on the device anyway, but torch insists on the flag."""
+    groups = [group for one in session.optimizers for group in one.param_groups]
+    fused = [group for group in groups if group.get("fused") and group.get("capturable") is False]
+    for group in fused:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group in fused:
+            group["capturable"] = False
+
+
+@contextlib.contextmanager
+def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture the work on the current stream, with cuBLAS workspaces of its own.
+
+    Otherwise cuBLAS would give all captures on one stream the same workspace, although captures run side by side. The
+    garbage collector is off meanwhile: freeing an old capture would spoil the new one.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    _compat.clear_cublas_workspaces()
+    try:
+        # Other threads load batches and write checkpoints meanwhile.
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
+    finally:
+        _compat.clear_cublas_workspaces()
+        if collects:
+            gc.enable()
+
+
+def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.Tensor]) -> None:
+    """Raise Refused unless replays have the bits of eager steps. Restore the state before the capture."""
+    session, work = member.session, member.work
+    state = member.random["device"]
+    values: list[torch.Tensor] = []
+    for _ in range(CHECKS):
+        capture.graph.replay()
+        values += [value.clone() for value in capture.values.values()]
+    replayed = [*copies(session), *values, capture.generator.get_state()]
+    restore(session, before)
+    found: list[Metrics] = []
+    kept, member.random["device"] = member.draws, state
+    member.draws = DEVICE
+    for _ in range(CHECKS):
+        member.do(lambda: found.append(work.take(dict(inputs))))
+    member.draws = kept
+    if isinstance(member.result, Exception):
+        error, member.result = member.result, {}
+        raise Refused(describe(error))
+    values = [one[name].reshape(1) for one in found for name in capture.values]
+    eager = [*copies(session), *values, member.random["device"]]
+    member.random["device"] = state
+    restore(session, before)
+    if len(eager) != len(replayed) or not all(map(_same_bits, eager, replayed)):
+        raise Refused(UNEQUAL)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
+
+
+def _tensors(session: TorchSession) -> list[torch.Tensor]:
+    """Return the tensors that a step may change: weights, buffers and optimizer states."""
+    found = _weights(session)
+    for optimizer in session.optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                found += [state[name] for name in sorted(state) if torch.is_tensor(state[name])]
+    return found
+
+
+def _weights(session: TorchSession) -> list[torch.Tensor]:
+    return [*session.model.parameters(), *session.model.buffers(), *session.average]
+
+
+def copies(session: TorchSession) -> list[torch.Tensor]:
+    """Copy the tensors that a step may change."""
+    return [tensor.detach().clone() for tensor in _tensors(session)]
+
+
+def restore(session: TorchSession, values: Sequence[torch.Tensor]) -> None:
+    """Put copies back in place."""
+    with torch.no_grad():
+        for tensor, value in zip(_tensors(session), values, strict=False):
+            tensor.copy_(value)
+
+
+def batch_key(batch: Batch, device: torch.device) -> Hashable | None:
+    """Return what batches have in common that fit into the same input tensors; None if a column is not a tensor."""
+    if not all(torch.is_tensor(value) for value in batch.values()):
+        return None
+    return device, tuple((name, tuple(value.shape), value.dtype) for name, value in batch.items())
+
+
+def kind_of(session: TorchSession) -> Hashable:
+    """Return what members have in common if the comparison of one holds for the others."""
+    optimizers = [(type(one), _settings(one, of=bool)) for one in session.optimizers]
+    return type(session.task), str(session.model), str(optimizers), str(session.device)
+
+
+def footing(member: Member, key: Hashable) -> Hashable:
+    """Return everything that a capture relies on. An evaluation does not depend on optimizers."""
+    session = member.session
+    if isinstance(member.work, Measures):
+        return key, tuple(tensor.data_ptr() for tensor in _weights(session))
+    places = tuple(tensor.data_ptr() for tensor in _tensors(session))
+    return key, places, str([_settings(optimizer) for optimizer in session.optimizers])
+
+
+def _settings(optimizer: Optimizer, of: type = object) -> list[dict[str, object]]:
+    """Return the settings of each group except tensors on the device, which a capture reads in place."""
+    return [
+        {
+            name: value.item() if torch.is_tensor(value) else value
+            for name, value in group.items()
+            if name != "params" and isinstance(value, of) and not (torch.is_tensor(value) and value.is_cuda)
+        }
+        for group in optimizer.param_groups
+    ]

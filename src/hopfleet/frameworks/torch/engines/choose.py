@@ -1,0 +1,37 @@
+"""The choice of an engine for trials that train together. Engines are imported only when they are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hopfleet.frameworks.base import Flotilla, IsolationError
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.session import TorchSession
+
+
+def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
+    """Return a flotilla of the engine that suits the device and the model; with ``fast``, rounding may differ."""
+    if len({session.options.deterministic for session in sessions}) > 1:
+        raise IsolationError("some are deterministic and others are not; that is a matter of the whole process")
+    on_cuda = sessions[0].device.type == "cuda"
+    # On CUDA, the convolutions of many models as one are slower than side by side.
+    if fast and not (on_cuda and _compat.convolves(sessions[0].model)):
+        from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+
+        return Stacked(sessions)
+    if on_cuda:
+        from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
+
+        return CudaGraphs(sessions)
+    from hopfleet.frameworks.torch.engines.interleaved import Interleaved
+
+    return Interleaved(sessions)
+
+
+def gains(session: TorchSession) -> bool:
+    """Whether trials with equal bits take clearly less time together than one after another."""
+    if session.device.type != "cpu":
+        return True
+    from hopfleet.frameworks.torch.engines.joint_optimizer import may_join
+
+    return may_join(session)

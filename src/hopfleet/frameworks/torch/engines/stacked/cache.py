@@ -1,0 +1,40 @@
+"""The findings about stacks that a worker keeps from unit to unit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+import torch
+
+from hopfleet.frameworks.base import TrackedConfig
+from hopfleet.support.logging import messages
+
+Program = Callable[..., list[torch.Tensor]]
+"""The operations of a step, recorded or compiled."""
+
+
+class Findings(NamedTuple):
+    """The findings of the first batch of a kind of stack."""
+
+    onednn: bool  #: whether oneDNN is faster
+    config: TrackedConfig  #: the configuration of a member, which tells the keys that the loss reads
+
+
+class StackCache:
+    """The findings of one worker, by kind of stack and batch."""
+
+    def __init__(self) -> None:
+        #: None where no program is used.
+        self.programs: dict[Hashable, Program | None] = {}
+        #: The seconds of each batch so far, where it is not decided yet whether a program pays.
+        self.waiting: defaultdict[Hashable, list[float]] = defaultdict(list)
+        self.tried: dict[Hashable, Findings] = {}
+        self._told: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        """Log a message once."""
+        if text not in self._told:
+            self._told.add(text)
+            messages().warning("%s", text)

@@ -1,0 +1,146 @@
+"""A flotilla as one program: members of one architecture, with their weights stacked, take every step at once.
+
+One batched operation replaces as many small ones, so the overhead of an operation is paid once for all members. The
+sums inside a batched product are taken in another order than alone, so the last bits differ: this engine is for
+``fuse="fast"``, and the deviation of the first step is measured and logged. On CUDA the step of a stack is captured and
+replayed, as in ``cuda_graphs``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Hashable, Iterator, Sequence
+
+import torch
+
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.torch import _compat, randomness
+from hopfleet.frameworks.torch.engines.capture import SIZES, batch_key
+from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
+from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
+from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
+from hopfleet.frameworks.torch.engines.stacked.models import Unstackable, kind_of
+from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
+from hopfleet.frameworks.torch.engines.stacked.stack import Stack, StackCapture
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
+from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.steps import rows_of
+
+
+class Stacked(Interleaved):
+    """Members of one kind as one program, and the others one after another."""
+
+    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+        super().__init__(sessions)
+        self._cache = sessions[0].cache.part(StackCache)
+
+    def _run(self, members: Sequence[Member], batches: Batches) -> None:
+        self._stacks: list[tuple[Stack, list[Member]]] | None = None
+        self._losses: list[list[Table]] = []
+        self._counts: list[int] = []
+        super()._run(members, batches)
+        stacks: list[tuple[Stack, list[Member]]] = self._stacks or []
+        for (stack, stacked), losses in zip(stacks, self._losses, strict=True):
+            stack.settle()
+            table = torch.stack(losses).cpu()
+            for row, member in enumerate(stacked):
+                member.steps.note({"loss": table[:, row]}, *self._counts)
+
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        on_cuda = self.sessions[0].device.type == "cuda"
+        others = CudaGraphs(self.sessions) if on_cuda else Interleaved(self.sessions)
+        others.turn = self.turn
+        with using_onednn(all(known.onednn for known in self._cache.tried.values())), _uncompiled(self.sessions):
+            results = others.evaluate(batches, seed=seed)
+        self.shares = others.shares
+        return results
+
+    def _launch(self, members: list[Member], batch: Batch) -> list[Member]:
+        if self._stacks is None:
+            self._stacks = list(self._stacked(members, batch))
+            self._losses = [[] for _ in self._stacks]
+        launched: set[Member] = set()
+        self._counts.append(rows_of(batch))
+        device = self.sessions[0].device
+        quick = randomness.QUICK & randomness.names(device)
+        untouched = randomness.current(device, quick)
+        for (stack, stacked), losses in zip(self._stacks, self._losses, strict=True):
+            launched.update(stacked)
+            first = stacked[0]
+            by_batch = first.session.hooks.lr_step == "batch"
+            randomness.put(first.random, device, quick)
+            began = time.perf_counter()
+            losses.append(self._stepped(stack, first, batch))
+            spent = (time.perf_counter() - began) / len(stacked)
+            first.random |= randomness.current(device, quick)
+            for member in stacked:
+                member.seconds += spent
+                if by_batch and member.session.schedulers:
+                    member.steps.step_schedule()
+            if by_batch:
+                stack.read_settings()
+        randomness.put(untouched, device, quick)
+        return [member for member in members if member not in launched]
+
+    def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
+        whole = _kept([member.session for member in members])
+        for alike in [members] if whole else self._kinds(members):
+            sessions = [member.session for member in alike]
+            try:
+                stack = whole or _kept(sessions) or Stack(sessions)
+                stack.read_settings()
+                stack.try_out(batch)
+            except Exception as error:
+                self._cache.tell(f"trials train in turn: {describe(error)}")
+                continue
+            for member in alike:
+                member.draws = frozenset()
+                member.session.kept[Stack] = stack
+                _compat.count_as_stepped(member.session.optimizers[0])
+            yield stack, alike
+
+    def _kinds(self, members: list[Member]) -> list[list[Member]]:
+        """Group the members that can be stacked with each other."""
+        kinds: dict[Hashable, list[Member]] = {}
+        for member in members:
+            try:
+                kinds.setdefault(kind_of(member.session), []).append(member)
+            except Unstackable as reason:
+                self._cache.tell(f"trials train in turn: {reason}")
+        return [alike for alike in kinds.values() if len(alike) > 1]
+
+    def _stepped(self, stack: Stack, first: Member, batch: Batch) -> Table:
+        """Make a step of a stack; replay it if it was captured."""
+        key = batch_key(batch, stack.weights.device) if stack.sizes else None
+        if key in stack.captures:
+            return stack.captures[key].step(batch)
+        losses = stack.step(batch)
+        # The last batch of a partition is often smaller: its capture pays only if the batch comes again.
+        if len(stack.captures) < min(stack.sizes, SIZES if stack.lasting else 1):
+            try:
+                stack.captures[key] = StackCapture(stack, batch, first.random["device"])
+            except Exception as error:
+                stack.sizes = len(stack.captures)
+                self._cache.tell(f"steps of the stack are not captured: {describe(error)}")
+        return losses
+
+
+def _kept(sessions: Sequence[TorchSession]) -> Stack | None:
+    """Return the stack that consists of exactly these sessions, if there is one."""
+    stack: Stack | None = sessions[0].kept.get(Stack) if sessions else None
+    return stack if stack is not None and stack.sessions == sessions and stack.whole else None
+
+
+@contextlib.contextmanager
+def _uncompiled(sessions: Sequence[TorchSession]) -> Iterator[None]:
+    """Use models as they are: compiling each of them takes longer than it saves where all train as one."""
+    kept = [session.callable for session in sessions]
+    for session in sessions:
+        session.callable = session.model
+    try:
+        yield
+    finally:
+        for session, compiled in zip(sessions, kept, strict=True):
+            session.callable = compiled

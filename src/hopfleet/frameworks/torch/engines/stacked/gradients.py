@@ -1,0 +1,217 @@
+"""The gradients of all members of a stack: computed by one function over stacked tensors, or by a program.
+
+On the CPU, most of the time of a small step goes into finding out, again and again, which operations it consists of. So
+the operations are recorded once, as a program, and from then on the program runs. A task whose loss depends on more
+than model, batch and configuration, say on a counter of its own, would not see that time passes; so every now and then
+a batch is computed both ways, and if the outcomes differ the program is discarded.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+
+import torch
+from torch.func import functional_call, grad_and_value, vmap
+
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import Batch, IsolationError
+from hopfleet.frameworks.torch import _compat, randomness
+from hopfleet.frameworks.torch.engines.stacked import onednn
+from hopfleet.frameworks.torch.engines.stacked.attention import StackedAttention
+from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
+from hopfleet.frameworks.torch.engines.stacked.layout import Layout
+from hopfleet.frameworks.torch.engines.stacked.models import Dropout, Loss, form, use_rates
+from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
+from hopfleet.frameworks.torch.session import TorchSession
+
+CHANGING = "the loss of the task is not always the same function of model, batch and configuration"
+
+PAYS = 16
+"""Batches of a kind from which on a program pays."""
+
+COMPARED = 64
+"""A program is compared with the function that it stands for in the first batch of a unit, the 64th, the 4096th etc."""
+
+CLOSE = 0.01
+"""Deviation of a compiled program, as a part of the largest value, up to which the program counts as equal: more than
+rounding, less than another function."""
+
+
+def alike(found: Table, expected: Table, compiled: bool) -> bool:
+    """Whether a program computes the function that it stands for; a compiled program may round differently."""
+    if torch.equal(found, expected) or bool(found.isnan().any()):
+        return True
+    off = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+    return compiled and float(off) < CLOSE
+
+
+class Gradients:
+    """The loss of all members as a function of stacked tensors, and its gradients."""
+
+    def __init__(self, sessions: Sequence[TorchSession], layout: Layout, parameters: Mapping[str, Table]) -> None:
+        self._sessions = sessions
+        self._layout = layout
+        self._parameters = parameters
+        self._cache = sessions[0].cache.part(StackCache)
+        self._device = sessions[0].device
+        self.loss = Loss(sessions[0].hooks, copy.deepcopy(sessions[0].model))
+        use_rates(self.loss.model)
+        self.loss.train()
+        self.frozen = self._others()
+        self._scalars = self._differing_numbers()
+        self._kind = ""
+        self._runs: Counter[Hashable] = Counter()
+        self._grads = vmap(grad_and_value(self._of_one), in_dims=(0, 0, 0, None), randomness="different")
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the task asks for compiled models."""
+        return self._sessions[0].options.compile
+
+    def _others(self) -> dict[str, Table]:
+        """Stack buffers, dropout rates, and parameters that no optimizer holds."""
+        found: dict[str, Table] = {}
+        models = [dict(session.model.named_modules()) for session in self._sessions]
+        for name, _ in [*self.loss.named_buffers(), *self.loss.named_parameters()]:
+            if name in self._parameters:
+                continue
+            path, _, last = name.removeprefix("model.").rpartition(".")
+            if last == "rate" and isinstance(self.loss.get_submodule(f"model.{path}" if path else "model"), Dropout):
+                rates = [model[path].p for model in models]
+                found[name] = torch.tensor(rates, device=self._device)
+            else:
+                found[name] = torch.stack([getattr(model[path], last).detach() for model in models])
+                for row, model in enumerate(models):
+                    getattr(model[path], last).data = found[name][row]
+        return found
+
+    def _differing_numbers(self) -> dict[str, Table]:
+        """Stack the numbers of the configurations that are not the same for all members."""
+        configs = [dict(dict.items(session.config)) for session in self._sessions]
+        differ = [k for k, v in configs[0].items() if isinstance(v, float) and any(c[k] != v for c in configs)]
+        return {key: torch.tensor([c[key] for c in configs], device=self._device) for key in differ}
+
+    def _of_one(
+        self, mine: Mapping[str, Table], others: Mapping[str, Table], scalars: Mapping[str, Table], batch: Batch
+    ) -> Table:
+        """Return the loss of one member; under vmap, of all members."""
+        config = {**dict(dict.items(self._sessions[0].config)), **scalars}
+        with StackedAttention():
+            loss: Table = functional_call(self.loss, {**mine, **others}, (dict(batch), config))
+            return loss
+
+    def eager(self, batch: Batch) -> list[Table]:
+        """Compute the gradients of all members, in pieces, and their losses, without a program."""
+        return self._layout.flat(*self._grads(self._parameters, self.frozen, self._scalars, batch))
+
+    def compute(self, batch: Batch) -> list[Table]:
+        """Compute the gradients of all members, in pieces, and their losses; by a program if there is one."""
+        if (self._device.type == "cuda" and not self.compiles) or not all(map(torch.is_tensor, batch.values())):
+            return self.eager(batch)
+        key = self.key(batch)
+        program = self._program(batch, key)
+        if program is None:
+            began = time.thread_time()
+            found = self.eager(batch)
+            if key not in self._cache.programs:
+                self._cache.waiting[key].append(time.thread_time() - began)
+            return found
+        self._runs[key] += 1
+        if self._runs[key] != COMPARED ** round(math.log(self._runs[key], COMPARED)):
+            return program(*self._inputs(batch))
+        return self._compared(program, batch, key)
+
+    def key(self, batch: Batch) -> Hashable:
+        """Return everything that a program depends on."""
+        if not self._kind:
+            first = self._sessions[0]
+            alike = {k: v for k, v in dict.items(first.config) if k not in self._scalars}
+            self._kind = f"{id(first.task)} {form(first)} {len(self._sessions)} {alike} {list(self._scalars)}"
+        return self._kind, *(
+            (name, getattr(value, "shape", None), getattr(value, "dtype", None)) for name, value in batch.items()
+        )
+
+    def _compared(self, program: Program, batch: Batch, key: Hashable) -> list[Table]:
+        """Compute both ways; if the outcomes differ, stop using the program."""
+        streams, buffers = randomness.current(self._device), self._buffers()
+        found = program(*self._inputs(batch))
+        randomness.put(streams, self._device)
+        self._restore(buffers)
+        expected = self.eager(batch)
+        if not all(alike(a, b, self.compiles) for a, b in zip(found, expected, strict=True)):
+            self._cache.programs[key] = None
+            if self._runs[key] > 1:
+                raise IsolationError(CHANGING)
+        return expected
+
+    def _buffers(self) -> dict[str, Table]:
+        return {name: value.clone() for name, value in self.frozen.items()}
+
+    def _restore(self, buffers: Mapping[str, Table]) -> None:
+        for name, value in buffers.items():
+            self.frozen[name].copy_(value)
+
+    def _inputs(self, batch: Batch) -> list[Table]:
+        return [*self._parameters.values(), *self.frozen.values(), *self._scalars.values(), *batch.values()]
+
+    def _program(self, batch: Batch, key: Hashable) -> Program | None:
+        """Return the program of a kind of batch; None if there can be none, or not yet: few batches do not pay."""
+        programs = self._cache.programs
+        if key not in programs:
+            waited = self._cache.waiting.get(key, [])
+            if len(waited) + 1 < PAYS and not self.compiles:
+                return None
+            pays = self.compiles or min(waited, default=0.0) < onednn.LONG
+            try:
+                programs[key] = self._written(batch) if pays else None
+            except Exception as error:
+                programs[key] = None
+                self._cache.tell(f"trials are stacked without a program: {describe(error)}")
+        return programs[key]
+
+    def _written(self, batch: Batch) -> Program:
+        names = [list(part) for part in (self._parameters, self.frozen, self._scalars, batch)]
+
+        def work(*values: Table) -> list[Table]:
+            rest = iter(values)
+            mine, others, scalars, some = ({name: next(rest) for name in part} for part in names)
+            return self._layout.flat(*self._grads(mine, others, scalars, some))
+
+        streams, buffers = randomness.current(self._device), self._buffers()
+        inputs = self._inputs(batch)
+        try:
+            return _compat.inductor(work, inputs) if self.compiles else quickened(recorded(work, inputs), inputs)
+        finally:
+            randomness.put(streams, self._device)
+            self._restore(buffers)
+
+    def deviation(self, batch: Batch) -> tuple[float, bool]:
+        """Measure how far the first member's gradients deviate from those alone, as a part of the largest.
+
+        Also return whether oneDNN is faster. No weight is changed.
+        """
+        session, layout, faster = self._sessions[0], self._layout, True
+        kept = [buffer.clone() for buffer in session.model.buffers()]
+        # Without dropout: chance would hide the effect of rounding.
+        chance = [m for m in (*session.model.modules(), *self.loss.modules()) if "Dropout" in type(m).__name__]
+        for module in chance:
+            module.eval()
+        loss = session.hooks.loss(session.model, dict(batch))
+        alone = layout.in_columns(torch.autograd.grad(loss, layout.parameters(0)))
+        for buffer, value in zip(session.model.buffers(), kept, strict=True):
+            buffer.copy_(value)
+        buffers = self._buffers()
+        if self._device.type == "cpu":
+            faster = onednn.faster_with_onednn(lambda: self.eager(batch))
+        with onednn.using_onednn(faster):
+            pieces = [piece[0] for piece in self.eager(batch)[:-1]]
+        stacked = layout.in_columns(pieces) if layout.on_cuda else torch.cat(pieces)
+        self._restore(buffers)
+        for module in chance:
+            module.train()
+        return float((stacked - alone).abs().max() / alone.abs().max().clamp(min=1e-30)), faster

@@ -1,0 +1,90 @@
+"""The layout of a stack: where the parameters of all members lie in tables with a row for each member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from hopfleet.frameworks.torch.engines.stacked.updates import Table
+from hopfleet.frameworks.torch.session import TorchSession
+
+ALIGNED = 32
+"""Elements. Each parameter begins at a multiple of this; matrix products are slow on unaligned parameters."""
+
+
+class Group(NamedTuple):
+    """A group of parameters: its positions among all parameters and in the table, and its settings, a row per member.
+
+    Gradients come in ``pieces``: on CUDA one for each parameter, elsewhere one for each group.
+    """
+
+    parameters: slice
+    columns: slice
+    pieces: slice
+    settings: dict[str, Table]
+
+
+class Layout:
+    """The columns of all parameters that the optimizers of the members hold."""
+
+    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+        self._sessions = sessions
+        first = sessions[0]
+        self.on_cuda = first.device.type == "cuda"
+        self.rows = range(len(sessions))
+        names = {id(parameter): name for name, parameter in first.model.named_parameters()}
+        self.groups: list[Group] = []
+        self.names: list[str] = []
+        self.columns: list[slice] = []
+        for group in first.optimizers[0].param_groups:
+            number, start, first_name = len(self.groups), self.width, len(self.names)
+            for parameter in group["params"]:
+                self.names.append(names[id(parameter)])
+                first_column = self.width
+                self.columns.append(slice(first_column, first_column + parameter.numel()))
+            parameters = slice(first_name, len(self.names))
+            pieces = parameters if self.on_cuda else slice(number, number + 1)
+            self.groups.append(Group(parameters, slice(start, self.width), pieces, {}))
+        self.shapes = [tuple(parameter.shape) for parameter in self.parameters(0)]
+
+    @property
+    def width(self) -> int:
+        return -(-self.columns[-1].stop // ALIGNED) * ALIGNED if self.columns else 0
+
+    def parameters(self, row: int) -> list[torch.nn.Parameter]:
+        """Return the parameters of one member, in the order of the columns."""
+        return [p for group in self._sessions[row].optimizers[0].param_groups for p in group["params"]]
+
+    def views(self, table: Table) -> dict[str, Table]:
+        """Return the part of each parameter in a table, by its name in the loss module."""
+        places = zip(self.names, self.columns, self.shapes, strict=True)
+        return {f"model.{name}": table[:, columns].view(len(self.rows), *shape) for name, columns, shape in places}
+
+    def pieces(self, row: Table) -> list[Table]:
+        """Return the pieces of one row of a table, as gradients come."""
+        return [
+            row[columns] for columns in (self.columns if self.on_cuda else [group.columns for group in self.groups])
+        ]
+
+    def in_columns(self, values: Sequence[Table], some: slice = slice(None), rows: tuple[int, ...] = ()) -> Table:
+        """Lay out values for some parameters, of one member or of all, as in the table, with zeros in the gaps."""
+        pieces: list[Table] = []
+        ends = [*(columns.start for columns in self.columns[1:]), self.width]
+        for value, columns, end in zip(values, self.columns[some], ends[some], strict=True):
+            pieces.append(value.reshape(*rows, -1))
+            if columns.stop < end:
+                pieces.append(value.new_zeros(*rows, end - columns.stop))
+        return torch.cat(pieces, dim=-1)
+
+    def joined(self, pieces: Sequence[Table], group: Group) -> Table:
+        """Lay out one piece for each parameter of a group, for all members."""
+        return self.in_columns(pieces[group.parameters], group.parameters, (len(self.rows),))
+
+    def flat(self, grads: Mapping[str, Table], losses: Table) -> list[Table]:
+        """Return gradients in pieces, each with a row for each member, and the losses."""
+        pieces = [grads[f"model.{name}"].reshape(len(self.rows), -1) for name in self.names]
+        if not losses.is_cuda:
+            pieces = [self.joined(pieces, group) for group in self.groups]
+        return [*pieces, losses.detach()]

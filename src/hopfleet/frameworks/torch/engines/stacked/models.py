@@ -1,0 +1,92 @@
+"""Stacked models: which trials can be stacked, and the loss of a task as a module of which all inputs are passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+from hopfleet.domain.trial import Config
+from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch.engines.stacked.updates import ALIKE, UPDATES, state_names
+from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.trial import Hooks
+
+LARGE = 1 << 22
+"""Bytes. On a CPU, a model with more weights than this is not stacked: it has little overhead to share, and the
+gradients and activations of all members would take memory at the same time."""
+
+
+class Unstackable(Exception):
+    """The reason why a member cannot be stacked."""
+
+
+class Dropout(torch.nn.Module):
+    """Dropout with a rate for each member."""
+
+    rate: torch.Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.register_buffer("rate", torch.tensor(rate))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        kept = torch.rand_like(x) >= self.rate
+        return x * kept / (1 - self.rate).clamp(min=1e-12)
+
+
+def use_rates(model: torch.nn.Module) -> None:
+    """Replace torch's dropout by one with a rate for each member."""
+    for module in model.modules():
+        for name, child in list(module.named_children()):
+            if type(child) is torch.nn.Dropout:
+                setattr(module, name, Dropout(child.p))
+
+
+class Loss(torch.nn.Module):
+    """The loss of a task as a module, so that everything it reads can be passed in."""
+
+    def __init__(self, hooks: Hooks, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._hooks = [hooks]  # in a list, since a task may itself be a module
+
+    def forward(self, batch: Batch, config: Config) -> torch.Tensor:
+        return self._hooks[0].with_config(config).loss(self.model, batch)
+
+
+def kind_of(session: TorchSession) -> Hashable:
+    """Return what members have in common that can be stacked with each other. Raises Unstackable."""
+    if len(session.optimizers) != 1 or type(session.optimizers[0]) not in UPDATES:
+        names = [type(one).__name__ for one in session.optimizers] or ["none"]
+        raise Unstackable(f"the optimizer is {', '.join(names)}")
+    if session.scaler is not None:
+        raise Unstackable("a gradient scaler looks at values")
+    if not session.options.plain:
+        raise Unstackable("the task clips, averages or gathers, or has another precision")
+    weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
+    if session.device.type == "cpu" and weights > LARGE and not session.options.compile:
+        raise Unstackable("models are large, and on a CPU large ones gain little by being stacked")
+    return form(session), session.counters["units"] == 0
+
+
+def form(session: TorchSession) -> str:
+    """Return what members have in common that are computed alike."""
+    optimizer = session.optimizers[0]
+    layers = [
+        (name, type(module), "" if isinstance(module, torch.nn.Dropout) else module.extra_repr())
+        for name, module in session.model.named_modules()
+    ]
+    shapes = [(name, tuple(value.shape), value.dtype) for name, value in session.model.named_parameters()]
+    groups = [
+        (
+            [tuple(p.shape) for p in group["params"]],
+            [bool(group.get(flag)) for flag in ALIKE],
+            state_names(optimizer, group),
+        )
+        for group in optimizer.param_groups
+    ]
+    words = {key: value for key, value in dict.items(session.config) if not isinstance(value, float)}
+    return str((layers, shapes, type(optimizer), groups, words, session.device))

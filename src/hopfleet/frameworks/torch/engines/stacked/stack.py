@@ -1,0 +1,241 @@
+"""A stack: the weights and optimizer states of several members in tables with a row for each member.
+
+The members' own tensors are views of their rows: a member can be evaluated, saved or leave at any time without a copy,
+and members that stay together keep their tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch._compat import FUSED, fused_update, own_generator
+from hopfleet.frameworks.torch.engines.capture import SIZES, GraphCache, batch_key, capturing
+from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
+from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
+from hopfleet.frameworks.torch.engines.stacked.layout import Layout
+from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
+from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, settings_of, state_names
+from hopfleet.frameworks.torch.session import TorchSession
+
+
+class Stack:
+    """Members of one kind in one table: ``weights`` and each entry of ``state`` have a row for each member."""
+
+    def __init__(self, sessions: Sequence[TorchSession]) -> None:
+        self.sessions = sessions
+        self._cache = sessions[0].cache
+        self._layout = layout = Layout(sessions)
+        rows = [layout.in_columns([p.detach() for p in layout.parameters(row)]) for row in layout.rows]
+        self.weights = torch.stack(rows)
+        parameters = layout.views(self.weights)
+        for row in layout.rows:
+            for parameter, columns, shape in zip(layout.parameters(row), layout.columns, layout.shapes, strict=True):
+                parameter.data = self.weights[row, columns].view(shape)
+        self._gather()
+        self.gradients = Gradients(sessions, layout, parameters)
+        self.onednn = True
+        #: The settings of all groups of each member at the last reading.
+        self._numbers: list[list[dict[str, float]]] = []
+        #: The number of units that each member had trained when this stack ended its last one.
+        self._units = [-1] * len(sessions)
+        #: The step counts that the optimizers keep for each parameter, by device, once they hold their rows.
+        self._counts: dict[torch.device, Table] = {}
+        #: For fused updates: weights and state of each member, piece by piece, and the update of each group and member.
+        self._lists = [[layout.pieces(table[row]) for table in self._tables_of_update] for row in layout.rows]
+        self._updates: list[list[Callable[[Sequence[Table]], None]]] = []
+        #: Captured steps by batch size, the greatest number of them, and whether they stay valid in the next unit.
+        self.captures: dict[Hashable, StackCapture] = {}
+        self.sizes = SIZES if self.weights.is_cuda and sessions[0].hooks.lr_step != "batch" else 0
+        self.lasting = False
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the task asks for compiled models."""
+        return self.gradients.compiles
+
+    @property
+    def _tables_of_update(self) -> list[Table]:
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+        return [self.weights, *(self.state[name] for name in names if name in self.state)]
+
+    def _gather(self) -> None:
+        """Copy the states of all optimizers into tables."""
+        optimizers = [session.optimizers[0] for session in self.sessions]
+        wanted = sorted({name for group in optimizers[0].param_groups for name in state_names(optimizers[0], group)})
+        self.state = {name: torch.zeros_like(self.weights) for name in wanted}
+        counts = []
+        for row, optimizer in enumerate(optimizers):
+            count = 0.0
+            for parameter, columns in zip(self._layout.parameters(row), self._layout.columns, strict=True):
+                state = optimizer.state.get(parameter, {})
+                for name in wanted:
+                    if state.get(name) is not None:
+                        self.state[name][row, columns] = state[name].reshape(-1)
+                        count = max(count, 2.0)  # SGD counts no steps; its update only asks whether this is the first
+                count = float(state["step"]) if "step" in state else count
+            counts.append([count])
+        self.steps = torch.tensor(counts, dtype=torch.float32, device=self.weights.device)
+
+    # ------------------------------------------------------------------------------------------------ a step
+
+    def read_settings(self) -> None:
+        """Read the present settings of all optimizers."""
+        groups_of = [session.optimizers[0].param_groups for session in self.sessions]
+        before, self._numbers = self._numbers, [[settings_of(group) for group in groups] for groups in groups_of]
+        self.lasting = self._numbers == before
+        if self.lasting:
+            return
+        self.captures.clear()  # captures contain the old settings
+        for index, group in enumerate(self._layout.groups):
+            numbers = [of_one[index] for of_one in self._numbers]
+            for name in numbers[0]:
+                column = [[entry[name]] for entry in numbers]
+                group.settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
+        if type(self.sessions[0].optimizers[0]) in FUSED:
+            rows, groups = self._layout.rows, range(len(self._layout.groups))
+            self._updates = [[self._update(index, row) for row in rows] for index in groups]
+
+    def step(self, batch: Batch) -> Table:
+        """Train all members on a batch; return their losses."""
+        with using_onednn(self.onednn), torch.no_grad():
+            *grads, losses = self.gradients.compute(batch)
+        self.steps += 1
+        optimizer = self.sessions[0].optimizers[0]
+        with torch.no_grad():
+            for index, (group, known) in enumerate(zip(optimizer.param_groups, self._layout.groups, strict=True)):
+                if type(optimizer) in FUSED and not group["maximize"]:
+                    self._fused(index, grads[known.pieces])
+                    continue
+                rows = self._layout.joined(grads, known) if self.weights.is_cuda else grads[index]
+                state = {name: self.state[name][:, known.columns] for name in state_names(optimizer, group)}
+                flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
+                downhill = -rows if group.get("maximize") else rows
+                weights = self.weights[:, known.columns]
+                UPDATES[type(optimizer)](weights, downhill, state, known.settings, self.steps, flags)
+        return losses
+
+    def _update(self, index: int, row: int) -> Callable[[Sequence[Table]], None]:
+        """Return the fused update of a group of one member, a function of the pieces of its gradient."""
+        some, numbers = self._layout.groups[index].pieces, self._numbers[row][index]
+        weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
+        options = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")}
+        rest = first, second, largest[0] if largest else [], [self.steps[row]] * len(weights)
+        fused = fused_update(type(self.sessions[0].optimizers[0]))
+        return lambda grads: fused(weights, grads, *rest, **options, amsgrad=bool(largest), maximize=False)
+
+    def _fused(self, index: int, pieces: Sequence[Table]) -> None:
+        """Update a group of one member after another."""
+        of_rows = zip(*(piece.unbind() for piece in pieces), strict=True)
+        with self._cache.part(GraphCache).side_by_side(self.weights.device) as on_lane:
+            for row, (update, grads) in enumerate(zip(self._updates[index], of_rows, strict=True)):
+                with on_lane(row):
+                    update(grads)
+
+    def tables(self) -> list[Table]:
+        """Return the tables that a step changes."""
+        return [self.weights, self.steps, *self.state.values(), *self.gradients.frozen.values()]
+
+    def try_out(self, batch: Batch) -> None:
+        """Measure the deviation of this kind of stack and choose the faster library, unless that is known already."""
+        key = self.gradients.key(batch)
+        cache = self._cache.part(StackCache)
+        if key not in cache.tried:
+            off, self.onednn = self.gradients.deviation(batch)
+            cache.tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
+            cache.tried[key] = Findings(self.onednn, self.sessions[0].config)
+        self.onednn = cache.tried[key].onednn
+        self.sessions[0].config.share(cache.tried[key].config)
+
+    # ------------------------------------------------------------------------------------------ from unit to unit
+
+    @property
+    def whole(self) -> bool:
+        """Whether all members still use their rows: none was loaded anew or has trained without the others."""
+        for row, session in enumerate(self.sessions):
+            if session.counters["units"] != self._units[row] + 1:
+                return False
+            optimizer = session.optimizers[0]
+            for group, known in zip(optimizer.param_groups, self._layout.groups, strict=True):
+                # A member with other tensors has none of these: the first parameter of each group tells.
+                parameter, columns = group["params"][0], self._layout.columns[known.parameters.start]
+                state = optimizer.state.get(parameter, {})
+                pairs = [(parameter, self.weights), *((state.get(name), table) for name, table in self.state.items())]
+                if any(own is None or own.data_ptr() != _place(table, row, columns) for own, table in pairs):
+                    return False
+        return True
+
+    def settle(self) -> None:
+        """Update the states of all optimizers, as if each had made its own steps."""
+        self._units = [session.counters["units"] for session in self.sessions]
+        for session in self.sessions:
+            session.config.share(self.sessions[0].config)
+        if not self._counts:
+            self._hand_out()
+        for counts in self._counts.values():
+            counts.copy_(self.steps.expand_as(counts))
+
+    def _hand_out(self) -> None:
+        """Let the state of every optimizer consist of views of its rows."""
+        for row, session in enumerate(self.sessions):
+            optimizer = session.optimizers[0]
+            places = {id(p): number for number, p in enumerate(self._layout.parameters(row))}
+            for group in optimizer.param_groups:
+                there = group.get("capturable") or group.get("fused")
+                device = self.weights.device if there else torch.device("cpu")
+                if device not in self._counts:
+                    self._counts[device] = torch.zeros(len(self.sessions), len(places), device=device)
+                for parameter in group["params"]:
+                    number, state = places[id(parameter)], optimizer.state[parameter]
+                    for name in state_names(optimizer, group):
+                        state[name] = self.state[name][row, self._layout.columns[number]].view(parameter.shape)
+                    if type(optimizer) is not torch.optim.SGD:
+                        state["step"] = self._counts[device][row, number]
+
+
+def _place(table: Table, row: int, columns: slice) -> int:
+    """Return the address of the first of some columns in a row."""
+    return int(table.data_ptr() + (row * table.stride(0) + columns.start) * table.element_size())
+
+
+class StackCapture:
+    """The step of a stack, ready to be replayed. It draws from a generator of its own, which starts at ``random``."""
+
+    def __init__(self, stack: Stack, batch: Batch, random: torch.Tensor) -> None:
+        device = stack.weights.device
+        if batch_key(batch, device) is None:
+            raise ValueError("a batch has a column that is not a tensor")
+        self._inputs = {name: value.clone() for name, value in batch.items()}
+        self._generator = torch.Generator(device)
+        self._generator.set_state(random)
+        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with own_generator(device, self._generator), torch.cuda.stream(stream), capturing(self._graph):
+            self._losses = stack.step(dict(self._inputs))
+        torch.cuda.current_stream().wait_stream(stream)
+        self._check(stack)
+
+    def step(self, batch: Batch) -> Table:
+        """Replay the step on a batch; return the losses."""
+        for name, value in self._inputs.items():
+            value.copy_(batch[name], non_blocking=True)
+        self._generator.set_state(torch.cuda.get_rng_state(self._losses.device))
+        self._graph.replay()
+        torch.cuda.set_rng_state(self._generator.get_state(), self._losses.device)
+        return self._losses.clone()
+
+    def _check(self, stack: Stack) -> None:
+        """Raise ValueError if a replay differs from the step. Restore the state of the stack."""
+        before = [table.clone() for table in stack.tables()]
+        random = torch.cuda.get_rng_state(self._losses.device)
+        replayed = [self.step(self._inputs), *(table.clone() for table in stack.tables())]
+        for again in (True, False):
+            for table, value in zip(stack.tables(), before, strict=True):
+                table.copy_(value)
+            torch.cuda.set_rng_state(random, self._losses.device)
+            if again:
+                eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
+        if not all(alike(a, b, stack.compiles) for a, b in zip(replayed, eager, strict=True)):
+            raise ValueError("a replayed step does not do what the step does")

@@ -1,0 +1,70 @@
+"""The adapter of PyTorch: opens sessions, chooses engines for flotillas, and answers questions about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from hopfleet.domain.trial import Config
+from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.torch.engines import choose
+from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.trial import SharedTask
+
+
+class TorchFramework(Framework):
+    """PyTorch, for one task. ``owns_loop`` tells whether the task overrides the training loop."""
+
+    def __init__(self, task: SharedTask, *, owns_loop: bool) -> None:
+        self._task = task
+        self._owns_loop = owns_loop
+
+    def open(
+        self, config: Config, *, seed: int, device: str, threads: int, cache: EngineCache | None = None
+    ) -> TorchSession:
+        return TorchSession(self._task, config, seed=seed, device=device, threads=threads, cache=cache)
+
+    def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
+        session = self.open(config, seed=0, device="cpu", threads=torch.get_num_threads())
+        session.load(checkpoint)
+        session.exchange_average()
+        return session.model.eval()
+
+    def devices(self) -> tuple[str, int]:
+        if torch.cuda.is_available():
+            return "cuda", torch.cuda.device_count()
+        if torch.backends.mps.is_available():
+            return "mps", 1
+        return "cpu", 1
+
+    @property
+    def fusion_blocker(self) -> str:
+        return "it owns its training loop (it overrides train)" if self._owns_loop else ""
+
+    def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
+        return choose.flotilla(sessions, fast=fast)
+
+    def gains(self, session: TorchSession, *, fast: bool) -> bool:
+        return fast or self._task.transform is not None or choose.gains(session)
+
+    def spare_memory(self, device: str) -> int:
+        return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else 0
+
+    def peak_memory(self, device: str) -> int:
+        if not device.startswith("cuda"):
+            return 0
+        peak = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return int(peak)
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, torch.cuda.OutOfMemoryError)
+
+    def broken(self, error: BaseException) -> bool:
+        # After a failed kernel, say one with an index out of range, the process cannot use the device any more.
+        return isinstance(error, RuntimeError) and "CUDA error:" in str(error)
+
+    def free_memory(self) -> None:
+        torch.cuda.empty_cache()

@@ -1,0 +1,52 @@
+"""The training options of a task: how the loop that Hopfleet provides takes its steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from hopfleet.errors import TaskError
+
+PRECISIONS: Mapping[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The options of one trial, as its task declares them; see ``TorchTask`` for their meaning."""
+
+    precision: str
+    clip_norm: float | None
+    accumulate: int
+    channels_last: bool
+    compile: bool
+    ema: float | None
+    deterministic: bool
+
+    @classmethod
+    def of(cls, task: object) -> TrainingOptions:
+        """Read and check the options of a task. Raises TaskError for a value out of range."""
+        options = cls(*(getattr(task, name) for name in cls.__slots__))
+        if options.precision not in PRECISIONS:
+            raise TaskError(f"precision={options.precision!r}: must be one of {', '.join(PRECISIONS)}")
+        if options.clip_norm is not None and not options.clip_norm > 0:
+            raise TaskError(f"clip_norm={options.clip_norm!r}: must be greater than 0, or None")
+        if type(options.accumulate) is not int or options.accumulate < 1:
+            raise TaskError(f"accumulate={options.accumulate!r}: must be a whole number of batches, 1 or more")
+        if options.ema is not None and not 0 < options.ema < 1:
+            raise TaskError(f"ema={options.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
+        if not isinstance(options.deterministic, bool):
+            raise TaskError(f"deterministic={options.deterministic!r}: must be True or False")
+        return options
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step consists of forward pass, backward pass and update alone."""
+        return (self.precision, self.clip_norm, self.accumulate, self.ema) == ("float32", None, 1, None)
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which losses and metrics are computed."""
+        dtype = PRECISIONS[self.precision]
+        return contextlib.nullcontext() if dtype is None else torch.autocast(device.type, dtype)

@@ -1,0 +1,245 @@
+"""A session: one trial in PyTorch on one device, which trains, evaluates, saves and loads bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Config
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
+from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.torch import built, checkpoint, randomness
+from hopfleet.frameworks.torch.inherit import inherit
+from hopfleet.frameworks.torch.options import TrainingOptions
+from hopfleet.frameworks.torch.randomness import Streams
+from hopfleet.frameworks.torch.snapshot import snapshot
+from hopfleet.frameworks.torch.steps import rows_of, summed
+from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
+
+
+class TorchSession(Session):
+    """A trial in PyTorch on one device."""
+
+    def __init__(
+        self,
+        task: SharedTask,
+        config: Config,
+        *,
+        seed: int,
+        device: str,
+        threads: int,
+        cache: EngineCache | None = None,
+    ) -> None:
+        #: The task that all trials share. Hooks are called on ``hooks``, this trial's view of the task.
+        self.task = task
+        self.config = TrackedConfig(config)
+        self.device = torch.device(device)
+        self.threads = threads
+        self.cache = EngineCache() if cache is None else cache
+        self.counters = {"units": 0, "epochs": 0}
+        self.random = randomness.seeded(seed)
+        context = TrialContext(self.config, live=self)
+        self.hooks = task.for_trial(context)
+        #: Captures and tables that engines keep for this session from unit to unit, by the class that keeps them.
+        self.kept: dict[type, Any] = {}
+        with self._environment():
+            parts = self.hooks.build(self.config)
+        self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
+        self.model.to(self.device)
+        built.move_state(self.optimizers)
+        self.adopt_options()
+        context.optimizer = (self.optimizers[0] if self.optimizers else None) if single else self.optimizers
+        context.lr_scheduler = self.schedulers[0] if len(self.schedulers) == 1 else (self.schedulers or None)
+        context.scaler = self.scaler
+        built.check_parameters(self.model, self.optimizers)
+
+    def adopt_options(self) -> None:
+        """Read the options of the task and prepare the model for them."""
+        self.options = options = TrainingOptions.of(self.hooks)
+        if options.deterministic and self.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS refuses to work
+        if options.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if options.precision == "fp16" and self.scaler is None:
+            self.scaler = torch.amp.GradScaler(self.device.type)
+        self.callable: Callable[..., object] = torch.compile(self.model) if options.compile else self.model
+        self.average = [p.detach().clone() for p in self.model.parameters()] if options.ema is not None else []
+
+    # ---------------------------------------------------------------------------------------------- the work
+
+    def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
+        return {name: self._tensor(value, dtypes.get(name, "")) for name, value in batch.items()}
+
+    def _tensor(self, value: object, dtype: str) -> object:
+        if isinstance(value, list):
+            return [self._tensor(part, dtype) if isinstance(part, np.ndarray) else part for part in value]
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
+            return value.to(self.device) if isinstance(value, torch.Tensor) else value
+        tensor = torch.from_numpy(np.ascontiguousarray(value))
+        if dtype == "bfloat16" and tensor.dtype == torch.uint16:
+            tensor = tensor.view(torch.bfloat16)
+        if self.options.channels_last and tensor.ndim == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        if order is not None:
+            places = torch.from_numpy(order[:rows]).to(self.device)
+            whole = {name: column.index_select(0, places) for name, column in whole.items()}
+        for some in zip(*(torch.split(column[:rows], batch_size) for column in whole.values()), strict=True):
+            # Copy slices of the partition: a task that writes into its batch must not change the partition.
+            yield dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        self.model.train()
+        with self._environment():
+            result = self.hooks.train(self.callable, batches, self.config)
+            return self.end_unit(result, batches.rows, last=last)
+
+    def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
+        """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        if last and self.hooks.lr_step == "epoch":
+            for scheduler in self.schedulers:
+                scheduler.step()
+        self.counters["units"] += 1
+        self.counters["epochs"] += last
+        return {f"train_{name}": value for name, value in summed([(result or {}, rows)]).items()}
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        self.model.eval()
+        with self._environment(randomness.seeded(seed)), torch.no_grad(), self.averaged():
+            found = [self.measure(batch) for batch in batches]
+        return summed(found)
+
+    def measure(self, batch: Batch) -> tuple[Metrics, int]:
+        """Return the metrics of a batch and its rows. Call only while the trial's environment is in place."""
+        with self.options.autocast(self.device):
+            metrics = self.hooks.metrics(self.callable, batch)
+        if not isinstance(metrics, Mapping):
+            raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
+        return metrics, rows_of(batch)
+
+    def unused(self) -> tuple[str, ...]:
+        return self.config.unused()
+
+    # ------------------------------------------------------------------------------------------ save and load
+
+    @property
+    def size(self) -> int:
+        tensors: list[torch.Tensor] = [*self.model.parameters(), *self.model.buffers()]
+        for optimizer in self.optimizers:
+            for state in optimizer.state.values():
+                tensors += [value for value in state.values() if torch.is_tensor(value)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def steady(self) -> bool:
+        # Evaluation exchanges averages and weights, and the forward pass may change buffers.
+        return not self.average and next(self.model.buffers(), None) is None
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def save(self, path: Path) -> None:
+        safetensors.write(path, *self._described(checkpoint.state_of(self)))
+
+    def snapshot(self) -> Callable[[Path], None]:
+        # The layout of the file is left to the thread that writes it.
+        rebuilt = snapshot(checkpoint.state_of(self))
+        if self.device.type != "cuda":
+            return lambda path: safetensors.write(path, *self._described(rebuilt()))
+        made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        made.record(torch.cuda.current_stream(self.device))
+
+        def write(path: Path) -> None:
+            # A stream of its own: writing must not wait for training, which continues on other streams.
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            stream.wait_event(made)
+            with torch.cuda.stream(stream):
+                safetensors.write_at_once(path, *self._described(rebuilt()))
+
+        return write
+
+    def _described(self, state: checkpoint.State) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        return checkpoint.described(state, self.device, self.cache)
+
+    def load(self, path: Path) -> None:
+        try:
+            checkpoint.load(self, path)
+        except RuntimeError as error:
+            raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
+
+    def inherit(self, path: Path, parent: Session) -> None:
+        assert isinstance(parent, TorchSession)
+        inherit(self, path, parent, lambda: parent.load(path))
+
+    # -------------------------------------------------------------------------------------------- environment
+
+    @contextlib.contextmanager
+    def _environment(self, random: Streams | None = None) -> Iterator[None]:
+        """Have the trial's random streams and threads in place while its code runs, and the process's own afterwards.
+
+        With other ``random`` streams, the streams of the trial stay as they are.
+        """
+        with process_settings(self):
+            randomness.put(self.random if random is None else random, self.device)
+            yield
+            if random is None:
+                # Keep the stream of a device that is not here: it continues when the trial comes to such a device.
+                self.random = {**self.random, **randomness.current(self.device)}
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Have the averaged weights in place of the latest weights."""
+        self.exchange_average()
+        try:
+            yield
+        finally:
+            self.exchange_average()
+
+    def exchange_average(self) -> None:
+        """Exchange the weights and their moving average, if the task asks for one."""
+        for parameter, average in zip(self.model.parameters(), self.average, strict=False):
+            kept = parameter.data.clone()
+            parameter.data.copy_(average)
+            average.copy_(kept)
+
+
+@contextlib.contextmanager
+def process_settings(session: TorchSession) -> Iterator[None]:
+    """Apply a trial's settings to the process, and restore the process's own afterwards.
+
+    In the user's own process, restore the random streams as well.
+    """
+    before = randomness.current(session.device) if session.guest else None
+    threads = torch.get_num_threads()
+    cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
+    strict = options is not None and options.deterministic and not torch.are_deterministic_algorithms_enabled()
+    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    if strict:
+        torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(session.threads)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        if before is not None:
+            randomness.put(before, session.device)
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+        if strict:
+            torch.use_deterministic_algorithms(False, warn_only=lenient)

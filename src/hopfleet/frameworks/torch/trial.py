@@ -1,0 +1,88 @@
+"""The two faces of a trial inside the adapter: the hooks of its task, and the live state that training changes.
+
+Both are protocols, so that steps, checkpoints and engines depend on neither the task class nor the session class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from hopfleet.domain.trial import Config
+from hopfleet.frameworks.base import Batch, Batches, EngineCache
+from hopfleet.frameworks.torch.options import TrainingOptions
+from hopfleet.frameworks.torch.randomness import Streams
+
+Metrics = Mapping[str, Any]
+"""Names to numbers: Python numbers, tensors of one element, or exact sums over rows."""
+
+Model = Any
+"""The model as hooks receive it: the module that ``build`` returned, or its compiled form."""
+
+Part = Any
+"""A part that ``build`` returned for a trial, or a list of such parts."""
+
+ParameterGroup = dict[str, Any]
+"""One entry of ``Optimizer.param_groups``: the parameters and their settings."""
+
+
+class Hooks(Protocol):
+    """A task as one trial sees it: ``self`` in the user's methods."""
+
+    lr_step: str
+    config: Config
+    #: The optimizer that ``build`` returned, or the list of optimizers if ``build`` returned a list.
+    optimizer: Part
+    lr_scheduler: Part
+
+    def build(self, config: Config) -> object: ...
+    def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
+    def metrics(self, model: Model, batch: Batch) -> Metrics: ...
+    def train(self, model: Model, batches: Batches, config: Config) -> Metrics | None: ...
+    def with_config(self, config: Config) -> Hooks: ...
+
+
+class LiveTrial(Protocol):
+    """Everything that a step reads or changes, and everything that a version stores."""
+
+    hooks: Hooks
+    cache: EngineCache
+    options: TrainingOptions
+    device: torch.device
+    model: torch.nn.Module
+    #: The model as the user's code calls it: compiled, or the model itself.
+    callable: Callable[..., object]
+    optimizers: list[Optimizer]
+    schedulers: list[LRScheduler]
+    scaler: torch.amp.GradScaler | None
+    #: The moving average of each parameter; empty if the task asks for none.
+    average: list[torch.Tensor]
+    random: Streams
+    counters: dict[str, int]
+
+
+@dataclass(slots=True)
+class TrialContext:
+    """The trial at hand, as the hooks of a task see it through ``self``."""
+
+    config: Config
+    optimizer: Part = None
+    lr_scheduler: Part = None
+    scaler: Part = None
+    live: LiveTrial | None = None
+
+
+class SharedTask(Protocol):
+    """A task that all trials of a worker share."""
+
+    @property
+    def transform(self) -> object: ...
+
+    def for_trial(self, context: TrialContext) -> Hooks:
+        """Return a view of the task for one trial: the same attributes, with the trial at hand."""
+        ...

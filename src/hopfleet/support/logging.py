@@ -1,0 +1,28 @@
+"""The logger "hopfleet": messages about a run for people, on standard error unless the user configures it otherwise."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+
+class StandardError(logging.StreamHandler[TextIO]):
+    """A handler for the standard error of the moment, which workers redirect to the log of a trial."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+def messages() -> logging.Logger:
+    """Return the logger. Give it a handler on first use, unless the user has configured one."""
+    logger = logging.getLogger("hopfleet")
+    if not logger.handlers:
+        logger.addHandler(StandardError())
+        logger.propagate = False
+    return logger

@@ -1,0 +1,195 @@
+"""PyTorch internals: each one does what Hopfleet relies on, or a test names the one that has vanished or changed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import hopfleet
+from hopfleet.frameworks.torch import _compat
+
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def tensors(*values: float) -> list[torch.Tensor]:
+    return [torch.full((3,), value) for value in values]
+
+
+def same(found: list[torch.Tensor], *expected: float) -> bool:
+    return all(map(torch.equal, found, tensors(*expected)))
+
+
+def test_foreach_lerp() -> None:
+    some = tensors(0.0, 2.0)
+    _compat.foreach_lerp_(some, tensors(1.0, 4.0), 0.5)
+    assert same(some, 0.5, 3.0)
+
+
+def test_foreach_copy() -> None:
+    some = tensors(0.0, 0.0)
+    _compat.foreach_copy_(some, tensors(1.0, 2.0))
+    assert same(some, 1.0, 2.0)
+
+
+def test_foreach_mul() -> None:
+    some = tensors(1.0, 2.0)
+    _compat.foreach_mul_(some, 3.0)
+    assert same(some, 3.0, 6.0)
+
+
+def test_foreach_addcdiv() -> None:
+    some = tensors(1.0, 1.0)
+    _compat.foreach_addcdiv_(some, tensors(4.0, 6.0), tensors(2.0, 3.0), [1.0, 0.5])
+    assert same(some, 3.0, 2.0)
+
+
+def test_foreach_add() -> None:
+    some = tensors(1.0, 2.0)
+    assert same(list(_compat.foreach_add(some, tensors(2.0, 2.0), alpha=0.5)), 2.0, 3.0)
+    _compat.foreach_add_(some, 1)
+    assert same(some, 2.0, 3.0)
+
+
+def test_flatten_dense_tensors() -> None:
+    row = _compat.flatten_dense_tensors([torch.ones(2, 2), torch.zeros(1)])
+    assert row.tolist() == [1, 1, 1, 1, 0]
+
+
+def test_writes_into_a_tensor_are_counted() -> None:
+    tensor = torch.ones(2)
+    before = _compat.written(tensor)
+    tensor.view(1, 2).mul_(2)
+    assert _compat.written(tensor) == before + 1
+
+
+def test_views_share_memory() -> None:
+    tensor = torch.ones(4)
+    assert _compat.memory_of(tensor[1:]) == _compat.memory_of(tensor) != _compat.memory_of(tensor.clone())
+
+
+def test_convolutions_are_recognized() -> None:
+    assert _compat.convolves(torch.nn.Sequential(torch.nn.ConvTranspose1d(1, 1, 1)))
+    assert not _compat.convolves(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("kind", _compat.FUSED)
+def test_fused_updates(kind: type[torch.optim.Optimizer]) -> None:
+    weight, grad = torch.nn.Parameter(torch.ones(2, 3)), torch.linspace(-1, 1, 6).view(2, 3)
+    weight.grad = grad.clone()
+    kind([weight], lr=0.1, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1).step()  # type: ignore[call-arg]
+    mine, first, second = torch.ones(2, 3), torch.zeros(2, 3), torch.zeros(2, 3)
+    _compat.fused_update(kind)(
+        [mine], [grad], [first], [second], [], [torch.tensor(1.0)],
+        lr=0.1, beta1=0.8, beta2=0.9, weight_decay=0.1, eps=1e-6, amsgrad=False, maximize=False,
+    )  # fmt: skip
+    torch.testing.assert_close(mine, weight.detach())
+
+
+def test_hooks_of_optimizers_are_noticed() -> None:
+    def optimizer() -> torch.optim.Optimizer:
+        return torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
+
+    plain, scheduled, before, after, replaced = (optimizer() for _ in range(5))
+    torch.optim.lr_scheduler.ExponentialLR(scheduled, 0.9)
+    before.register_step_pre_hook(lambda *args: None)
+    after.register_step_post_hook(lambda *args: None)
+    replaced.step = lambda closure=None: None  # type: ignore[method-assign, assignment]
+    found = [_compat.has_step_hooks(one) for one in (plain, scheduled, before, after, replaced)]
+    assert found == [False, False, True, True, True]
+    for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook):
+        handle = register(lambda *args: None)
+        assert _compat.has_step_hooks(plain)
+        handle.remove()
+
+
+def test_a_schedule_does_not_warn_of_an_optimizer_that_counts_as_stepped() -> None:
+    """Warnings are errors in these tests."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    _compat.count_as_stepped(optimizer)
+    schedule.step()
+
+
+def test_onednn_can_be_switched() -> None:
+    before = _compat.onednn_enabled()
+    try:
+        for wanted in (False, before):
+            _compat.enable_onednn(wanted)
+            assert _compat.onednn_enabled() is wanted
+    finally:
+        _compat.enable_onednn(before)
+
+
+@on_cuda
+def test_workspaces_of_cublas_can_be_cleared() -> None:
+    square = torch.ones(64, 64, device="cuda")
+    expected = square @ square
+    _compat.clear_cublas_workspaces()
+    assert torch.equal(square @ square, expected)
+
+
+@on_cuda
+def test_a_generator_of_its_own() -> None:
+    device = torch.device("cuda:0")
+    before, mine = torch.cuda.get_rng_state(device), torch.Generator(device).manual_seed(3)
+    with _compat.own_generator(device, mine):
+        drawn = torch.rand(4, device=device)
+    assert torch.equal(drawn, torch.rand(4, device=device, generator=torch.Generator(device).manual_seed(3)))
+    assert torch.equal(torch.cuda.get_rng_state(device), before)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=on_cuda)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_and_its_gradients(device: str, causal: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 2, 8, 8, generator=generator).to(device).requires_grad_() for _ in range(3)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=causal)
+    grads = torch.autograd.grad(expected.sum(), inputs)
+    plain = [tensor.detach() for tensor in inputs]
+    out, logs = _compat.attention(plain[0], plain[1], plain[2], causal, None)
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-3, atol=1e-4)
+    found = _compat.attention_backward(torch.ones_like(out), *plain, out, logs, causal=causal, scale=None)
+    torch.testing.assert_close(found, grads, rtol=1e-3, atol=1e-4)
+
+
+def test_operations_are_dispatched_to_a_mode() -> None:
+    seen: list[str] = []
+
+    class Mode(_compat.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        torch.ones(2).mul(2)
+    assert seen == ["aten.ones.default", "aten.mul.Tensor"]
+
+
+COMPILED = """
+import torch
+from hopfleet.frameworks.torch import _compat
+
+seen = []
+import torch._inductor
+
+torch._inductor.compile = lambda traced, inputs, options: (seen.append((inputs, options)), traced)[1]
+quick = _compat.inductor(lambda x: [x * 2], [torch.ones(2)])
+assert quick(torch.ones(2))[0].tolist() == [2, 2] and seen[0][1] == {"fallback_random": True}
+"""
+
+
+def test_a_function_is_traced_for_the_compiler() -> None:
+    subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=120)
+
+
+def test_internals_are_used_in_one_module_only() -> None:
+    package = Path(hopfleet.__file__).parent
+    internal = re.compile(r"(?<!frameworks\.)\btorch(?:\.\w+)*\._\w+|\baten\._\w+|from torch\S* import _\w+")
+    found = {path.name: internal.findall(path.read_text()) for path in package.rglob("*.py")}
+    assert {name for name, some in found.items() if some} == {"_compat.py"}
