@@ -12,7 +12,7 @@ from statistics import mean, median
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Evaluate, Message, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
+from hopfleet.domain.messages import Message, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
 from hopfleet.domain.space import uniform
 from hopfleet.domain.trial import Trial
 from hopfleet.scheduler.policies import POLICIES
@@ -62,7 +62,7 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
     search.setup({"cost": uniform(0.5, 1.5)}, seed=0, goal=Goal("loss", "min"))
     controller = Controller(search, POLICIES[policy](), partitions=WORKERS, valid_partitions=1, max_live=trials)
     backend = Simulated(
-        lambda command, trial: trial.config["cost"] if isinstance(command, RunUnit) else 0.05,
+        lambda command, trial: trial.config["cost"] if command.unit.trains else 0.05,
         partitions=[[number] for number in range(WORKERS)] if pinned else None,
     )
     backend.start(None, WORKERS)
@@ -73,7 +73,7 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
         for event in backend.receive(0):
             start = time.perf_counter()
             messages = controller.handle(event)
-            if isinstance(event, UnitFinished):
+            if isinstance(event, UnitFinished) and event.unit.trains:
                 times.append(time.perf_counter() - start)
             _execute(messages, backend, live)
     return times
@@ -84,7 +84,7 @@ def _execute(messages: list[Message], backend: Simulated, live: dict[str, Trial]
         match message:
             case TrialAdded():
                 live[message.trial] = Trial(message.trial, message.number, message.config, message.seed, message.epochs)
-            case RunUnit() | Evaluate() | SaveVersion():
+            case RunUnit() | SaveVersion():
                 backend.send(message, live[message.trial])
             case _:
                 pass

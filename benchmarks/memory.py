@@ -28,8 +28,10 @@ from benchmarks.tasks import NoWork, Reader
 from hopfleet.backends.local.backend import Local
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Evaluate, Message, RunStarted, RunUnit, UnitFailed, UnitFinished, WorkerJoined
+from hopfleet.domain.messages import Message, RunStarted, RunUnit, UnitFailed, UnitFinished, WorkerJoined
 from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.runtime.loop import Loop
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.search.base import Goal
@@ -128,13 +130,15 @@ def _round(backend: Local, workers: list[str], version: int) -> None:
         trial = Trial(f"t{number}", number, {}, number, EPOCHS)
         partition = (version + number) % PARTITIONS
         epoch = version // PARTITIONS + 1
-        backend.send(RunUnit(worker, trial.id, epoch, partition, version, version, last=False), trial)
+        backend.send(
+            RunUnit(worker, Unit(trial.id, epoch, partition), version, VersionRef(trial.id, version, None)), trial
+        )
     left = len(workers)
     while left:
         for event in backend.receive(1.0):
             if isinstance(event, UnitFailed):
                 raise RuntimeError(event.traceback)
-            left -= isinstance(event, UnitFinished)
+            left -= isinstance(event, UnitFinished) and event.unit.trains
 
 
 def _rollup(pid: int) -> dict[str, float]:
@@ -180,9 +184,9 @@ def _apart(run: Callable[[Any, int], None], early: int, late: int) -> tuple[Held
 def _child(connection: Connection, run: Callable[[Any, int], None], early: int, late: int) -> None:
     tracemalloc.start()
 
-    def seconds(command: RunUnit | Evaluate, trial: Trial) -> float:
+    def seconds(command: RunUnit, trial: Trial) -> float:
         # Leave out the last 300 trials, because the number of live trials drops then.
-        if isinstance(command, RunUnit) and trial.number in (early - 1, max(early, late - 300)):
+        if command.unit.trains and trial.number in (early - 1, max(early, late - 300)):
             gc.collect()
             connection.send((float(tracemalloc.get_traced_memory()[0]), _rollup(os.getpid())["Rss"]))
         return 1.0

@@ -17,7 +17,7 @@ from statistics import mean
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Evaluate, Event, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
+from hopfleet.domain.messages import Event, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.costs import Times, cnns, homogeneous
@@ -114,11 +114,11 @@ def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: 
     )
     trial_loads, worker_loads = [0.0] * trials, [0.0] * workers
 
-    def seconds(command: RunUnit | Evaluate, trial: Trial) -> float:
-        draw = random.Random(f"{seed} {trial.number} {command.epoch} {command.partition}")
-        actual = expected[trial.number][command.partition] * draw.lognormvariate(0.0, noise)
+    def seconds(command: RunUnit, trial: Trial) -> float:
+        draw = random.Random(f"{seed} {trial.number} {command.unit.epoch} {command.unit.partition}")
+        actual = expected[trial.number][command.unit.partition] * draw.lognormvariate(0.0, noise)
         trial_loads[trial.number] += actual
-        worker_loads[command.partition] += actual
+        worker_loads[command.unit.partition] += actual
         return actual
 
     backend = Simulated(seconds, partitions=[[partition] for partition in range(workers)])
@@ -128,7 +128,7 @@ def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: 
     makespan = 0.0
     while not controller.finished:
         for event in events:
-            if isinstance(event, UnitFinished):
+            if isinstance(event, UnitFinished) and event.unit.trains:
                 makespan = event.ended
                 event = replace(event, sums={"train_loss": RowSum.of(1.0, 1)})
             for message in controller.handle(event):

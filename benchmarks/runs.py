@@ -67,7 +67,11 @@ def units_of(
     )
     experiment.fit(quiet=True)
     with contextlib.closing(Journal(experiment.folder.journal_file)) as journal:
-        return [(heard, message) for _, heard, message in journal.read() if isinstance(message, UnitFinished)]
+        return [
+            (heard, message)
+            for _, heard, message in journal.read()
+            if isinstance(message, UnitFinished) and message.unit.trains
+        ]
 
 
 def endless(task: Task, folder: Path, space: Mapping[str, Any]) -> tuple[hop.Experiment, threading.Thread]:

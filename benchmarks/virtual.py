@@ -18,7 +18,6 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     CopyVersion,
     EpochEnded,
-    Evaluate,
     Event,
     RunStarted,
     RunUnit,
@@ -80,8 +79,8 @@ def hopping(
         search, POLICIES[policy](), partitions=workers, valid_partitions=1, seed=seed, max_live=max_live
     )
 
-    def unit(command: RunUnit | Evaluate, trial: Trial) -> float:
-        return seconds(trial.config) / workers if isinstance(command, RunUnit) else 0.0
+    def unit(command: RunUnit, trial: Trial) -> float:
+        return seconds(trial.config) / workers if command.unit.trains else 0.0
 
     def metrics(trial: Trial, epoch: int) -> dict[str, float]:
         return {"accuracy": world.accuracy(trial.id, trial.config, epoch)}
@@ -97,7 +96,7 @@ def hopping(
                     world.start(message.trial, message.parent, len(message.visits) // workers)
                 case EpochEnded():
                     log.epochs.append((backend.now(), message.trial, message.epoch, message.metrics["accuracy"]))
-                case RunUnit() | Evaluate() | SaveVersion() | CopyVersion():
+                case RunUnit() | SaveVersion() | CopyVersion():
                     progress = controller.schedule.find(message.trial)
                     assert progress is not None
                     backend.send(message, progress.trial)

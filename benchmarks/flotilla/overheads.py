@@ -143,13 +143,15 @@ def _sailed(members: int, batches: int, stays: bool, epochs: int) -> list[Sailin
     marks = sorted((float(when), float(rate)) for when, rate in lines)
     crews: dict[tuple[str, float], list[UnitFinished]] = defaultdict(list)
     for message in messages:
-        if isinstance(message, UnitFinished):
+        if isinstance(message, UnitFinished) and message.unit.trains:
             crews[message.worker, message.started].append(message)
     units = []
     for (worker, started), crew in sorted(crews.items(), key=lambda item: item[0][1]):
         theirs = {rates[unit.trial] for unit in crew}
         underway = next(when for when, rate in marks if when >= started and rate in theirs)
-        units.append(Sailing(worker, started, max(unit.ended for unit in crew), crew[0].epoch, len(crew), underway))
+        units.append(
+            Sailing(worker, started, max(unit.ended for unit in crew), crew[0].unit.epoch, len(crew), underway)
+        )
     return units
 
 

@@ -35,7 +35,7 @@ from benchmarks.paradigms.site import on_interface
 from benchmarks.paradigms.workload import WHOLE, Images, Workload
 from benchmarks.runs import tiny_data, units_of
 from benchmarks.tasks import Freight
-from hopfleet.domain.messages import Evaluated, Message, UnitFinished, WorkerLost
+from hopfleet.domain.messages import Message, UnitFinished, WorkerLost
 from hopfleet.errors import JournalError
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
@@ -355,8 +355,8 @@ def _hops(told: dict[str, Any]) -> list[float]:
 def _happened(journal_file: Path) -> dict[str, Any]:
     """Count units and hops, and return the share of the time that workers were busy."""
     messages = _messages(journal_file)
-    work = [message for message in messages if isinstance(message, UnitFinished | Evaluated)]
-    units = [message for message in work if isinstance(message, UnitFinished)]
+    work = [message for message in messages if isinstance(message, UnitFinished)]
+    units = [message for message in work if message.unit.trains]
     first = min(message.started for message in work)
     workers = len({message.worker for message in work})
     span = max(message.ended for message in work) - first
@@ -380,7 +380,7 @@ def _units_of(folder: Path) -> int:
         messages = _messages(RunFolder(folder).journal_file)
     except JournalError:
         return 0  # not created yet
-    return sum(isinstance(message, UnitFinished) for message in messages)
+    return sum(isinstance(message, UnitFinished) and message.unit.trains for message in messages)
 
 
 def _wait(ready: Any) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 
 from hopfleet.backends.ray.version_locations import VersionLocations
+from hopfleet.domain.version_ref import VersionRef
 
-SAVE, OTHER = ("t0", 4, 1), ("t1", 4, 1)
+SAVE, OTHER = VersionRef("t0", 4, 1), VersionRef("t1", 4, 1)
 
 
 def test_a_version_is_dropped_where_it_is_and_each_node_is_told_once() -> None:
@@ -26,8 +27,8 @@ def test_with_a_node_goes_what_was_there_alone() -> None:
     where.add(SAVE, "one")
     where.add(OTHER, "one")
     where.add(OTHER, "two")
-    where.add(("t2", 1, 1), "one")
-    where.drop(("t2", 1, 1))
+    where.add(VersionRef("t2", 1, 1), "one")
+    where.drop(VersionRef("t2", 1, 1))
     assert where.alone("one") and not where.alone("two")
     assert where.lose("one") == [SAVE]
     assert where.nodes(OTHER) == {"two"}

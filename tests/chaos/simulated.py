@@ -56,8 +56,8 @@ def setting(seed: int) -> Setting:
         fixed=rng.random() < 0.3,
         moment=rng.choice([None, 0.0, 1.0]),
         together=rng.choice([0, 2, 8]),
-        stay=rng.random() < 0.3,
-        ahead=rng.random() < 0.5,
+        sticky=rng.random() < 0.3,
+        lookahead=rng.random() < 0.5,
     )
 
 

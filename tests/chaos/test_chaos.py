@@ -9,6 +9,8 @@ import pytest
 
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.schedule import Schedule
 from tests.chaos import simulated
 from tests.chaos.__main__ import ATTACKS
@@ -88,8 +90,8 @@ def test_what_the_journal_does_not_tell_is_found(monkeypatch: pytest.MonkeyPatch
 
 def test_the_history_is_read_attempt_by_attempt() -> None:
     added = m.TrialAdded("t0001", 0, {}, 0, 1)
-    start = m.RunUnit("w1", "t0001", 1, 0, 1, 0, False)
-    end = m.UnitFinished("w1", "t0001", 1, 0, 1, 1, 0.0, 1.0)
+    start = m.RunUnit("w1", Unit("t0001", 1, 0), 1, VersionRef("t0001", 0, None))
+    end = m.UnitFinished("w1", Unit("t0001", 1, 0), 1, 1, 0.0, 1.0)
     assert Attempts(2).read([added, start, end]).visits == {"t0001": [0]}
     for wrong in (
         [added, end],
@@ -97,11 +99,11 @@ def test_the_history_is_read_attempt_by_attempt() -> None:
         [added, start, start],
         [added, start, m.WorkerLost("w1", "killed"), end],
         [added, start, m.RunStarted("test"), end],
-        [added, start, m.RunUnit("w2", "t0001", 1, 1, 2, 0, False)],
-        [added, start, end, m.RunUnit("w1", "t0001", 1, 1, 2, 0, False)],
-        [added, m.VersionSaved("t0001", 1, True, "", 0)],
+        [added, start, m.RunUnit("w2", Unit("t0001", 1, 1), 2, VersionRef("t0001", 0, None))],
+        [added, start, end, m.RunUnit("w1", Unit("t0001", 1, 1), 2, VersionRef("t0001", 0, None))],
+        [added, m.VersionSaved(VersionRef("t0001", 1, 0), True, "", 0)],
         [added, m.TrialRolledBack("t0001", 0)],
-        [added, start, end, m.VersionSaved("t0001", 1, True, "", 0), m.TrialRolledBack("t0001", 0)],
+        [added, start, end, m.VersionSaved(VersionRef("t0001", 1, 0), True, "", 0), m.TrialRolledBack("t0001", 0)],
     ):
         with pytest.raises(AssertionError):
             Attempts(2).read(wrong)

@@ -11,7 +11,8 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import TrialState
-from hopfleet.domain.unit import Work
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal, Stop
@@ -41,20 +42,23 @@ def test_no_more_than_max_live_trials_at_once():
 
 
 def test_a_worker_gets_a_unit_as_it_joins():
-    assert Desk("w1").joined == [m.RunUnit("w1", "t0001", 1, 0, 1, 0, last=False)]
+    assert Desk("w1").joined == [m.RunUnit("w1", Unit("t0001", 1, 0), 1, VersionRef("t0001", 0, None))]
 
 
 def test_the_last_unit_of_an_epoch_says_so_and_attempts_count_up():
     desk = Desk("w1")
     (command,) = desk.finished()
-    assert (command.last, command.version, command.attempt) == (True, 1, 2)
+    assert (command.last, command.model.version, command.attempt) == (True, 1, 2)
 
 
 def test_a_model_that_stays_is_saved_at_the_end_of_an_epoch_only():
     desk = Desk("w1")
     assert not of(desk.finished(), m.SaveVersion)
     follow = desk.finished()
-    assert follow == [m.SaveVersion("w1", "t0001", 2, True, 4), m.Evaluate("w1", "t0001", 1, 0, 3, 2)]
+    assert follow == [
+        m.SaveVersion("w1", VersionRef("t0001", 2, 4), True),
+        m.RunUnit("w1", Unit("t0001", 1, 0, Work.EVALUATE), 3, VersionRef("t0001", 2, None)),
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "units"), [(0.5, 1), (0.49, 2), (0.2, 3)])
@@ -64,9 +68,9 @@ def test_no_more_than_half_a_second_of_training_is_at_risk(monkeypatch, seconds,
     desk = Desk("w1", partitions=5, valid=0)
     for unit in range(1, units + 1):
         follow = desk.finished(took=seconds)
-        saves = [m.SaveVersion("w1", "t0001", unit, False, unit + 2)] if unit == units else []
+        saves = [m.SaveVersion("w1", VersionRef("t0001", unit, unit + 2), False)] if unit == units else []
         assert of(follow, m.SaveVersion) == saves
-    assert of(follow, m.RunUnit)[0].version == units
+    assert of(follow, m.RunUnit)[0].model.version == units
 
 
 def test_a_trial_waits_for_its_best_model_whatever_order_reports_come_in():
@@ -79,10 +83,10 @@ def test_a_trial_waits_for_its_best_model_whatever_order_reports_come_in():
 
 def test_a_model_that_leaves_is_saved_for_others():
     desk = Desk("w1", trials=2)
-    assert of(desk.finished(), m.SaveVersion) == [m.SaveVersion("w1", "t0001", 1, False, 3)]
+    assert of(desk.finished(), m.SaveVersion) == [m.SaveVersion("w1", VersionRef("t0001", 1, 3), False)]
     desk.saved(1, durable=False)
     follow = desk.tell(m.WorkerJoined("w2"))
-    assert follow == [m.RunUnit("w2", "t0001", 1, 1, 4, 1, last=True, saved=3)]
+    assert follow == [m.RunUnit("w2", Unit("t0001", 1, 1), 4, VersionRef("t0001", 1, 3), last=True)]
 
 
 def test_metrics_of_training_and_validation():
@@ -160,7 +164,7 @@ def test_the_last_and_the_best_version_stay():
     for epoch, loss in enumerate([1.0, 3.0, 2.0], 1):
         drops.append(of(desk.epoch(loss=loss), m.DropVersion))
         drops.append(of(desk.saved(2 * epoch), m.DropVersion))
-    assert [[drop.version for drop in some] for some in drops] == [[], [], [], [], [], [4]]
+    assert [[drop.ref.version for drop in some] for some in drops] == [[], [], [], [], [], [4]]
 
 
 def test_a_failed_trial_leaves_nothing_that_is_not_durable():
@@ -170,7 +174,7 @@ def test_a_failed_trial_leaves_nothing_that_is_not_durable():
     desk.finished()
     desk.saved_unasked(3)
     follow = desk.failed()
-    assert follow[0] == m.DropVersion("t0001", 3, 93)
+    assert follow[0] == m.DropVersion(VersionRef("t0001", 3, 93))
     assert follow[1] == m.TrialEnded("t0001", TrialState.FAILED, "ValueError: no", "trace")
 
 
@@ -200,7 +204,7 @@ def test_a_state_that_cannot_be_saved_fails_the_trial():
     desk = Desk("w1")
     desk.finished()
     desk.finished()
-    failed = m.SaveFailed("t0001", 2, "TypeError: no", "trace", desk.saving(2))
+    failed = m.SaveFailed(VersionRef("t0001", 2, desk.saving(2)), "TypeError: no", "trace")
     assert not of(desk.tell(failed), m.TrialEnded)
     end = of(desk.evaluated(loss=1.0), m.TrialEnded)
     assert end == [m.TrialEnded("t0001", TrialState.FAILED, "TypeError: no", "trace")]
@@ -211,7 +215,9 @@ def test_a_state_that_cannot_be_saved_fails_the_trial():
 
 def test_a_lost_worker_s_unit_runs_elsewhere():
     desk = Desk("w1", "w2")
-    assert desk.tell(m.WorkerLost("w1", "killed")) == [m.RunUnit("w2", "t0001", 1, 0, 2, 0, last=False)]
+    assert desk.tell(m.WorkerLost("w1", "killed")) == [
+        m.RunUnit("w2", Unit("t0001", 1, 0), 2, VersionRef("t0001", 0, None))
+    ]
 
 
 def test_a_lost_model_is_rolled_back_to_what_is_saved():
@@ -220,8 +226,8 @@ def test_a_lost_model_is_rolled_back_to_what_is_saved():
         desk.finished()
     desk.saved_unasked(1)
     follow = desk.tell(m.WorkerLost("w1", "killed"))
-    visited = [message.partition for message in of(desk.messages, m.UnitFinished)]
-    again = m.RunUnit("w2", "t0001", 1, visited[1], 92, 1, last=False, saved=91)
+    visited = [message.unit.partition for message in of(desk.messages, m.UnitFinished)]
+    again = m.RunUnit("w2", Unit("t0001", 1, visited[1]), 92, VersionRef("t0001", 1, 91))
     assert follow == [m.TrialRolledBack("t0001", 1), again]
 
 
@@ -235,7 +241,7 @@ def test_an_ended_trial_whose_last_version_is_lost_trains_it_again():
     assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
     desk.finished("w2")
     (save,) = of(desk.finished("w2"), m.SaveVersion)
-    assert (save.worker, save.version, save.durable) == ("w2", 4, True)
+    assert (save.worker, save.ref.version, save.durable) == ("w2", 4, True)
     assert of(desk.saved(4), m.TrialEnded)[0].state is TrialState.COMPLETED
     assert len(of(desk.messages, m.EpochEnded)) == 2
 
@@ -277,14 +283,14 @@ def test_a_version_that_a_worker_cannot_load_is_saved_again():
     desk.saved(1, durable=False)
     desk.tell(m.WorkerJoined("w2"))
     assert desk.controller.schedule.slots["w2"].unit.trial == "t0001"
-    follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2", 4, 3))
-    assert follow == [m.SaveVersion("w1", "t0001", 1, False, 5)]
+    follow = desk.tell(m.VersionLost(VersionRef("t0001", 1, 3), "gone", "w2", 4))
+    assert follow == [m.SaveVersion("w1", VersionRef("t0001", 1, 5), False)]
 
 
 def test_a_version_that_nobody_has_is_trained_again():
     desk = Desk("w1")
     desk.finished()
-    lost = m.VersionLost("t0001", 1, "evicted", "w1", 2, None)
+    lost = m.VersionLost(VersionRef("t0001", 1, None), "evicted", "w1", 2)
     follow = desk.tell(lost)
     assert [type(message) for message in follow] == [m.TrialRolledBack, m.RunUnit]
     # The worker finds the same loss a second time; what it does now is not affected.
@@ -298,7 +304,7 @@ def test_a_version_that_is_not_needed_is_lost_without_harm():
     desk.epoch(loss=1.0)
     desk.saved(2)
     desk.finished()
-    assert desk.tell(m.VersionLost("t0001", 2, "gone", saved=4)) == []
+    assert desk.tell(m.VersionLost(VersionRef("t0001", 2, 4), "gone")) == []
     assert not desk["t0001"].saved
 
 
@@ -308,24 +314,24 @@ def test_a_file_that_was_replaced_is_dropped_and_a_unit_that_looked_for_it_begin
     desk.saved(1, durable=False)
     desk.tell(m.WorkerJoined("w2"))
     assert desk.controller.schedule.slots["w2"].attempt == 4
-    assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5, saved=3)]
+    assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", VersionRef("t0001", 1, 5), True, 3)]
     assert desk.saved(1) == [], "the worker may just read it"
     # Somebody else has deleted it, and the worker was slower than the save.
-    follow = desk.tell(m.VersionLost("t0001", 1, "gone", "w2", 4, 3))
-    assert follow[0] == m.DropVersion("t0001", 1, 3)
+    follow = desk.tell(m.VersionLost(VersionRef("t0001", 1, 3), "gone", "w2", 4))
+    assert follow[0] == m.DropVersion(VersionRef("t0001", 1, 3))
     assert desk.controller.schedule.slots["w2"].unit is None
     assert desk["t0001"].durable(1) and not desk["t0001"].stale
 
 
 def test_a_file_that_never_was_the_version_is_dropped_with_the_trial():
     desk = Desk("w1", "w2", trials=2)
-    desk.controller.restore([m.SaveVersion("w2", "t0001", 2, True, 80)])
+    desk.controller.restore([m.SaveVersion("w2", VersionRef("t0001", 2, 80), True)])
     desk.finished()
     desk.finished()
     desk.saved(2)
-    desk.controller.restore([m.VersionSaved("t0001", 2, False, "", 0, 79)])
+    desk.controller.restore([m.VersionSaved(VersionRef("t0001", 2, 79), False, "", 0)])
     assert desk["t0001"].stale == [(2, 79)]
-    assert m.DropVersion("t0001", 2, 79) in desk.failed()
+    assert m.DropVersion(VersionRef("t0001", 2, 79)) in desk.failed()
 
 
 # ------------------------------------------------------------------------------------------------- full disks
@@ -333,7 +339,9 @@ def test_a_file_that_never_was_the_version_is_dropped_with_the_trial():
 
 def delay(desk, version=2, worker="w1"):
     number = desk.saving(version)
-    return m.SaveDelayed(worker, "t0001", version, number, "v.safetensors: cannot be written (full); make room")
+    return m.SaveDelayed(
+        worker, VersionRef("t0001", version, number), "v.safetensors: cannot be written (full); make room"
+    )
 
 
 def test_while_a_disk_is_full_nothing_starts():
@@ -342,10 +350,10 @@ def test_while_a_disk_is_full_nothing_starts():
     desk.finished("w1")
     message = delay(desk, desk["t0001"].version)
     assert desk.tell(message) == []
-    assert not of(desk.finished("w2"), m.RunUnit, m.Evaluate)
+    assert not of(desk.finished("w2"), m.RunUnit)
     follow = desk.tell(m.WorkerJoined("w3"))
     assert follow == []
-    assert of(desk.saved(message.version), m.RunUnit, m.Evaluate)
+    assert of(desk.saved(message.ref.version), m.RunUnit)
 
 
 def test_a_lost_worker_waits_for_no_disk():
@@ -396,21 +404,20 @@ def test_a_retired_worker_is_kept_while_its_disk_is_full():
 # ---------------------------------------------------------------------------------------------- late reports
 
 
-WHERE = ("w1", "t0001", 1, 0, 99)
 LATE = [
-    m.UnitFinished(*WHERE, 1, 0.0, 1.0),
-    m.Evaluated(*WHERE, 0.0, 1.0),
-    m.UnitFailed(*WHERE, Work.TRAIN, 0.0, 1.0, "error"),
-    m.UnitFinished("w1", "t0001", 1, 1, 1, 1, 0.0, 1.0),
-    m.VersionSaved("t0001", 1, True, "", 0, 99),
-    m.VersionSaved("t9999", 1, True, "", 0),
-    m.VersionLost("t9999", 1, "gone"),
-    m.VersionLost("t0001", 0, "gone", "w1", 99, None),
-    m.VersionLost("t0001", 0, "gone", "w9", 1, None),
-    m.VersionLost("t0001", 0, "gone", saved=0),
-    m.SaveFailed("t0001", 1, "error", attempt=99),
-    m.SaveFailed("t9999", 1, "error"),
-    m.SaveDelayed("w1", "t0001", 1, 99, "full"),
+    m.UnitFinished("w1", Unit("t0001", 1, 0), 99, 1, 0.0, 1.0),
+    m.UnitFinished("w1", Unit("t0001", 1, 0, Work.EVALUATE), 99, 0, 0.0, 1.0),
+    m.UnitFailed("w1", Unit("t0001", 1, 0), 99, 0.0, 1.0, "error"),
+    m.UnitFinished("w1", Unit("t0001", 1, 1), 1, 1, 0.0, 1.0),
+    m.VersionSaved(VersionRef("t0001", 1, 99), True, "", 0),
+    m.VersionSaved(VersionRef("t9999", 1, 0), True, "", 0),
+    m.VersionLost(VersionRef("t9999", 1, 0), "gone"),
+    m.VersionLost(VersionRef("t0001", 0, None), "gone", "w1", 99),
+    m.VersionLost(VersionRef("t0001", 0, None), "gone", "w9", 1),
+    m.VersionLost(VersionRef("t0001", 0, 0), "gone"),
+    m.SaveFailed(VersionRef("t0001", 1, 99), "error"),
+    m.SaveFailed(VersionRef("t9999", 1, 0), "error"),
+    m.SaveDelayed("w1", VersionRef("t0001", 1, 99), "full"),
     m.WorkerLost("w9", "killed"),
 ]
 
@@ -435,11 +442,13 @@ def test_other_events_are_never_late():
 def test_draining_starts_nothing_and_saves_everything():
     desk = Desk("w1", "w2", trials=3)
     desk.finished("w1")
-    assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", "t0001", 1, True, 5)]
+    assert desk.tell(m.RequestMade("drain")) == [m.SaveVersion("w1", VersionRef("t0001", 1, 5), True)]
     running = [slot.unit.trial for slot in desk.controller.schedule.slots.values()]
     follow = [*desk.finished("w1"), *desk.finished("w2")]
     pairs = zip(("w1", "w2"), running, strict=True)
-    assert follow == [m.SaveVersion(*pair, 1, True, number) for number, pair in enumerate(pairs, 6)]
+    assert follow == [
+        m.SaveVersion(worker, VersionRef(trial, 1, number), True) for number, (worker, trial) in enumerate(pairs, 6)
+    ]
     assert desk.saved(1, running[0]) == desk.saved(1, running[1]) == []
     assert desk.saved(1) == [m.Finish(complete=False)]
     assert desk.tell(m.WorkerJoined("w3")) == []
@@ -473,7 +482,7 @@ def test_a_resumed_run_goes_on_where_it_stopped():
     again.restore(desk.messages)
     assert again.handle(m.RunStarted("test")) == []
     assert not again.schedule.slots
-    assert again.handle(m.WorkerJoined("w1")) == [m.RunUnit("w1", "t0002", 1, 1, 4, 0, last=False)]
+    assert again.handle(m.WorkerJoined("w1")) == [m.RunUnit("w1", Unit("t0002", 1, 1), 4, VersionRef("t0002", 0, None))]
 
 
 def test_a_finished_run_that_is_resumed_is_finished():
@@ -668,7 +677,7 @@ def test_a_trial_that_stayed_is_ready_for_what_its_worker_got():
     desk.finished()
     desk.tell(m.WorkerLost("w2", "killed"))
     follow = desk.tell(m.PartitionPlaced("w1", 1))
-    assert [(x.worker, x.partition) for x in of(follow, m.RunUnit)] == [("w1", 1)]
+    assert [(x.worker, x.unit.partition) for x in of(follow, m.RunUnit)] == [("w1", 1)]
 
 
 def test_it_stands_while_a_person_or_a_disk_wants_it_to():
@@ -680,7 +689,7 @@ def test_it_stands_while_a_person_or_a_disk_wants_it_to():
     assert not desk.controller.stands
     desk.finished()
     desk.finished()
-    desk.tell(m.SaveDelayed("w1", "t0001", 2, desk.saving(2), "the disk is full"))
+    desk.tell(m.SaveDelayed("w1", VersionRef("t0001", 2, desk.saving(2)), "the disk is full"))
     assert desk.controller.stands
     desk.saved(2)
     assert not desk.controller.stands

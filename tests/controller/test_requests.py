@@ -6,6 +6,8 @@ import pytest
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.search import Grid, Random
 from hopfleet.search.base import Clone, Stop, Suggestion, Train
 from tests.helpers.controller_desk import Desk, of
@@ -60,11 +62,14 @@ def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
     assert text == "t0001 stops after what it is doing"
     assert follow == [m.TrialStopped("t0001", "stopped by a person")]
     assert desk.refused("stop", trial="t0001") == "t0001 is about to end already"
-    assert desk.finished() == [m.SaveVersion("w1", "t0001", 2, True, 3)]
+    assert desk.finished() == [m.SaveVersion("w1", VersionRef("t0001", 2, 3), True)]
     assert of(desk.saved(2), m.TrialEnded)[0].state is TrialState.STOPPED
     text, follow = desk.granted("resume", trial="t0001")
     assert text == "t0001 goes on from epoch 0 until epoch 2"
-    assert follow == [m.TrialResumed("t0001", 2), m.RunUnit("w1", "t0001", 1, 2, 4, 2, True, 3, "abc")]
+    assert follow == [
+        m.TrialResumed("t0001", 2),
+        m.RunUnit("w1", Unit("t0001", 1, 2), 4, VersionRef("t0001", 2, 3), last=True, digest="abc"),
+    ]
 
 
 def test_a_trial_stops_now():
@@ -83,9 +88,9 @@ def test_a_stopped_trial_whose_model_lies_in_shared_memory_alone_is_saved_by_any
     desk.tell(m.WorkerLost("w1", "killed"))
     _, follow = desk.granted("stop", trial="t0001")
     assert not of(follow, m.SaveVersion)  # there is nobody
-    assert m.SaveVersion("w2", "t0001", 1, True, 5, saved=3) in desk.tell(m.WorkerJoined("w2"))
+    assert m.SaveVersion("w2", VersionRef("t0001", 1, 5), True, 3) in desk.tell(m.WorkerJoined("w2"))
     follow = desk.tell(m.WorkerLost("w2", "killed"))
-    assert m.SaveVersion("w3", "t0001", 1, True, 7, saved=3) in desk.tell(m.WorkerJoined("w3"))
+    assert m.SaveVersion("w3", VersionRef("t0001", 1, 7), True, 3) in desk.tell(m.WorkerJoined("w3"))
     assert of(desk.saved(1), m.TrialEnded)
 
 
@@ -112,7 +117,7 @@ def test_a_trial_that_has_ended_is_deleted_with_its_models():
     desk = trained(trials=2, epochs=1, max_live=1)
     assert "t0001" in desk.controller.schedule.parked
     _, follow = desk.granted("delete", trial="t0001")
-    assert follow == [m.DropVersion("t0001", 2, 4), m.TrialDeleted("t0001")]
+    assert follow == [m.DropVersion(VersionRef("t0001", 2, 4)), m.TrialDeleted("t0001")]
     assert desk.controller.schedule.find("t0001") is None
 
 
@@ -127,7 +132,7 @@ def test_a_trial_that_runs_is_deleted_when_it_is_done():
 def test_a_lender_waits_for_its_clone_before_it_goes():
     desk = trained()
     _, follow = desk.granted("clone", trial="t0001", warm=True)
-    assert of(follow, m.CopyVersion) == [m.CopyVersion("t0001", 2, "t0002", 6, 4, "abc")]
+    assert of(follow, m.CopyVersion) == [m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 6), "abc")]
     desk.granted("delete", trial="t0001")
     assert not of(desk.finished(), m.TrialDeleted)
     assert of(desk.saved(2, "t0002"), m.TrialDeleted)
@@ -158,7 +163,7 @@ def test_a_warm_clone_goes_on_from_the_last_epoch():
 def test_a_clone_that_never_gets_its_model_fails_alone():
     desk = trained()
     desk.granted("clone", trial="t0001", warm=True)
-    lost = m.VersionLost("t0002", 2, "no such file", None, desk.saving(2, "t0002"), None)
+    lost = m.VersionLost(VersionRef("t0002", 2, None), "no such file", None, desk.saving(2, "t0002"))
     end = of(desk.tell(lost), m.TrialEnded)[0]
     assert (end.trial, end.state) == ("t0002", TrialState.FAILED)
     assert end.reason == "the model of t0001 that it should have started with is lost: no such file"
@@ -168,7 +173,9 @@ def test_a_clone_that_never_gets_its_model_fails_alone():
 def test_a_clone_asks_again_for_its_model_in_the_next_run():
     desk = trained()
     desk.granted("clone", trial="t0001", warm=True)
-    assert m.CopyVersion("t0001", 2, "t0002", 7, 4, "abc") in desk.tell(m.RunStarted("again"))
+    assert m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 7), "abc") in desk.tell(
+        m.RunStarted("again")
+    )
 
 
 def test_a_warm_clone_needs_a_model_and_something_left_to_do():
@@ -367,7 +374,7 @@ def test_a_paused_trial_goes_on():
     assert of(desk.saved(2), m.TrialPaused, m.TrialAdded) == [m.TrialPaused("t0001"), desk.messages[-2]]
     follow = desk.epoch(loss=0.5)
     assert of(follow, m.TrialResumed) == [m.TrialResumed("t0001", 3)]
-    assert of(follow, m.RunUnit) == [m.RunUnit("w1", "t0001", 2, 0, 9, 2, False, 4, "abc")]
+    assert of(follow, m.RunUnit) == [m.RunUnit("w1", Unit("t0001", 2, 0), 9, VersionRef("t0001", 2, 4), digest="abc")]
 
 
 def test_a_paused_trial_is_stopped_by_the_search_or_a_person():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, DataError
 from hopfleet.store.versions.cluster import ClusterVersions
 from hopfleet.support import files
@@ -116,7 +117,7 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     with pytest.raises(CheckpointError, match="is damaged"):
         third.find("t0003", 4, 10, "another digest")
     for versions in (driver, second):
-        versions.drop("t0001", 4, 7)
+        versions.drop(VersionRef("t0001", 4, 7))
     with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
         second.find("t0001", 4, 7)
     driver.collect("t0003")

@@ -7,9 +7,10 @@ journals of simulated and of real experiments.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.version_ref import VersionRef
 
 
 @dataclass
@@ -19,13 +20,13 @@ class Attempts:
     partitions: int
     #: What each worker was told to do and nobody has ended, by attempt: one thing, or that of a flotilla, and the same
     #: once more of what it was told ahead.
-    running: dict[str, dict[int, m.RunUnit | m.Evaluate]] = field(default_factory=dict)
+    running: dict[str, dict[int, m.RunUnit]] = field(default_factory=dict)
     last: int = 0
     #: Per trial, the partitions of the units that count, in order.
     visits: dict[str, list[int]] = field(default_factory=dict)
     #: Per trial, the version that it started with, and the saves of the versions that are saved.
     base: dict[str, int] = field(default_factory=dict)
-    saved: dict[str, dict[int, int]] = field(default_factory=dict)
+    saved: dict[str, dict[int, int | None]] = field(default_factory=dict)
     #: Units that ran to their end, and those of them that were rolled back.
     finished: int = 0
     undone: int = 0
@@ -41,9 +42,9 @@ class Attempts:
                 self.running.clear()
             case m.WorkerLost():
                 self.running.pop(message.worker, None)
-            case m.RunUnit() | m.Evaluate():
+            case m.RunUnit():
                 self._start(message)
-            case m.UnitFinished() | m.Evaluated() | m.UnitFailed():
+            case m.UnitFinished() | m.UnitFailed():
                 self._end(message)
             case m.TrialAdded():
                 self.visits[message.trial] = list(message.visits)
@@ -51,15 +52,15 @@ class Attempts:
                 self.saved[message.trial] = {}
             case m.TrialRolledBack():
                 self._roll_back(message)
-            case m.VersionSaved() if message.version == len(self.visits[message.trial]) + 1:
+            case m.VersionSaved() if message.ref.version == len(self.visits[message.trial]) + 1:
                 self._check_ahead(message)
             case m.VersionSaved():
-                assert message.version <= len(self.visits[message.trial]), f"saved before it was made: {message}"
-                self.saved[message.trial][message.version] = message.attempt
+                assert message.ref.version <= len(self.visits[message.trial]), f"saved before it was made: {message}"
+                self.saved[message.trial][message.ref.version] = message.ref.attempt
             case m.DropVersion():
-                self._forget(message.trial, message.version, message.attempt)
+                self._forget(message.ref)
             case m.VersionLost():
-                self._forget(message.trial, message.version, message.saved)
+                self._forget(message.ref)
                 self._give_up(message)
             case _:
                 pass
@@ -69,42 +70,41 @@ class Attempts:
         makes = [other for crew in self.running.values() for other in crew.values() if other.trial == saved.trial]
         assert makes, f"saved before it was made: {saved}"
 
-    def _start(self, start: m.RunUnit | m.Evaluate) -> None:
+    def _start(self, start: m.RunUnit) -> None:
         assert start.attempt > self.last, f"an attempt twice: {start}"
         self.last = start.attempt
         crew = self.running.setdefault(start.worker, {})
         groups = {other.flotilla or other.attempt: other for other in crew.values()}
         other = groups.get(start.flotilla)
         if other is not None:
-            same = (type(other), other.epoch, other.partition) == (type(start), start.epoch, start.partition)
+            same = replace(other.unit, trial=start.trial) == start.unit
             assert same, f"a flotilla of two kinds: {other}, {start}"
         else:
-            ahead = isinstance(start, m.RunUnit) and start.ahead
-            assert len(groups) == ahead, f"two attempts at once: {groups}, {start}"
-        assert start.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
+            assert len(groups) == start.lookahead, f"two attempts at once: {groups}, {start}"
+        assert start.model.version == len(self.visits[start.trial]), f"not from the newest version: {start}"
         twins = [other for crew in self.running.values() for other in crew.values() if other.trial == start.trial]
-        alone = isinstance(start, m.RunUnit) or any(isinstance(other, m.RunUnit) for other in twins)
+        alone = start.unit.trains or any(other.unit.trains for other in twins)
         assert not (twins and alone), f"a model at two places: {twins}, {start}"
         crew[start.attempt] = start
 
-    def _end(self, end: m.UnitFinished | m.Evaluated | m.UnitFailed) -> None:
+    def _end(self, end: m.UnitFinished | m.UnitFailed) -> None:
         start = self.running.get(end.worker, {}).pop(end.attempt, None)
         assert start is not None, f"not an attempt that runs ({self.running.get(end.worker)}): {end}"
-        assert (start.trial, start.epoch, start.partition) == (end.trial, end.epoch, end.partition), f"{start}: {end}"
-        if isinstance(end, m.UnitFinished):
-            assert isinstance(start, m.RunUnit) and end.version == start.version + 1, f"{start}: {end}"
-            assert (end.version - 1) // self.partitions + 1 == end.epoch, f"a wrong epoch: {end}"
-            self.visits[end.trial].append(end.partition)
+        assert start.unit == end.unit, f"{start}: {end}"
+        if isinstance(end, m.UnitFinished) and end.unit.trains:
+            assert end.version == start.model.version + 1, f"{start}: {end}"
+            assert (end.version - 1) // self.partitions + 1 == end.unit.epoch, f"a wrong epoch: {end}"
+            self.visits[end.trial].append(end.unit.partition)
             self.finished += 1
 
     def _give_up(self, lost: m.VersionLost) -> None:
         """A worker that could not load its model does nothing."""
         self.running.get(lost.worker or "", {}).pop(lost.attempt, None)
 
-    def _forget(self, trial: str, version: int, attempt: int | None) -> None:
+    def _forget(self, ref: VersionRef) -> None:
         """The file of a save is gone; if another one is that version by now, it stays."""
-        if version in self.saved[trial] and self.saved[trial][version] == attempt:
-            del self.saved[trial][version]
+        if self.saved[ref.trial].get(ref.version, -1) == ref.attempt:
+            del self.saved[ref.trial][ref.version]
 
     def _roll_back(self, back: m.TrialRolledBack) -> None:
         visits = self.visits[back.trial]

@@ -6,6 +6,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.space import uniform
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
@@ -57,31 +58,28 @@ class Desk:
         """The training unit that runs there came to its end."""
         slot = self.controller.schedule.slots[worker]
         unit, version = slot.unit, self[slot.unit.trial].version + 1
-        where = (worker, unit.trial, unit.epoch, unit.partition, slot.attempt)
-        return self.tell(m.UnitFinished(*where, version, 0.0, took, sums=as_sums(sums)))
+        return self.tell(m.UnitFinished(worker, unit, slot.attempt, version, 0.0, took, sums=as_sums(sums)))
 
     def evaluated(self, worker="w1", **sums):
         slot = self.controller.schedule.slots[worker]
-        where = (worker, slot.unit.trial, slot.unit.epoch, slot.unit.partition, slot.attempt)
-        return self.tell(m.Evaluated(*where, 0.0, 1.0, as_sums(sums)))
+        version = self[slot.unit.trial].version
+        return self.tell(m.UnitFinished(worker, slot.unit, slot.attempt, version, 0.0, 1.0, sums=as_sums(sums)))
 
     def failed(self, worker="w1"):
         slot = self.controller.schedule.slots[worker]
-        where = (worker, slot.unit.trial, slot.unit.epoch, slot.unit.partition, slot.attempt, slot.unit.work)
-        return self.tell(m.UnitFailed(*where, 0.0, 1.0, "ValueError: no", "trace"))
+        return self.tell(m.UnitFailed(worker, slot.unit, slot.attempt, 0.0, 1.0, "ValueError: no", "trace"))
 
     def saving(self, version, trial="t0001"):
         """The number of the save of a version that is under way."""
         return max(number for number, save in self[trial].saves.items() if save.version == version)
 
     def saved(self, version, trial="t0001", *, durable=True):
-        return self.tell(
-            m.VersionSaved(trial, version, durable, "abc" if durable else "", 0, self.saving(version, trial))
-        )
+        ref = VersionRef(trial, version, self.saving(version, trial))
+        return self.tell(m.VersionSaved(ref, durable, "abc" if durable else "", 0))
 
     def saved_unasked(self, version):
         """A version of t0001 that w1 holds lies in shared memory, as if it had been told to save it."""
-        self.controller.restore([m.SaveVersion("w1", "t0001", version, False, 90 + version)])
+        self.controller.restore([m.SaveVersion("w1", VersionRef("t0001", version, 90 + version), False)])
         return self.saved(version, durable=False)
 
     def epoch(self, **sums):

@@ -37,5 +37,6 @@ class Desk:
     def train(self, worker, name, *partitions, seconds=1.0):
         for partition in partitions:
             self.start(worker, name, partition)
-            self.schedule.finish_training(worker, seconds, {"train_loss": RowSum.of(1.0, 1)})
+            unit = self.schedule.slots[worker].unit
+            self.schedule.finish(worker, unit, seconds, {"train_loss": RowSum.of(1.0, 1)})
             validate(self.schedule)

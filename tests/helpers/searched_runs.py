@@ -15,7 +15,6 @@ from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import (
     CopyVersion,
     EpochEnded,
-    Evaluate,
     Event,
     Message,
     RunStarted,
@@ -60,7 +59,7 @@ def made(
                 match message:
                     case TrialAdded(trial=name):
                         trials[name] = controller.schedule.trials[name].trial
-                    case RunUnit() | Evaluate() | SaveVersion() | CopyVersion():
+                    case RunUnit() | SaveVersion() | CopyVersion():
                         backend.send(message, trials[message.trial])
         events = backend.receive(0.0)
         assert events or controller.finished

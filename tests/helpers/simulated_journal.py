@@ -11,8 +11,6 @@ from typing import Any
 
 from hopfleet.domain.messages import (
     EpochEnded,
-    Evaluate,
-    Evaluated,
     Finish,
     Message,
     RunStarted,
@@ -28,6 +26,7 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.history import History
 
 Records = list[tuple[float, Message]]
@@ -106,12 +105,12 @@ class Simulator:
             self.free.remove(worker)
             partition = 0 if model.to_evaluate else self.random.choice(model.to_visit)
             work = Work.EVALUATE if model.to_evaluate else Work.TRAIN
-            command = (worker, model.id, model.epoch, partition, 1, model.version)
-            self.write(Evaluate(*command) if model.to_evaluate else RunUnit(*command, last=len(model.to_visit) == 1))
+            unit = Unit(model.id, model.epoch, partition, work)
+            last = unit.trains and len(model.to_visit) == 1
+            self.write(RunUnit(worker, unit, 1, VersionRef(model.id, model.version, None), last))
             hopped = bool(model.holder) and model.holder != worker
             started = self.time + (0.12 if hopped else 0.02)
             duration = (0.5 if model.to_evaluate else model.config["width"] / 100) * self.random.uniform(0.9, 1.1)
-            unit = Unit(model.id, model.epoch, partition, work)
             heapq.heappush(self.running, (started + duration, worker, unit, started, hopped))
             model.busy = True
 
@@ -120,13 +119,13 @@ class Simulator:
         model = self.models[unit.trial]
         model.busy, model.holder = False, worker
         self.free.append(worker)
-        facts = (worker, unit.trial, unit.epoch, unit.partition, 1)
+        facts = (worker, unit, 1)
         if (unit.trial, unit.epoch) in fails:
             error = "RuntimeError: CUDA out of memory"
-            self.write(UnitFailed(*facts, unit.work, started, self.time, error, "Traceback ..."))
+            self.write(UnitFailed(*facts, started, self.time, error, "Traceback ..."))
             self.end(model, TrialState.FAILED, error)
         elif unit.work is Work.EVALUATE:
-            self.write(Evaluated(*facts, started, self.time))
+            self.write(UnitFinished(*facts, model.version, started, self.time))
             self.end_epoch(model)
         else:
             model.version += 1
@@ -138,7 +137,7 @@ class Simulator:
         accuracy = model.skill * (1 - math.exp(-0.7 * model.epoch)) + self.random.gauss(0, 0.006)
         metrics = {"accuracy": accuracy, "loss": 2.4 * (1 - accuracy) + 0.05}
         self.write(EpochEnded(model.id, model.epoch, model.version, metrics, best=accuracy > model.best))
-        self.write(VersionSaved(model.id, model.version, durable=True, digest="d", size=1000))
+        self.write(VersionSaved(VersionRef(model.id, model.version, 0), True, "d", 1000))
         model.best = max(model.best, accuracy)
         model.epoch += 1
         model.to_visit, model.to_evaluate = list(range(self.partitions)), False

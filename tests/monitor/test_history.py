@@ -10,7 +10,6 @@ import pytest
 from hopfleet.domain.messages import (
     DropVersion,
     EpochEnded,
-    Evaluated,
     Finish,
     Message,
     RequestMade,
@@ -29,6 +28,7 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.history import History, Mode
 
 
@@ -47,7 +47,7 @@ def added(number: int, epochs: int = 2) -> TrialAdded:
 def finished(trial: int, version: int, partition: int, *, worker: str = "w0", hopped: bool = False) -> UnitFinished:
     """The unit that made ``version`` with two partitions: it took two seconds."""
     epoch, started = (version + 1) // 2, 100.0 + 2 * (version - 1)
-    return UnitFinished(worker, f"t{trial}", epoch, partition, 1, version, started, started + 2.0, hopped)
+    return UnitFinished(worker, Unit(f"t{trial}", epoch, partition), 1, version, started, started + 2.0, hopped=hopped)
 
 
 def epoch_ended(trial: int, epoch: int, accuracy: float, *, best: bool = True) -> EpochEnded:
@@ -87,7 +87,7 @@ def test_an_epoch_that_ends_again_after_a_rollback_has_one_row() -> None:
 
 
 def test_an_evaluation_that_is_repeated_counts_once() -> None:
-    evaluated = Evaluated("w0", "t0", 1, 0, 1, 100.0, 101.0)
+    evaluated = UnitFinished("w0", Unit("t0", 1, 0, Work.EVALUATE), 1, 0, 100.0, 101.0)
     assert [span.undone for span in fold(added(0), evaluated, evaluated).spans] == [True, False]
 
 
@@ -98,7 +98,7 @@ def test_the_best_epoch_is_the_last_one_that_was_called_best() -> None:
 
 
 def test_a_failure_keeps_its_error_and_marks_its_span() -> None:
-    failure = UnitFailed("w0", "t0", 1, 0, 1, Work.TRAIN, 100.0, 101.0, "ValueError: no", "Traceback")
+    failure = UnitFailed("w0", Unit("t0", 1, 0), 1, 100.0, 101.0, "ValueError: no", "Traceback")
     history = fold(added(0), failure, TrialEnded("t0", TrialState.FAILED, "ValueError: no", "Traceback"))
     assert history.trials["t0"].error == "ValueError: no"
     assert history.trials["t0"].traceback == "Traceback"
@@ -131,8 +131,14 @@ def test_there_is_no_best_trial_before_the_first_value() -> None:
 
 
 def test_only_durable_versions_that_still_exist_are_saved() -> None:
-    saved = [VersionSaved("t0", version, durable=version != 2, digest="d", size=1) for version in (1, 2, 3, 4)]
-    history = fold(added(0), SaveVersion("w0", "t0", 1, True), *saved, DropVersion("t0", 1), VersionLost("t0", 3, "-"))
+    saved = [VersionSaved(VersionRef("t0", version, 0), version != 2, "d", 1) for version in (1, 2, 3, 4)]
+    history = fold(
+        added(0),
+        SaveVersion("w0", VersionRef("t0", 1, 0), True),
+        *saved,
+        DropVersion(VersionRef("t0", 1, 0)),
+        VersionLost(VersionRef("t0", 3, 0), "-"),
+    )
     assert list(history.trials["t0"].saved) == [4]
 
 
@@ -143,7 +149,7 @@ def test_counts_name_every_state() -> None:
 
 
 def test_a_worker_does_what_it_was_told_until_it_is_done() -> None:
-    running = fold(added(0), RunUnit("w0", "t0", 1, 1, 1, 0, last=False))
+    running = fold(added(0), RunUnit("w0", Unit("t0", 1, 1), 1, VersionRef("t0", 0, None)))
     assert running.workers["w0"].doing == Unit("t0", 1, 1)
     running.apply(110.0, finished(0, 1, partition=1))
     assert running.workers["w0"].doing is None
@@ -153,8 +159,8 @@ def test_what_a_worker_was_told_ahead_it_does_when_it_is_done() -> None:
     told = [
         added(1),
         added(2),
-        RunUnit("w0", "t1", 1, 0, 1, 0, False),
-        RunUnit("w0", "t2", 1, 0, 2, 0, False, ahead=True),
+        RunUnit("w0", Unit("t1", 1, 0), 1, VersionRef("t1", 0, None)),
+        RunUnit("w0", Unit("t2", 1, 0), 2, VersionRef("t2", 0, None), lookahead=True),
     ]
     worker = fold(*told).workers["w0"]
     assert (worker.doing, worker.next) == (Unit("t1", 1, 0), Unit("t2", 1, 0))
@@ -165,7 +171,7 @@ def test_what_a_worker_was_told_ahead_it_does_when_it_is_done() -> None:
 
 
 def test_what_a_lost_worker_was_doing_did_not_happen() -> None:
-    history = fold(added(0), RunUnit("w0", "t0", 1, 1, 1, 0, last=False), WorkerLost("w0", "killed"))
+    history = fold(added(0), RunUnit("w0", Unit("t0", 1, 1), 1, VersionRef("t0", 0, None)), WorkerLost("w0", "killed"))
     (span,) = history.spans
     assert (span.worker, span.started, span.ended, span.undone) == ("w0", 102.0, 103.0, True)
     assert [worker.name for worker in history.live_workers()] == ["w1"]
@@ -173,7 +179,7 @@ def test_what_a_lost_worker_was_doing_did_not_happen() -> None:
 
 
 def test_a_new_run_starts_without_workers_and_leaves_a_gap() -> None:
-    history = fold(added(0), RunUnit("w1", "t0", 1, 0, 1, 0, last=False), Finish(complete=False))
+    history = fold(added(0), RunUnit("w1", Unit("t0", 1, 0), 1, VersionRef("t0", 0, None)), Finish(complete=False))
     assert history.finished is False
     history.apply(500.0, RunStarted("0.1.0"))
     assert (history.runs, history.finished, history.live_workers()) == (2, None, [])

@@ -30,6 +30,8 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.charts.curves import draw_curves
 from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
@@ -42,8 +44,8 @@ from hopfleet.monitor.wording import one_line
 def unit(trial: str, version: int, partition: int) -> list[Message]:
     epoch, started = (version + 1) // 2, 100.0 + version
     return [
-        RunUnit("w1", trial, epoch, partition, 1, version - 1, last=version % 2 == 0),
-        UnitFinished("w1", trial, epoch, partition, 1, version, started, started + 1.0),
+        RunUnit("w1", Unit(trial, epoch, partition), 1, VersionRef(trial, version - 1, None), last=version % 2 == 0),
+        UnitFinished("w1", Unit(trial, epoch, partition), 1, version, started, started + 1.0),
     ]
 
 

@@ -23,7 +23,8 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionLost,
 )
-from hopfleet.domain.unit import Work
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted, NotFound, UsageError
 from hopfleet.runs.replay import Replay, replay
 from hopfleet.runtime.loop import Loop
@@ -305,7 +306,11 @@ class Unreliable(hop.Inline):
 
 
 @pytest.mark.parametrize(
-    "event", [VersionLost("t0001", 0, "no such file", "w1"), UnitFailed("w1", "t0001", 1, 0, 1, Work.TRAIN, 0, 1, "no")]
+    "event",
+    [
+        VersionLost(VersionRef("t0001", 0, 0), "no such file", "w1"),
+        UnitFailed("w1", Unit("t0001", 1, 0), 1, 0, 1, "no"),
+    ],
 )
 def test_a_unit_that_cannot_begin_frees_its_worker(event: Event) -> None:
     plain()
@@ -316,9 +321,11 @@ def test_a_unit_that_cannot_begin_frees_its_worker(event: Event) -> None:
 
 def test_a_state_that_cannot_be_saved() -> None:
     plain()
-    late = UnitFinished("w1", "t0001", 1, 0, 99, 1, 0, 1)
-    mine = UnitFinished("w1", "t0001", 1, hop.load("first")["t0001"].visits[0][0], 1, 1, 0, 1)
-    found = replay("first", backend=Unreliable(late, SaveFailed("t0001", 1, "an open file"), mine), workers=1)
+    late = UnitFinished("w1", Unit("t0001", 1, 0), 99, 1, 0, 1)
+    mine = UnitFinished("w1", Unit("t0001", 1, hop.load("first")["t0001"].visits[0][0]), 1, 1, 0, 1)
+    found = replay(
+        "first", backend=Unreliable(late, SaveFailed(VersionRef("t0001", 1, 0), "an open file"), mine), workers=1
+    )
     assert verdicts(found) == {"t0001": "failed", "t0002": "equal"}
     assert found.trials[0].reason == "an open file"
 

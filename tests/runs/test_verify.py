@@ -14,6 +14,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain.messages import DropVersion, VersionSaved
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted
 from hopfleet.runs import verify as module
 from hopfleet.runs.verify import Fault, find_data, verify
@@ -299,9 +300,9 @@ def test_files_that_the_run_drops_or_saves_meanwhile(results: hop.Results, monke
             journal.append(
                 0.0,
                 [
-                    DropVersion("t0001", version, attempts[0]),
-                    VersionSaved("t0001", 9, True, digest(saved), 3),
-                    VersionSaved("t0002", version, True, digest(again), 4, attempts[1]),
+                    DropVersion(VersionRef("t0001", version, attempts[0])),
+                    VersionSaved(VersionRef("t0001", 9, 0), True, digest(saved), 3),
+                    VersionSaved(VersionRef("t0002", version, attempts[1]), True, digest(again), 4),
                 ],
             )
         raise FileNotFoundError(path)

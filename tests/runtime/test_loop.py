@@ -13,6 +13,8 @@ from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.space import uniform
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import JournalError
 from hopfleet.runtime.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
@@ -51,8 +53,8 @@ class SpyVersions:
     def __init__(self, log):
         self.log = log
 
-    def drop(self, trial, version, attempt):
-        self.log.append(("act", m.DropVersion(trial, version, attempt)))
+    def drop(self, ref):
+        self.log.append(("act", m.DropVersion(ref)))
 
     def collect(self, trial):
         self.log.append(("collect", trial))
@@ -105,7 +107,7 @@ class Bench:
 
 
 def is_command(message):
-    return isinstance(message, m.RunUnit | m.Evaluate | m.SaveVersion | m.DropVersion)
+    return isinstance(message, m.RunUnit | m.SaveVersion | m.DropVersion)
 
 
 def test_a_whole_run(tmp_path):
@@ -131,14 +133,14 @@ class Hasty(Loop):
 
 def test_workers_that_are_told_ahead_what_comes_next(tmp_path):
     with Bench(tmp_path, trials=6, workers=3, partitions=[[0], [1], [2]]) as bench:
-        bench.controller.ahead = bench.controller.schedule.stay = True
+        bench.controller.lookahead = bench.controller.schedule.sticky = True
         loop = Hasty(bench.controller, bench.backend, bench.journal, SpyVersions(bench.log), bench.observer)
         assert loop.run(START) is True
         messages = bench.journaled()
         assert messages == bench.of("journal") == bench.of("show")
         validate_history(messages, 3)
-        assert sum(isinstance(x, m.RunUnit) and x.ahead for x in messages) > 5
-        assert sum(isinstance(x, m.UnitFinished) for x in messages) == 6 * 2 * 3
+        assert sum(isinstance(x, m.RunUnit) and x.lookahead for x in messages) > 5
+        assert sum(isinstance(x, m.UnitFinished) and x.unit.trains for x in messages) == 6 * 2 * 3
 
 
 def test_a_worker_begins_what_it_was_told_ahead_when_it_is_done(tmp_path):
@@ -148,12 +150,12 @@ def test_a_worker_begins_what_it_was_told_ahead_when_it_is_done(tmp_path):
         bench.backend.send = lambda command, trial: None
         bench.loop._take(START)
         for message in (
-            m.RunUnit("w1", "t0001", 1, 0, 1, 0, False),
-            m.RunUnit("w1", "t0002", 1, 0, 2, 0, False, ahead=True),
+            m.RunUnit("w1", Unit("t0001", 1, 0), 1, VersionRef("t0001", 0, None)),
+            m.RunUnit("w1", Unit("t0002", 1, 0), 2, VersionRef("t0002", 0, None), lookahead=True),
         ):
             bench.loop._act(message)
         assert started == ["w1"] and 0.0 <= bench.loop._ages["w1"] < 60.0
-        bench.loop._act(m.UnitFinished("w1", "t0001", 1, 0, 1, 1, 0.0, 1.0))
+        bench.loop._act(m.UnitFinished("w1", Unit("t0001", 1, 0), 1, 1, 0.0, 1.0))
         assert started == ["w1", "w1"]
 
 
@@ -185,14 +187,14 @@ class BatchingBackend(SpyBackend):
     def receive(self, timeout):
         events = [event for _ in range(3) for event in super(BatchingBackend, self).receive(timeout)]
         again = [event for event in events if not isinstance(event, m.WorkerJoined)]
-        return [m.UnitFinished("w9", "t0001", 1, 0, 1, 1, 0.0, 1.0), *events, *again]
+        return [m.UnitFinished("w9", Unit("t0001", 1, 0), 1, 1, 0.0, 1.0), *events, *again]
 
 
 def test_late_reports_are_not_journaled(tmp_path):
     with Bench(tmp_path, backend=BatchingBackend) as bench:
         assert bench.loop.run(START) is True
         messages = bench.journaled()
-        finished = [x for x in messages if isinstance(x, m.UnitFinished)]
+        finished = [x for x in messages if isinstance(x, m.UnitFinished) and x.unit.trains]
         assert len(finished) == len({x.attempt for x in finished}) == 3 * 2 * 3
         assert not any(x.worker == "w9" for x in finished)
         validate_history(messages, 3)
@@ -203,7 +205,9 @@ class CrowdedBackend(SpyBackend):
 
     def receive(self, timeout):
         events = super().receive(timeout)
-        more = [m.WorkerJoined("w9") for event in events if isinstance(event, m.Evaluated)]
+        more = [
+            m.WorkerJoined("w9") for event in events if (isinstance(event, m.UnitFinished) and not event.unit.trains)
+        ]
         return events + more
 
 
@@ -246,7 +250,7 @@ def test_drained_and_resumed(tmp_path):
         first = bench.journaled()
         assert first.count(m.RequestMade("drain")) == 1
         asked = first.index(m.RequestMade("drain"))
-        assert not any(isinstance(message, m.RunUnit | m.Evaluate) for message in first[asked:])
+        assert not any(isinstance(message, m.RunUnit) for message in first[asked:])
         assert first[-1] == m.Finish(complete=False)
     with Bench(tmp_path) as bench:
         assert bench.loop.run(START) is True
@@ -254,7 +258,7 @@ def test_drained_and_resumed(tmp_path):
         assert messages[: len(first)] == first
         assert messages[-1] == m.Finish(complete=True)
         assert not any(isinstance(message, m.TrialRolledBack) for message in messages)
-        assert sum(isinstance(message, m.UnitFinished) for message in messages) == 3 * 2 * 3
+        assert sum(isinstance(message, m.UnitFinished) and message.unit.trains for message in messages) == 3 * 2 * 3
 
 
 def test_a_drain_that_comes_too_late_is_a_complete_run(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.fusion import UNKNOWN, Fusion, companions
 from hopfleet.scheduler.invariants import validate, validate_history
@@ -21,6 +22,11 @@ def along(desk: Desk, worker: str, unit: Unit, fusion: Fusion = SIZE) -> list[st
     found = companions(desk.schedule, desk.schedule.slots[worker], unit, fusion)
     assert all((x.epoch, x.partition, x.work) == (unit.epoch, unit.partition, unit.work) for x in found)
     return [each.trial for each in found]
+
+
+def finish(desk: Desk, trial: str, seconds: float) -> None:
+    """The unit of a trial on w1 ends well."""
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit_of(trial), seconds, {})
 
 
 def test_as_many_as_fit():
@@ -53,7 +59,7 @@ def test_only_those_that_want_the_same_rows_and_batches():
     desk.train("w2", "t5", 1)
     # t2 has seen partition 0, t3 wants other batches, t5's model is elsewhere.
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t4"]
-    desk.schedule.saved("t5", 1, durable=False)
+    desk.schedule.saved(VersionRef("t5", 1, 0), durable=False)
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t4", "t5"]
     desk.train("w1", "t4", 0)
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t5"]  # t4 is an epoch ahead
@@ -72,7 +78,7 @@ def test_evaluations_too():
         desk.train(worker, f"t{number}", 0)
     assert along(desk, "w1", Unit("t1", 1, 0, Work.EVALUATE)) == ["t2"]
     desk.start("w2", "t3", 0, evaluate=True)
-    desk.schedule.saved("t3", 1, durable=False)
+    desk.schedule.saved(VersionRef("t3", 1, 0), durable=False)
     assert along(desk, "w1", Unit("t1", 1, 0, Work.EVALUATE)) == ["t2"]
     assert along(desk, "w1", Unit("t1", 1, 1, Work.EVALUATE)) == ["t2", "t3"]
 
@@ -87,10 +93,10 @@ def test_a_worker_is_busy_until_all_are_home():
         validate(desk.schedule)
     slot = desk.schedule.slots["w1"]
     assert (slot.unit, slot.attempt, list(slot.units.values())) == (Unit("t1", 1, 0), 1, [1, 2, 3])
-    desk.schedule.finish_training("w1", 1.0, {}, "t2")
+    finish(desk, "t2", 1.0)
     desk.schedule.abandon("w1", "t1")
     assert not desk.schedule.idle and desk["t2"].visits == [0] and desk["t1"].can_train
-    desk.schedule.finish_training("w1", 1.0, {}, "t3")
+    finish(desk, "t3", 1.0)
     assert list(desk.schedule.idle) == ["w1"]
     validate(desk.schedule)
     assert (slot.unit, slot.attempt) == (None, 0)
@@ -117,8 +123,8 @@ def test_a_history_with_flotillas():
         trial = f"t{number}"
         return [
             m.TrialAdded(trial, number, {}, 0, 1),
-            m.RunUnit("w1", trial, 1, 0, number, 0, True, flotilla=flotilla),
-            m.UnitFinished("w1", trial, 1, 0, number, 1, 0.0, 2.0, sums={"loss": RowSum.of(1.0, 1)}, share=0.5),
+            m.RunUnit("w1", Unit(trial, 1, 0), number, VersionRef(trial, 0, None), last=True, flotilla=flotilla),
+            m.UnitFinished("w1", Unit(trial, 1, 0), number, 1, 0.0, 2.0, sums={"loss": RowSum.of(1.0, 1)}, share=0.5),
         ]
 
     validate_history([*told(1, 1), *told(2, 1)], 1)
@@ -132,17 +138,17 @@ def test_a_history_with_flotillas():
 
 def flotillas(driver: Driver) -> list[int]:
     """The number of members of each flotilla."""
-    starts = [x for x in driver.messages if isinstance(x, m.RunUnit | m.Evaluate) and x.flotilla]
+    starts = [x for x in driver.messages if isinstance(x, m.RunUnit) and x.flotilla]
     return [sum(x.flotilla == number for x in starts) for number in sorted({x.flotilla for x in starts})]
 
 
 def test_trials_go_together_through_all_epochs():
     driver = Driver(Setting(workers=(None, None), partitions=3, trials=8, epochs=2, together=8)).run()
     assert set(flotillas(driver)) == {4}
-    starts = [x for x in driver.messages if isinstance(x, m.RunUnit | m.Evaluate)]
+    starts = [x for x in driver.messages if isinstance(x, m.RunUnit)]
     assert all(x.flotilla for x in starts)
     assert sum(not x.more for x in starts) == len(flotillas(driver))
-    units = sum(isinstance(x, m.UnitFinished) for x in driver.messages)
+    units = sum(isinstance(x, m.UnitFinished) and x.unit.trains for x in driver.messages)
     assert driver.controller.schedule.seconds == pytest.approx(units)  # each its share
 
 
@@ -186,10 +192,12 @@ def test_a_hung_flotilla_makes_suspects_of_all():
 def test_one_fails_and_the_others_do_not_notice():
     controller, starts = crew()
     failed, *others = starts
-    where = ("w1", failed.trial, 1, 0, failed.attempt)
-    follow = controller.handle(m.UnitFailed(*where, Work.TRAIN, 0.0, 1.0, "ValueError: no", "traceback"))
+    where = ("w1", Unit(failed.trial, 1, 0), failed.attempt)
+    follow = controller.handle(m.UnitFailed(*where, 0.0, 1.0, "ValueError: no", "traceback"))
     assert [x.trial for x in follow if isinstance(x, m.TrialEnded)] == [failed.trial]
     sums = {"train_loss": RowSum.of(1.0, 1)}
     for start in others:
-        controller.handle(m.UnitFinished("w1", start.trial, 1, 0, start.attempt, 1, 0.0, 1.0, sums=sums, share=0.5))
+        controller.handle(
+            m.UnitFinished("w1", Unit(start.trial, 1, 0), start.attempt, 1, 0.0, 1.0, sums=sums, share=0.5)
+        )
     assert [controller.schedule.trials[x.trial].version for x in others] == [1, 1]

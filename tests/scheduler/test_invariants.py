@@ -89,15 +89,15 @@ ADDED = [m.TrialAdded("t1", 0, {}, 0, 2), m.TrialAdded("t2", 1, {}, 0, 2)]
 
 
 def unit(trial, epoch, partition, version, started, *, worker="w1", seconds=1.0):
-    return m.UnitFinished(worker, trial, epoch, partition, 0, version, started, started + seconds)
+    return m.UnitFinished(worker, Unit(trial, epoch, partition), 0, version, started, started + seconds)
 
 
 def evaluated(worker, started):
-    return m.Evaluated(worker, "t1", 1, 0, 0, started, started + 1)
+    return m.UnitFinished(worker, Unit("t1", 1, 0, Work.EVALUATE), 0, 0, started, started + 1)
 
 
 def failed(worker, started, work=Work.TRAIN):
-    return m.UnitFailed(worker, "t1", 1, 0, 0, work, started, started + 1, "error")
+    return m.UnitFailed(worker, Unit("t1", 1, 0, work), 0, started, started + 1, "error")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.dispatch import foreseen
 from hopfleet.scheduler.fusion import Fusion, companions
@@ -28,11 +29,16 @@ from tests.helpers.virtual.settings import Fault, Setting, controller_of
 # --------------------------------------------------------------------------------------------- the state machine
 
 
+def finish(desk: Desk, trial: str, seconds: float) -> None:
+    """The unit of a trial on w1 ends well."""
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit_of(trial), seconds, {})
+
+
 def test_what_comes_next_begins_when_all_is_done():
     desk = Desk(None, trials=3, valid=0)
     desk.schedule.start("w1", Unit("t1", 1, 0), 1, 1)
     desk.schedule.start("w1", Unit("t2", 1, 0), 2, 1)
-    desk.schedule.start("w1", Unit("t3", 1, 1), 3, ahead=True)
+    desk.schedule.start("w1", Unit("t3", 1, 1), 3, lookahead=True)
     validate(desk.schedule)
     slot = desk.schedule.slots["w1"]
     assert (slot.unit, slot.told[Unit("t3", 1, 1)], slot.unit_of("t3"), slot.warm) == (
@@ -43,53 +49,53 @@ def test_what_comes_next_begins_when_all_is_done():
     )
     assert desk["t3"].trains_on == "w1" and "t3" not in desk.schedule.ready
     assert desk.schedule.accepts("w1", Unit("t3", 1, 1), 3) and desk.schedule.runs("w1", 3)
-    desk.schedule.finish_training("w1", 1.0, {}, "t2")
+    finish(desk, "t2", 1.0)
     assert list(slot.units) == [Unit("t1", 1, 0)]
     desk.schedule.now = 5.0
-    desk.schedule.finish_training("w1", 1.0, {}, "t1")
+    finish(desk, "t1", 1.0)
     validate(desk.schedule)
-    assert (slot.units, slot.ahead, slot.started, slot.warm) == ({Unit("t3", 1, 1): 3}, {}, 5.0, 1)
+    assert (slot.units, slot.lookahead, slot.started, slot.warm) == ({Unit("t3", 1, 1): 3}, {}, 5.0, 1)
     assert not desk.schedule.idle
-    desk.schedule.finish_training("w1", 1.0, {})
+    finish(desk, "t3", 1.0)
     assert list(desk.schedule.idle) == ["w1"] and desk["t3"].visits == [1]
 
 
 def test_reports_may_overtake_each_other():
     desk = Desk(None, trials=2, valid=0)
     desk.schedule.start("w1", Unit("t1", 1, 0), 1)
-    desk.schedule.start("w1", Unit("t2", 1, 1), 2, ahead=True)
-    desk.schedule.finish_training("w1", 1.0, {}, "t2")
+    desk.schedule.start("w1", Unit("t2", 1, 1), 2, lookahead=True)
+    finish(desk, "t2", 1.0)
     validate(desk.schedule)
     assert not desk.schedule.idle and desk["t2"].visits == [1]
-    desk.schedule.finish_training("w1", 1.0, {}, "t1")
+    finish(desk, "t1", 1.0)
     assert list(desk.schedule.idle) == ["w1"]
 
 
 def test_several_come_next_together():
     desk = Desk(None, trials=3, valid=0)
     desk.schedule.start("w1", Unit("t1", 1, 0), 1)
-    desk.schedule.start("w1", Unit("t2", 1, 1), 2, 2, ahead=True)
-    desk.schedule.start("w1", Unit("t3", 1, 1), 3, 2, ahead=True)
+    desk.schedule.start("w1", Unit("t2", 1, 1), 2, 2, lookahead=True)
+    desk.schedule.start("w1", Unit("t3", 1, 1), 3, 2, lookahead=True)
     validate(desk.schedule)
-    desk.schedule.finish_training("w1", 1.0, {}, "t1")
+    finish(desk, "t1", 1.0)
     slot = desk.schedule.slots["w1"]
-    assert (list(slot.units), slot.flotilla, slot.ahead_flotilla) == ([Unit("t2", 1, 1), Unit("t3", 1, 1)], 2, 0)
+    assert (list(slot.units), slot.flotilla, slot.lookahead_flotilla) == ([Unit("t2", 1, 1), Unit("t3", 1, 1)], 2, 0)
 
 
 def test_one_thing_comes_next_and_only_after_another():
     desk = Desk(None, trials=3, valid=0)
     with pytest.raises(InvariantBroken, match="exclusive access: w1 runs nothing that t1 trains on partition 0"):
-        desk.schedule.start("w1", Unit("t1", 1, 0), 1, ahead=True)
+        desk.schedule.start("w1", Unit("t1", 1, 0), 1, lookahead=True)
     desk.schedule.start("w1", Unit("t1", 1, 0), 1)
-    desk.schedule.start("w1", Unit("t2", 1, 1), 2, ahead=True)
+    desk.schedule.start("w1", Unit("t2", 1, 1), 2, lookahead=True)
     with pytest.raises(InvariantBroken, match="exclusive access: w1 already runs: t2 trains on partition 1"):
-        desk.schedule.start("w1", Unit("t3", 1, 1), 3, ahead=True)
+        desk.schedule.start("w1", Unit("t3", 1, 1), 3, lookahead=True)
 
 
 def test_what_a_lost_worker_was_to_do_next_waits_for_others():
     desk = Desk(None, trials=2, valid=0)
     desk.schedule.start("w1", Unit("t1", 1, 0), 1)
-    desk.schedule.start("w1", Unit("t2", 1, 1), 2, ahead=True)
+    desk.schedule.start("w1", Unit("t2", 1, 1), 2, lookahead=True)
     assert desk.schedule.leave("w1") == {Unit("t1", 1, 0): 1}
     validate(desk.schedule)
     assert sorted(desk.schedule.ready) == ["t1", "t2"] and not desk.schedule.idle
@@ -99,7 +105,7 @@ def test_a_save_that_overtook_its_unit_counts_for_nothing():
     desk = Desk(None, valid=0)
     desk.start("w1", "t1", 0)
     desk.schedule.save("t1", 7, Save(1, False, "w1"))
-    desk.schedule.premature("t1", 1, 7)
+    desk.schedule.premature(VersionRef("t1", 1, 7))
     validate(desk.schedule)
     assert (desk["t1"].saved, desk["t1"].saves, desk["t1"].stale) == ({}, {}, [(1, 7)])
 
@@ -121,7 +127,7 @@ def test_the_end_of_an_epoch_is_waited_for():
     desk.train("w1", "t1", 0)
     progress = desk["t1"]
     assert progress.goes_on(frozenset({1}), 1), "it is evaluated there"
-    desk.schedule.saved("t1", 1, durable=False)
+    desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
     desk.train("w2", "t1", 1)
     assert progress.goes_on(frozenset({1}), None), "the next epoch begins there"
     desk.schedule.settle("t1", Outcome(TrialState.STOPPED))
@@ -140,7 +146,7 @@ def test_after_the_last_evaluation_a_worker_is_free():
 def test_what_is_urgent_or_here_comes_before_what_a_policy_would_choose():
     desk = Desk((0,), (1,), trials=4, valid=0)
     desk.train("w1", "t3", 0)
-    desk.schedule.saved("t3", 1, durable=False)
+    desk.schedule.saved(VersionRef("t3", 1, 0), durable=False)
     desk.start("w2", "t1", 1)
     slots = {"w2": desk.schedule.slots["w2"]}
 
@@ -165,7 +171,7 @@ def test_what_is_urgent_or_here_comes_before_what_a_policy_would_choose():
 def test_the_shop_state_of_workers_that_are_told_ahead():
     desk = Desk((0,), (1,), trials=3, valid=1, epochs=1)
     desk.start("w1", "t1", 0)
-    desk.schedule.start("w1", Unit("t2", 1, 0), 2, ahead=True)
+    desk.schedule.start("w1", Unit("t2", 1, 0), 2, lookahead=True)
     shop_view = ShopView()
     state = shop_view.look(desk.schedule)
     assert (state.runs, state.idle_workers, state.idle_trials) == ({0: 0}, {1}, {2})
@@ -179,10 +185,10 @@ def test_the_shop_state_of_workers_that_are_told_ahead():
 def test_an_evaluation_takes_no_time_in_the_shop_state_and_what_follows_does():
     desk = Desk((0,), (1,), trials=2, epochs=1)
     desk.train("w1", "t1", 0)
-    desk.schedule.saved("t1", 1, durable=False)
+    desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
     desk.train("w2", "t1", 1)
     desk.start("w2", "t1", 0, evaluate=True)
-    desk.schedule.start("w2", Unit("t2", 1, 1), 2, ahead=True)
+    desk.schedule.start("w2", Unit("t2", 1, 1), 2, lookahead=True)
     desk.schedule.now = 3.0
     state = ShopView().look(desk.schedule)
     assert state.runs == {1: -1}
@@ -200,7 +206,7 @@ def test_replicas_are_shared_out_ahead_too():
     with desk.schedule.supposing(slots):
         chosen = policy(desk.schedule, random.Random(0))
     assert chosen is not None and chosen.unit.trial in desk.schedule.ready
-    desk.schedule.start(chosen.worker, chosen.unit, 9, ahead=True)
+    desk.schedule.start(chosen.worker, chosen.unit, 9, lookahead=True)
     validate(desk.schedule)
     del slots[chosen.worker]
     with desk.schedule.supposing(slots):
@@ -216,7 +222,7 @@ def test_no_plan_is_made_where_trials_stay():
         policy._choose(state, random.Random(0))
         assert (policy._news == -1) is sticky
     desk = Desk((0,), (1,), trials=2)
-    desk.schedule.stay = True
+    desk.schedule.sticky = True
     assert ShopView().look(desk.schedule).sticky
 
 
@@ -239,7 +245,7 @@ class Bench:
     """A worker for each of two partitions, trials of two epochs, and short hands for reports."""
 
     def __init__(self, **options: object) -> None:
-        setting = Setting(**{"trials": 4, "stay": True, "ahead": True, **options})
+        setting = Setting(**{"trials": 4, "sticky": True, "lookahead": True, **options})
         self.controller = controller_of(setting)
         self.clock = 0.0
         self.tell(m.RunStarted("test", setting.partitions))
@@ -255,12 +261,9 @@ class Bench:
         slot = self.controller.schedule.slots[worker]
         unit, attempt = slot.unit, slot.attempt
         started, self.clock = self.clock, self.clock + 1.0
-        where = (worker, unit.trial, unit.epoch, unit.partition, attempt)
-        if unit.work is Work.EVALUATE:
-            return m.Evaluated(*where, started, self.clock, {"loss": RowSum.of(1.0, 1)})
-        version = self.controller.schedule.trials[unit.trial].version + 1
-        sums = {"train_loss": RowSum.of(1.0, 1)}
-        return m.UnitFinished(*where, version, started, self.clock, sums=sums)
+        version = self.controller.schedule.trials[unit.trial].version + unit.trains
+        sums = {"train_loss" if unit.trains else "loss": RowSum.of(1.0, 1)}
+        return m.UnitFinished(worker, unit, attempt, version, started, self.clock, sums=sums)
 
     def look(self, **ages: float) -> list[m.Message]:
         follow = self.controller.look_ahead(ages)
@@ -272,7 +275,7 @@ class Bench:
 
 
 def saved(told: m.SaveVersion) -> m.VersionSaved:
-    return m.VersionSaved(told.trial, told.version, told.durable, "", 1, told.attempt)
+    return m.VersionSaved(told.ref, told.durable, "", 1)
 
 
 def test_nothing_is_told_ahead_before_anything_is_known():
@@ -289,8 +292,8 @@ def test_a_worker_hears_of_the_next_unit_when_half_of_this_one_is_over():
     assert bench.controller.next_look({"w1": 0.2, "w2": 0.9}) == pytest.approx(0.3)
     assert bench.look(w1=0.4) == []
     save, start = bench.look(w1=0.6)
-    assert (save.worker, save.trial, save.version, save.durable) == ("w1", second, 1, False)
-    assert (start.worker, start.partition, start.ahead, start.flotilla) == ("w1", 0, True, 0)
+    assert (save.worker, save.trial, save.ref.version, save.durable) == ("w1", second, 1, False)
+    assert (start.worker, start.unit.partition, start.lookahead, start.flotilla) == ("w1", 0, True, 0)
     assert start.trial not in (first, second, bench.unit("w2"))
     assert bench.look(w1=0.7) == [], "once is enough"
     assert bench.controller.next_look({"w1": 0.7, "w2": 0.9}) == math.inf
@@ -303,7 +306,7 @@ def test_a_worker_hears_of_the_next_unit_when_half_of_this_one_is_over():
 
 
 def test_where_all_is_as_usual_nothing_is_told_ahead():
-    bench = Bench(ahead=False)
+    bench = Bench(lookahead=False)
     bench.tell(bench.ended("w1"))
     assert bench.look(w1=math.inf) == [] and bench.controller.next_look({}) == math.inf
 
@@ -321,7 +324,7 @@ def test_several_are_told_at_once_and_none_gets_what_another_has():
     starts = [x for x in bench.look(w1=9.0, w2=9.0) if isinstance(x, m.RunUnit)]
     assert {x.worker for x in starts} == {"w1", "w2"}
     assert len({x.trial for x in starts}) == len(starts) == 4
-    assert all(x.ahead and x.flotilla for x in starts)
+    assert all(x.lookahead and x.flotilla for x in starts)
 
 
 def test_after_an_evaluation_there_is_nothing_to_save():
@@ -332,7 +335,7 @@ def test_after_an_evaluation_there_is_nothing_to_save():
         bench.tell(bench.ended("w1"))
     assert bench.controller.schedule.slots["w1"].unit.work is Work.EVALUATE
     (start,) = bench.look(w1=9.0)
-    assert isinstance(start, m.RunUnit) and start.ahead
+    assert isinstance(start, m.RunUnit) and start.lookahead
 
 
 @pytest.mark.parametrize("name", ["pause", "drain"])
@@ -375,8 +378,8 @@ def test_a_save_that_overtook_its_unit_is_made_again():
     assert bench.tell(saved(save)) == []
     follow = bench.tell(bench.ended("w1"))
     (again,) = [x for x in follow if isinstance(x, m.SaveVersion)]
-    assert (again.trial, again.version) == (save.trial, save.version) and again.attempt != save.attempt
-    assert m.DropVersion(save.trial, save.version, save.attempt) in follow
+    assert again.ref[:2] == save.ref[:2] and again.ref.attempt != save.ref.attempt
+    assert m.DropVersion(save.ref) in follow
 
 
 # ---------------------------------------------------------------------------------------- whole experiments
@@ -387,10 +390,10 @@ PINNED = ((0,), (1,), (2,), (3,))
 
 @pytest.mark.parametrize("policy", ["auto", "match-reserve", "longest-remaining", "random"])
 def test_whole_experiments(policy):
-    setting = Setting(workers=PINNED, partitions=4, trials=8, epochs=3, stay=True, ahead=True, policy=policy)
+    setting = Setting(workers=PINNED, partitions=4, trials=8, epochs=3, sticky=True, lookahead=True, policy=policy)
     driver = Driver(setting).run()
-    starts = [x for x in driver.messages if isinstance(x, m.RunUnit)]
-    assert sum(x.ahead for x in starts) > len(starts) / 3
+    starts = [x for x in driver.messages if isinstance(x, m.RunUnit) and x.unit.trains]
+    assert sum(x.lookahead for x in starts) > len(starts) / 3
     assert all(x.state is TrialState.COMPLETED for x in driver.ended.values())
 
 
@@ -398,9 +401,9 @@ def test_whole_experiments(policy):
 def test_whatever_goes_wrong(kind):
     faults = tuple(Fault(step, kind, 3 * step) for step in range(6, 60, 9))
     setting = Setting(
-        workers=PINNED, partitions=4, trials=8, epochs=2, stay=True, ahead=True, steady=False, save_seconds=0.5,
+        workers=PINNED, partitions=4, trials=8, epochs=2, sticky=True, lookahead=True, steady=False, save_seconds=0.5,
         faults=faults, together=2,
     )  # fmt: skip
     driver = Driver(setting).run()
     assert kind in driver.happened
-    assert any(isinstance(x, m.RunUnit) and x.ahead for x in driver.messages)
+    assert any(isinstance(x, m.RunUnit) and x.lookahead for x in driver.messages)

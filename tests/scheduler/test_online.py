@@ -16,6 +16,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import MissingExtra
 from hopfleet.planner.costs import cnns, homogeneous
 from hopfleet.planner.portfolio import plan
@@ -102,9 +103,9 @@ def run(policy: Policy, times: list[list[float]], *, epochs: int = 1, noise: flo
     workers, loads = [0.0] * partitions, [0.0] * trials
 
     def seconds(command: m.RunUnit, trial: Trial) -> float:
-        draw = random.Random(f"{seed} {trial.number} {command.epoch} {command.partition}")
-        took = times[trial.number][command.partition] * draw.lognormvariate(0.0, noise)
-        workers[command.partition] += took
+        draw = random.Random(f"{seed} {trial.number} {command.unit.epoch} {command.unit.partition}")
+        took = times[trial.number][command.unit.partition] * draw.lognormvariate(0.0, noise)
+        workers[command.unit.partition] += took
         loads[trial.number] += took
         return took
 
@@ -303,7 +304,7 @@ def test_a_model_that_is_being_saved_is_worth_an_instant():
     """t1 just ended on w1 and is the most urgent for w2, which does not grab t2 before it can be loaded."""
     desk = Desk((0,), (1,), trials=2, epochs=1)
     desk.train("w1", "t2", 0)
-    desk.schedule.saved("t2", 1, durable=False)
+    desk.schedule.saved(VersionRef("t2", 1, 0), durable=False)
     desk.start("w2", "t2", 1)
     desk.train("w1", "t1", 0)
     desk.schedule.now = 0.5
@@ -311,7 +312,7 @@ def test_a_model_that_is_being_saved_is_worth_an_instant():
     desk["t1"].trial = replace(desk["t1"].trial, epochs=9)
     policy = MatchReserve()
     assert decide(policy, desk) is None
-    desk.schedule.saved("t1", 1, durable=False)
+    desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
     assert decide(policy, desk) == Assignment("w2", Unit("t1", 1, 1))
 
 
@@ -376,7 +377,7 @@ def test_a_partition_that_is_nowhere(name):
     for _ in range(4):
         choice = decide(policy, desk)
         desk.train(choice.worker, choice.unit.trial, choice.unit.partition)
-        desk.schedule.saved(choice.unit.trial, desk[choice.unit.trial].version, durable=False)
+        desk.schedule.saved(VersionRef(choice.unit.trial, desk[choice.unit.trial].version, 0), durable=False)
     assert decide(policy, desk) is None
     desk.schedule.join("w3", (2,))
     assert decide(policy, desk).worker == "w3"
@@ -431,14 +432,14 @@ def test_unit_times_that_turn_out_otherwise_need_a_new_balance(monkeypatch):
     second = decide(policy, desk)
     desk.start(second.worker, second.unit.trial, second.unit.partition)
     assert made == [{"worker_ready": {}, "config_ready": {}}]
-    desk.schedule.finish_training(first.worker, 1.0, {})
+    desk.schedule.finish(first.worker, first.unit, 1.0, {})
     assert decide(policy, desk) is not None
     assert len(made) == 1, "it took as long as expected"
-    desk.schedule.finish_training(second.worker, 40.0, {})
+    desk.schedule.finish(second.worker, second.unit, 40.0, {})
     third = decide(policy, desk)
     assert len(made) == 2
     desk.start(third.worker, third.unit.trial, third.unit.partition)
-    desk.schedule.finish_training(third.worker, 40.0, {})
+    desk.schedule.finish(third.worker, third.unit, 40.0, {})
     decide(policy, desk)
 
 
@@ -452,7 +453,7 @@ def test_trials_that_end_leave_nothing_behind():
         choice = decide(policy, desk)
         assert choice.unit.trial in ("t2", "t3")
         desk.train(choice.worker, choice.unit.trial, choice.unit.partition)
-        desk.schedule.saved(choice.unit.trial, desk[choice.unit.trial].version, durable=False)
+        desk.schedule.saved(VersionRef(choice.unit.trial, desk[choice.unit.trial].version, 0), durable=False)
     assert decide(policy, desk) is None
 
 
@@ -620,7 +621,7 @@ def test_the_first_plan_waits_for_workers_that_join():
     desk.start(first.worker, first.unit.trial, first.unit.partition)
     assert decide(policy, desk) is None
     desk.schedule.now = 0.5
-    desk.schedule.finish_training(first.worker, 0.5, {})
+    desk.schedule.finish(first.worker, first.unit, 0.5, {})
     assert decide(policy, desk) is not None
 
 

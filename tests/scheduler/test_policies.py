@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.dispatch import next_assignment
 from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
@@ -40,7 +41,7 @@ def test_what_is_nearly_done_first():
     assert nearly_done(desk.schedule, random.Random(0)).unit.trial == "t1"
     desk.train("w1", "t2", 0)
     assert nearly_done(desk.schedule, random.Random(0)) == Assignment("w1", Unit("t2", 1, 1))
-    desk.schedule.saved("t2", 1, durable=False)
+    desk.schedule.saved(VersionRef("t2", 1, 0), durable=False)
     desk.train("w1", "t1", 0)
     # Both have two left: the one whose model is there goes on.
     assert nearly_done(desk.schedule, random.Random(0)).unit.trial == "t1"
@@ -81,7 +82,7 @@ def test_ties_go_to_the_trial_that_is_here():
     desk.train("w2", "t1", 0)
     desk.train("w2", "t3", 0)
     for name in ("t1", "t3"):
-        desk.schedule.saved(name, 1, durable=False)
+        desk.schedule.saved(VersionRef(name, 1, 0), durable=False)
     assert longest(desk) == Assignment("w1", Unit("t2", 1, 1))
 
 
@@ -169,7 +170,7 @@ def test_evaluation_at_home_comes_before_training():
 def test_training_comes_before_evaluation_away_from_home():
     desk = Desk(None, None, trials=3, valid=2)
     desk.train("w1", "t1", 0, 1)
-    desk.schedule.saved("t1", 2, durable=True)
+    desk.schedule.saved(VersionRef("t1", 2, 0), durable=True)
     desk.start("w1", "t2", 0)
     assert following(desk).unit == Unit("t3", 1, 0)
     desk.schedule.park("t3", desk["t3"].state.FAILED)
@@ -179,7 +180,7 @@ def test_training_comes_before_evaluation_away_from_home():
 def test_a_homeless_model_is_evaluated_anywhere_first():
     desk = Desk(None, None, trials=2)
     desk.train("w1", "t1", 0, 1)
-    desk.schedule.saved("t1", 2, durable=True)
+    desk.schedule.saved(VersionRef("t1", 2, 0), durable=True)
     desk.schedule.leave("w1")
     assert following(desk) == Assignment("w2", Unit("t1", 1, 0, Work.EVALUATE))
 
@@ -205,7 +206,7 @@ def test_nothing_is_ready():
 def test_the_most_urgent_goes_where_it_can():
     desk = Desk((0,), (1,), trials=2, valid=0)
     desk.train("w1", "t2", 0)
-    desk.schedule.saved("t2", 1, durable=False)
+    desk.schedule.saved(VersionRef("t2", 1, 0), durable=False)
     desk.schedule.prioritise("t2", 1)
     assignment = next_assignment(desk.schedule, lambda schedule, rng: None, random.Random(0))
     assert assignment == Assignment("w2", Unit("t2", 1, 1))
@@ -214,11 +215,11 @@ def test_the_most_urgent_goes_where_it_can():
 
 
 def staying(desk):
-    desk.schedule.stay = True
+    desk.schedule.sticky = True
     try:
         return next_assignment(desk.schedule, longest_remaining, random.Random(0))
     finally:
-        desk.schedule.stay = False
+        desk.schedule.sticky = False
 
 
 def test_where_hops_cost_a_trial_stays_while_it_owes_something():
@@ -234,7 +235,7 @@ def test_where_hops_cost_a_trial_stays_while_it_owes_something():
 def test_a_trial_that_owes_nothing_here_goes_elsewhere():
     desk = Desk((0,), (1,), partitions=2, trials=2, valid=0)
     desk.train("w1", "t1", 0)
-    desk.schedule.saved("t1", 1, durable=False)
+    desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
     del desk.schedule.idle["w2"]
     assert staying(desk) == Assignment("w1", Unit("t2", 1, 0))
     desk.schedule.idle["w2"] = desk.schedule.slots["w2"]

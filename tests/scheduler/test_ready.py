@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.random import random_choice
@@ -85,7 +86,7 @@ class Walk:
     def finish(self, pick):
         if worker := self.one(self.busy, pick):
             name = self.schedule.slots[worker].unit.trial
-            self.schedule.finish_training(worker, SECONDS[pick % len(SECONDS)], {})
+            self.schedule.finish(worker, self.schedule.slots[worker].unit, SECONDS[pick % len(SECONDS)], {})
             if self.schedule.trials[name].awaits_evaluation:
                 self.schedule.end_epoch(name)
 
@@ -95,17 +96,17 @@ class Walk:
 
     def save(self, pick):
         if name := self.one(self.schedule.trials, pick):
-            self.schedule.saved(name, self.schedule.trials[name].version, durable=pick % 2 == 0)
+            self.schedule.saved(VersionRef(name, self.schedule.trials[name].version, 0), durable=pick % 2 == 0)
 
     def drop(self, pick):
         if name := self.one(self.schedule.trials, pick):
-            self.schedule.dropped(name, self.schedule.trials[name].version)
+            self.schedule.dropped(VersionRef(name, self.schedule.trials[name].version, 0))
 
     def lose(self, pick):
         if name := self.one(self.schedule.trials, pick):
             progress = self.schedule.trials[name]
             if progress.trains_on is None:
-                self.schedule.lost(name, progress.version, progress.holder)
+                self.schedule.lost(VersionRef(name, progress.version, 0), progress.holder)
 
     def roll_back(self, pick):
         if name := self.one(self.schedule.trials, pick):
@@ -152,7 +153,7 @@ def test_each_trial_is_drawn_with_the_same_chance():
         desk.train("w1", name, 0)  # only w1 could load it, and it owes w1 nothing
     desk.train("w2", "t3", 0)  # only w2 can load it
     desk.train("w2", "t4", 0)
-    desk.schedule.saved("t4", 1, durable=False)
+    desk.schedule.saved(VersionRef("t4", 1, 0), durable=False)
     rng = random.Random(0)
     draws = dict.fromkeys(desk.schedule.trials, 0)
     for _ in range(8000):

@@ -6,6 +6,7 @@ import pytest
 
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Outcome, Save, Saved
@@ -24,7 +25,7 @@ def test_a_trial_goes_through_its_epochs():
     assert not desk.schedule.ready
     desk.start("w1", "t1", 0, evaluate=True)
     assert not desk.schedule.awaiting
-    desk.schedule.finish_evaluation("w1", 0.5, {})
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 0.5, {})
     desk.schedule.end_epoch("t1")
     assert list(desk.schedule.ready) == ["t1"]
     assert (progress.evaluated, progress.trained) == ({}, {})
@@ -66,7 +67,7 @@ def test_evaluations_once():
     desk.train("w1", "t1", 0, 1)
     desk.start("w1", "t1", 1, evaluate=True)
     assert list(desk.schedule.unevaluated(desk["t1"])) == [0]
-    desk.schedule.finish_evaluation("w1", 0.5, {})
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 0.5, {})
     with pytest.raises(InvariantBroken, match="completeness: t1 is evaluated on partition 1 in epoch 1 twice"):
         desk.start("w1", "t1", 1, evaluate=True)
 
@@ -104,15 +105,15 @@ def test_a_model_is_only_where_it_is():
     desk.train("w1", "t1", 0)
     progress, slots = desk["t1"], desk.schedule.slots
     assert list(desk.schedule.options(progress, slots["w2"])) == []
-    desk.schedule.saved("t1", 1, durable=False)
+    desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
     assert list(desk.schedule.options(progress, slots["w2"])) == [1]
 
 
 def test_saved_versions_stay_durable():
     desk = Desk(None)
     desk.train("w1", "t1", 0)
-    desk.schedule.saved("t1", 1, durable=True, attempt=7, digest="abc")
-    desk.schedule.saved("t1", 1, durable=False, attempt=8)
+    desk.schedule.saved(VersionRef("t1", 1, 7), durable=True, digest="abc")
+    desk.schedule.saved(VersionRef("t1", 1, 8), durable=False)
     assert desk["t1"].saved == {1: Saved(7, True, "abc")}
     assert desk["t1"].stale == [(1, 8)]
 
@@ -120,17 +121,17 @@ def test_saved_versions_stay_durable():
 def test_a_file_is_known_until_it_is_dropped():
     desk = Desk(None)
     desk.train("w1", "t1", 0)
-    desk.schedule.saved("t1", 1, durable=False, attempt=7)
-    desk.schedule.saved("t1", 1, durable=True, attempt=8)
+    desk.schedule.saved(VersionRef("t1", 1, 7), durable=False)
+    desk.schedule.saved(VersionRef("t1", 1, 8), durable=True)
     assert desk["t1"].saved == {1: Saved(8, True)}
-    assert [desk.schedule.refers("t1", 1, number) for number in (6, 7, 8)] == [False, True, True]
-    assert not desk.schedule.refers("t9", 1, 8)
-    assert not desk.schedule.refers("t1", 2, 8)
+    assert [desk.schedule.refers(VersionRef("t1", 1, number)) for number in (6, 7, 8)] == [False, True, True]
+    assert not desk.schedule.refers(VersionRef("t9", 1, 8))
+    assert not desk.schedule.refers(VersionRef("t1", 2, 8))
     assert list(desk.schedule.files()) == [("t1", 1, 8)]
-    desk.schedule.dropped("t1", 1, 7)
-    desk.schedule.dropped("t1", 1, 7)
+    desk.schedule.dropped(VersionRef("t1", 1, 7))
+    desk.schedule.dropped(VersionRef("t1", 1, 7))
     assert (desk["t1"].saved, desk["t1"].stale) == ({1: Saved(8, True)}, [])
-    desk.schedule.dropped("t1", 1, 8)
+    desk.schedule.dropped(VersionRef("t1", 1, 8))
     assert not desk["t1"].saved
 
 
@@ -195,7 +196,7 @@ def test_rolled_back_units_are_forced_in_their_order():
     desk = Desk((0, 2), (1,), None, partitions=3, valid=0)
     for partition, worker in ((2, "w1"), (1, "w2"), (0, "w1")):
         desk.train(worker, "t1", partition)
-        desk.schedule.saved("t1", desk["t1"].version, durable=False)
+        desk.schedule.saved(VersionRef("t1", desk["t1"].version, 0), durable=False)
     desk.schedule.save("t1", 8, Save(1, True, "w1"))
     desk.schedule.save("t1", 9, Save(3, True, "w1"))
     desk.schedule.roll_back("t1", 1)
@@ -236,15 +237,15 @@ def test_lost_versions():
     desk = Desk(None, None)
     desk.train("w1", "t1", 0)
     progress = desk["t1"]
-    desk.schedule.saved("t1", 1, durable=False, attempt=5)
+    desk.schedule.saved(VersionRef("t1", 1, 5), durable=False)
     desk.schedule.save("t1", 6, Save(1, True, "w1"))
-    desk.schedule.lost("t1", 1, "w2", 7, 4)
+    desk.schedule.lost(VersionRef("t1", 1, 4), "w2", 7)
     assert (list(progress.saved), progress.holder, list(progress.saves)) == ([1], "w1", [6])
-    desk.schedule.lost("t1", 1, "w2", 6, 5)
+    desk.schedule.lost(VersionRef("t1", 1, 5), "w2", 6)
     assert (progress.saved, progress.holder, progress.saves) == ({}, "w1", {})
-    desk.schedule.lost("t1", 0, "w1")
+    desk.schedule.lost(VersionRef("t1", 0, 0), "w1")
     assert progress.holder == "w1"
-    desk.schedule.lost("t1", 1, "w1", 8, None)
+    desk.schedule.lost(VersionRef("t1", 1, None), "w1", 8)
     assert progress.holder is None
 
 

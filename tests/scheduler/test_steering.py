@@ -39,10 +39,7 @@ class Steering:
         validate(self.controller.schedule)
         for message in follow:
             if isinstance(message, m.CopyVersion):
-                follow = [
-                    *follow,
-                    *self.tell(m.VersionSaved(message.trial, message.version, True, "", 0, message.attempt)),
-                ]
+                follow = [*follow, *self.tell(m.VersionSaved(message.ref, True, "", 0))]
         return follow
 
     def ask(self, request, **arguments):
@@ -51,12 +48,12 @@ class Steering:
     def train(self, worker="w1", durable=True):
         slot = self.controller.schedule.slots[worker]
         unit, version = slot.unit, self.controller.schedule.trials[slot.unit.trial].version + 1
-        where = (worker, unit.trial, unit.epoch, unit.partition, slot.attempt)
+        where = (worker, unit, slot.attempt)
         self.clock += 1.0
         sums = {"train_loss": RowSum.of(1.0, 1)}
         follow = self.tell(m.UnitFinished(*where, version, self.clock - 1.0, self.clock, sums=sums))
         for save in [message for message in follow if isinstance(message, m.SaveVersion)]:
-            saved = m.VersionSaved(save.trial, save.version, save.durable, "", 0, save.attempt)
+            saved = m.VersionSaved(save.ref, save.durable, "", 0)
             follow = [*follow, *self.tell(saved)]
         return follow
 

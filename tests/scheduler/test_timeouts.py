@@ -27,7 +27,7 @@ class Desk:
 
     def train(self, trial, partition, seconds):
         self.start(trial, partition)
-        self.schedule.finish_training("w1", seconds, {})
+        self.schedule.finish("w1", self.schedule.slots["w1"].unit, seconds, {})
 
 
 def test_nothing_is_known_at_first():
@@ -84,10 +84,10 @@ def test_evaluations_are_compared_with_evaluations():
             desk.train(trial, partition, 1000.0)
     desk.start("t1", 0, Work.EVALUATE)
     assert limit(desk.schedule, desk.slot, "auto") is None
-    desk.schedule.finish_evaluation("w1", 10.0, {})
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 10.0, {})
     desk.start("t2", 0, Work.EVALUATE)
     assert limit(desk.schedule, desk.slot, "auto") == FACTOR * 10.0
-    desk.schedule.finish_evaluation("w1", 5.0, {})
+    desk.schedule.finish("w1", desk.schedule.slots["w1"].unit, 5.0, {})
     assert (desk.schedule.trials["t2"].evaluation_seconds, desk.schedule.evaluation_seconds) == (5.0, 10.0)
 
 

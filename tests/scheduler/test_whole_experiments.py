@@ -202,7 +202,7 @@ def simulate(setting: Setting, *, check: bool = True, **options) -> tuple[list[m
             messages += [event, *follow]
             trials |= {name: progress.trial for name, progress in controller.schedule.trials.items()}
             for command in follow:
-                if isinstance(command, m.RunUnit | m.Evaluate | m.SaveVersion):
+                if isinstance(command, m.RunUnit | m.SaveVersion):
                     backend.send(command, trials[command.trial])
             if check:
                 validate(controller.schedule)

@@ -21,9 +21,8 @@ def controller_of(search, partitions=1):
 
 def finish(controller, command, loss=1.0):
     """The unit of a command ends well."""
-    where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
-    sums = {"train_loss": RowSum.of(loss, 1)}
-    return controller.handle(m.UnitFinished(*where, command.version + 1, 0.0, 1.0, sums=sums))
+    sums, where = {"train_loss": RowSum.of(loss, 1)}, (command.worker, command.unit, command.attempt)
+    return controller.handle(m.UnitFinished(*where, command.model.version + 1, 0.0, 1.0, sums=sums))
 
 
 def of(kind, messages):
@@ -35,11 +34,11 @@ def test_a_search_hears_that_a_paused_trial_is_deleted():
     (first,) = of(m.RunUnit, controller.handle(m.WorkerJoined("w1")))
     follow = finish(controller, first, loss=0.1)
     (second,), (save,) = of(m.RunUnit, follow), of(m.SaveVersion, follow)
-    assert of(m.TrialPaused, controller.handle(m.VersionSaved("t0001", 1, True, "", 0, save.attempt)))
+    assert of(m.TrialPaused, controller.handle(m.VersionSaved(save.ref, True, "", 0)))
     follow = controller.handle(m.RequestMade("delete", {"trial": "t0001"}))
     assert follow[1:] == [
         m.TrialEnded("t0001", TrialState.STOPPED, "deleted by a person"),
-        m.DropVersion("t0001", 1, save.attempt),
+        m.DropVersion(save.ref),
         m.TrialDeleted("t0001"),
     ]
     # So the other one is the best that there is.
@@ -78,7 +77,7 @@ def test_promotions_cost_no_training_twice():
             return hop.ASHA(trials=9, max_epochs=9)
 
     run = Run(Suite(), Setting(workers=2, partitions=3)).go()
-    units = [message for message in run.messages if isinstance(message, m.RunUnit)]
+    units = [message for message in run.messages if isinstance(message, m.RunUnit) and message.unit.trains]
     epochs = [message for message in run.messages if isinstance(message, m.EpochEnded)]
     assert len(units) == 3 * len(epochs) == 3 * sum(known.trained for known in run.known.values())
     resumed = [message.trial for message in run.messages if isinstance(message, m.TrialResumed)]

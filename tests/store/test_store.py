@@ -18,10 +18,14 @@ from hopfleet.domain.messages import (
     RequestAnswered,
     RequestMade,
     RunStarted,
+    RunUnit,
+    UnitFinished,
     VersionLost,
     VersionSaved,
     WorkerLost,
 )
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
@@ -87,15 +91,42 @@ def test_a_journal_of_an_older_format_is_read_and_becomes_a_newer_one_when_writt
     with contextlib.closing(Journal(tmp_path / "j")) as journal:
         before = [message for _, _, message in journal.read()]
         assert journal._format() == written
-    assert before[2] == VersionSaved("t1", 1, True, "abc", 3, attempt=0)
-    assert before[4:6] == [VersionLost("t1", 1, "gone", "w2"), VersionLost("t1", 1, "gone")]
+    assert before[2] == VersionSaved(VersionRef("t1", 1, 0), True, "abc", 3)
+    assert before[4:6] == [
+        VersionLost(VersionRef("t1", 1, 0), "gone", "w2"),
+        VersionLost(VersionRef("t1", 1, 0), "gone"),
+    ]
     for _ in range(2):
         with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
             after = [message for _, _, message in journal.read()]
-            assert journal._format() == 3
+            assert journal._format() == 4
         # What it was that could not be done is known now; all else is as it was.
-        lost = VersionLost("t1", 1, "gone", "w2", 2, 0)
+        lost = VersionLost(VersionRef("t1", 1, 0), "gone", "w2", 2)
         assert after == [*before[:4], lost, *before[5:]]
+
+
+def test_a_journal_of_format_3_is_read_and_becomes_a_newer_one_when_written_to(tmp_path: Path) -> None:
+    unit = {"worker": "w1", "trial": "t1", "epoch": 1, "partition": 0, "attempt": 3}
+    evaluation = Unit("t1", 1, 0, Work.EVALUATE)
+    rows = [
+        ("Evaluate", {**unit, "version": 2, "saved": 7, "digest": "abc", "flotilla": 0, "more": False}),
+        ("Evaluated", {**unit, "started": 1.0, "ended": 2.0, "sums": {}, "share": 1.0}),
+        ("OperatorAsked", {"wish": "stop", "arguments": {"trial": "t1"}, "who": "ada", "number": 4}),
+    ]
+    expected = [
+        RunUnit("w1", evaluation, 3, VersionRef("t1", 2, 7), digest="abc"),
+        UnitFinished("w1", evaluation, 3, 0, 1.0, 2.0),
+        RequestMade("stop", {"trial": "t1"}, "ada", 4),
+    ]
+    with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
+        for kind, body in rows:
+            insert = "INSERT INTO messages (time, kind, body) VALUES (1.0, ?, ?)"
+            journal._database.execute(insert, (kind, json.dumps(body)))
+        journal._database.execute("PRAGMA user_version = 3")
+    for writable, found in ((False, 3), (True, 4), (False, 4)):
+        with contextlib.closing(Journal(tmp_path / "j", writable=writable)) as journal:
+            assert journal._format() == found
+            assert [message for _, _, message in journal.read()] == expected
 
 
 def test_a_journal_that_is_being_created_says_so(tmp_path):
@@ -117,22 +148,24 @@ def test_journals_that_cannot_be_read(tmp_path: Path) -> None:
         list(journal.read())
     journal._database.execute("PRAGMA user_version = 99")
     journal.close()
-    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 3"):
+    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 4"):
         Journal(tmp_path / "j")
 
 
 def test_versions_go_to_shared_memory_or_to_the_folder(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, size = versions.write("t1", 3, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=3) or ("", 0)
+    sha, size = versions.write(
+        VersionRef("t1", 3, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=3
+    ) or ("", 0)
     assert (sha, size) == ("", 3)
-    assert versions.find("t1", 3, 7).parent.parent == versions.shared_folder
-    sha, _ = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    assert sha == digest(versions.find("t1", 4, 8))
-    assert versions.find("t1", 4, 8) == tmp_path / "checkpoints" / "t1" / "v00004-8.safetensors"
-    versions.drop("t1", 4, 8)
-    versions.drop("t1", 4, 8)
+    assert versions.find(VersionRef("t1", 3, 7)).parent.parent == versions.shared_folder
+    sha, _ = versions.write(VersionRef("t1", 4, 8), lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    assert sha == digest(versions.find(VersionRef("t1", 4, 8)))
+    assert versions.find(VersionRef("t1", 4, 8)) == tmp_path / "checkpoints" / "t1" / "v00004-8.safetensors"
+    versions.drop(VersionRef("t1", 4, 8))
+    versions.drop(VersionRef("t1", 4, 8))
     with pytest.raises(CheckpointError, match="version 4 of t1 is not saved anywhere"):
-        versions.find("t1", 4, 8)
+        versions.find(VersionRef("t1", 4, 8))
     assert versions.shared_folder.stat().st_mode & 0o077 == 0
     versions.release()
     assert not versions.shared_folder.exists()
@@ -140,15 +173,15 @@ def test_versions_go_to_shared_memory_or_to_the_folder(tmp_path: Path) -> None:
 
 def test_a_copy_is_a_second_name_that_outlives_the_first(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, size = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    assert versions.copy("t1", 4, 8, "t2", 9) == (sha, size)
-    source, target = (versions.path(*file, durable=True) for file in (("t1", 4, 8), ("t2", 4, 9)))
+    sha, size = versions.write(VersionRef("t1", 4, 8), lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    assert versions.copy(VersionRef("t1", 4, 8), VersionRef("t2", 4, 9)) == (sha, size)
+    source, target = (versions.path(VersionRef(*file), durable=True) for file in (("t1", 4, 8), ("t2", 4, 9)))
     assert source.stat().st_ino == target.stat().st_ino
-    versions.write("t1", 4, 8, lambda path: path.write_bytes(b"other"), durable=True, size=5)
+    versions.write(VersionRef("t1", 4, 8), lambda path: path.write_bytes(b"other"), durable=True, size=5)
     assert target.read_bytes() == b"abc"
     versions.forget("t1")
     assert not source.parent.exists()
-    assert versions.find("t2", 4, 9) == target
+    assert versions.find(VersionRef("t2", 4, 9)) == target
     assert target.read_bytes() == b"abc"
 
 
@@ -156,30 +189,30 @@ def test_a_copy_of_what_is_not_there(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
     for saved in (7, None):
         with pytest.raises(CheckpointError, match="version 4 of t1 is not saved"):
-            versions.copy("t1", 4, saved, "t2", 9)
+            versions.copy(VersionRef("t1", 4, saved), VersionRef("t2", 4, 9))
     with pytest.raises(CheckpointError):
-        versions.find("t2", 4, 9)
+        versions.find(VersionRef("t2", 4, 9))
 
 
 def test_a_copy_of_what_is_damaged(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, _ = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    versions.path("t1", 4, 8, durable=True).write_bytes(b"abd")
+    sha, _ = versions.write(VersionRef("t1", 4, 8), lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    versions.path(VersionRef("t1", 4, 8), durable=True).write_bytes(b"abd")
     with pytest.raises(CheckpointError, match=r"8\.safetensors: is damaged: another SHA-256"):
-        versions.copy("t1", 4, 8, "t2", 9, sha)
+        versions.copy(VersionRef("t1", 4, 8), VersionRef("t2", 4, 9), sha)
     assert not list((tmp_path / "checkpoints" / "t2").iterdir())
 
 
 def test_where_a_file_cannot_have_two_names_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, size = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    sha, size = versions.write(VersionRef("t1", 4, 8), lambda path: path.write_bytes(b"abc"), durable=True, size=3)
 
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    assert versions.copy("t1", 4, 8, "t2", 9) == (sha, size)
-    inodes = {versions.find(*file).stat().st_ino for file in (("t1", 4, 8), ("t2", 4, 9))}
+    assert versions.copy(VersionRef("t1", 4, 8), VersionRef("t2", 4, 9)) == (sha, size)
+    inodes = {versions.find(VersionRef(*file)).stat().st_ino for file in (("t1", 4, 8), ("t2", 4, 9))}
     assert len(inodes) == 2
 
 
@@ -188,20 +221,22 @@ def test_saves_of_one_version_have_files_of_their_own(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
     for durable in (True, False):
         for attempt, body in ((8, b"good"), (7, b"late")):
-            versions.write("t1", 4, attempt, lambda path, body=body: path.write_bytes(body), durable=durable, size=4)
-        assert versions.find("t1", 4, 8).read_bytes() == b"good"
-        versions.drop("t1", 4, 7)
-        assert versions.find("t1", 4, 8).read_bytes() == b"good"
+            versions.write(
+                VersionRef("t1", 4, attempt), lambda path, body=body: path.write_bytes(body), durable=durable, size=4
+            )
+        assert versions.find(VersionRef("t1", 4, 8)).read_bytes() == b"good"
+        versions.drop(VersionRef("t1", 4, 7))
+        assert versions.find(VersionRef("t1", 4, 8)).read_bytes() == b"good"
 
 
 def test_a_version_is_what_the_journal_says(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    sha, _ = versions.write("t1", 4, 8, lambda path: path.write_bytes(b"abc"), durable=True, size=3)
-    path = versions.find("t1", 4, 8, sha)
+    sha, _ = versions.write(VersionRef("t1", 4, 8), lambda path: path.write_bytes(b"abc"), durable=True, size=3)
+    path = versions.find(VersionRef("t1", 4, 8), sha)
     path.write_bytes(b"abd")
-    assert versions.find("t1", 4, 8) == path
+    assert versions.find(VersionRef("t1", 4, 8)) == path
     with pytest.raises(CheckpointError, match="is damaged: another SHA-256 than in the journal"):
-        versions.find("t1", 4, 8, sha)
+        versions.find(VersionRef("t1", 4, 8), sha)
     path.unlink()
     with pytest.raises(CheckpointError, match="cannot be read"):
         check(path, sha)
@@ -211,14 +246,14 @@ def test_what_nobody_needs_is_tidied_up(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
     for attempt in (7, 8):
         for durable in (True, False):
-            versions.write("t1", 4, attempt, lambda path: path.write_bytes(b"abc"), durable=durable, size=3)
+            versions.write(VersionRef("t1", 4, attempt), lambda path: path.write_bytes(b"abc"), durable=durable, size=3)
     left = ["t1/.v00005-9.safetensors.123", "t2/hop-00001-3.safetensors", "t2/v00001.safetensors", "t3/v00001.tmp"]
     mine = ["t1/notes.txt", "readme.md", "t4/v1/deep.safetensors"]
     for name in (*left, "probe/v00001-1.safetensors", *mine):
         path = tmp_path / "checkpoints" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    versions.tidy([("t1", 4, 8), ("t2", 1, 0)])
+    versions.tidy([VersionRef("t1", 4, 8), VersionRef("t2", 1, 0)])
     kept = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     names = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in kept}
     assert names == {"t1/v00004-8.safetensors", "t2/v00001.safetensors", *mine}
@@ -237,9 +272,9 @@ def test_shared_memory_that_fails_spills(tmp_path: Path, error: int) -> None:
             raise OSError(error, os.strerror(error))
         path.write_bytes(b"abc")
 
-    sha, size = versions.write("t1", 3, 7, write, durable=False, size=3)
-    assert (sha, size) == (digest(versions.find("t1", 3, 7)), 3), "what lies on a disk is hashed"
-    assert versions.find("t1", 3, 7).parent.parent == tmp_path / "checkpoints"
+    sha, size = versions.write(VersionRef("t1", 3, 7), write, durable=False, size=3)
+    assert (sha, size) == (digest(versions.find(VersionRef("t1", 3, 7))), 3), "what lies on a disk is hashed"
+    assert versions.find(VersionRef("t1", 3, 7)).parent.parent == tmp_path / "checkpoints"
     assert not list((versions.shared_folder / "t1").iterdir())
 
 
@@ -272,55 +307,55 @@ def test_dropped_files_are_written_over(tmp_path: Path) -> None:
             file.write(bytes(SPARE_BYTES))
             file.truncate()
 
-    first = versions.write("t1", 1, 1, fill, durable=False, size=SPARE_BYTES)
-    inode = versions.find("t1", 1, 1).stat().st_ino
-    versions.drop("t1", 1, 1)
+    first = versions.write(VersionRef("t1", 1, 1), fill, durable=False, size=SPARE_BYTES)
+    inode = versions.find(VersionRef("t1", 1, 1)).stat().st_ino
+    versions.drop(VersionRef("t1", 1, 1))
     with pytest.raises(CheckpointError):
-        versions.find("t1", 1, 1)
-    assert versions.write("t2", 5, 2, fill, durable=False, size=SPARE_BYTES) == first
-    assert versions.find("t2", 5, 2).stat().st_ino == inode
+        versions.find(VersionRef("t1", 1, 1))
+    assert versions.write(VersionRef("t2", 5, 2), fill, durable=False, size=SPARE_BYTES) == first
+    assert versions.find(VersionRef("t2", 5, 2)).stat().st_ino == inode
     for number in range(2 * SPARES):
-        versions.write("t3", number, 3, fill, durable=False, size=SPARE_BYTES)
+        versions.write(VersionRef("t3", number, 3), fill, durable=False, size=SPARE_BYTES)
     for number in range(2 * SPARES):
-        versions.drop("t3", number, 3)
+        versions.drop(VersionRef("t3", number, 3))
     spares = versions.shared_folder / "spare"
     assert len(list(spares.iterdir())) == SPARES
     # ... nor more bytes than that.
     for file in spares.iterdir():
         file.unlink()
     for number in range(2):
-        sparse = versions.path("t4", number, 3, durable=False)
+        sparse = versions.path(VersionRef("t4", number, 3), durable=False)
         sparse.parent.mkdir(exist_ok=True)
         with sparse.open("wb") as file:
             file.truncate(MOST_SPARE_BYTES // 2 + 1)
-        versions.drop("t4", number, 3)
+        versions.drop(VersionRef("t4", number, 3))
     assert [file.name for file in spares.iterdir()] == ["t4-v00000-3.safetensors"]
 
 
 def test_short_shared_memory_spills(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
-    versions.write("t1", 3, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=1 << 60)
-    assert versions.find("t1", 3, 7).parent.parent == tmp_path / "checkpoints"
+    versions.write(VersionRef("t1", 3, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=1 << 60)
+    assert versions.find(VersionRef("t1", 3, 7)).parent.parent == tmp_path / "checkpoints"
     versions.release()
     with pytest.raises(CheckpointError):
-        versions.find("t1", 3, 7)
+        versions.find(VersionRef("t1", 3, 7))
 
 
 def test_shared_memory_of_vanished_experiments_is_given_back(tmp_path: Path) -> None:
     gone, here = (Versions(tmp_path / name / "checkpoints", tmpfs=tmp_path) for name in ("gone", "here"))
     here.durable_folder.mkdir(parents=True)
     for versions in (gone, here):
-        versions.write("t1", 1, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+        versions.write(VersionRef("t1", 1, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=3)
     here.sweep()
-    assert here.find("t1", 1, 7).is_file()
+    assert here.find(VersionRef("t1", 1, 7)).is_file()
     assert not gone.shared_folder.exists()
 
 
 def test_no_shared_memory_at_all(tmp_path: Path) -> None:
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path / "absent")
     assert versions.shared_folder.name.startswith(f"hopfleet-{os.getuid()}-")
-    sha, _ = versions.write("t1", 3, 7, lambda path: path.write_bytes(b"abc"), durable=False, size=3)
-    assert sha == digest(versions.find("t1", 3, 7)), "it may lie on a disk"
+    sha, _ = versions.write(VersionRef("t1", 3, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+    assert sha == digest(versions.find(VersionRef("t1", 3, 7))), "it may lie on a disk"
     versions.release()
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.domain.messages import Evaluate, RunUnit
+from hopfleet.domain.messages import RunUnit
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.runs.replay import replay
@@ -54,7 +54,7 @@ def fitted(task: hop.TorchTask, fuse: str, name: str = "e", **more: Any) -> Any:
 def sizes(results: Any) -> list[int]:
     """The number of members of all flotillas, of units and evaluations."""
     with contextlib.closing(Journal(results.folder.journal_file)) as journal:
-        starts = [message for _, _, message in journal.read() if isinstance(message, RunUnit | Evaluate)]
+        starts = [message for _, _, message in journal.read() if isinstance(message, RunUnit)]
     numbers = [start.flotilla for start in starts if start.flotilla]
     return [numbers.count(number) for number in dict.fromkeys(numbers)]
 

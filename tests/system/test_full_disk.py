@@ -26,6 +26,7 @@ from hopfleet.domain.messages import (
     VersionLost,
     VersionSaved,
 )
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted
 from hopfleet.frameworks.base import Session
 from hopfleet.monitor.terminal.watcher import Watcher
@@ -72,7 +73,7 @@ class Model:
 
 
 def save(attempt: int, trial: str = "t0001", *, durable: bool = True, saved: int | None = None) -> SaveVersion:
-    return SaveVersion("w1", trial, 4, durable, attempt, saved)
+    return SaveVersion("w1", VersionRef(trial, 4, attempt), durable, saved)
 
 
 def until(condition: Any) -> None:
@@ -96,15 +97,15 @@ def test_a_save_waits_for_room_and_tells_so_once(tmp_path: Path, background: boo
     until(lambda: events)
     saver.retry()
     (delayed,) = events
-    assert isinstance(delayed, SaveDelayed) and (delayed.trial, delayed.attempt) == ("t0001", 7)
-    path = versions.path("t0001", 4, 7, durable=True)
+    assert isinstance(delayed, SaveDelayed) and delayed.ref == VersionRef("t0001", 4, 7)
+    path = versions.path(VersionRef("t0001", 4, 7), durable=True)
     assert delayed.error == f"{path}: cannot be written (No space left on device); make room on that disk"
     versions.full = False
     saver.wait("t0001")
     saver.wait("t0002")
-    assert [(type(event), event.attempt) for event in events[1:]] == [(VersionSaved, 7), (VersionSaved, 8)]
-    assert versions.find("t0001", 4, 7).read_text() == "5"
-    assert versions.find("t0002", 4, 8).read_text() == "6"
+    assert [(type(event), event.ref.attempt) for event in events[1:]] == [(VersionSaved, 7), (VersionSaved, 8)]
+    assert versions.find(VersionRef("t0001", 4, 7)).read_text() == "5"
+    assert versions.find(VersionRef("t0002", 4, 8)).read_text() == "6"
     saver.close()
 
 
@@ -119,7 +120,7 @@ def test_what_the_disk_never_takes_is_given_up_at_the_end(tmp_path: Path, backgr
 def test_what_somebody_else_has_saved_waits_for_room_too(tmp_path: Path, background: bool) -> None:
     versions, events = FullVersions(tmp_path / "c", tmpfs=tmp_path), list[Any]()
     versions.full = False
-    versions.write("t0001", 4, 7, Model(5).save, durable=False, size=1)
+    versions.write(VersionRef("t0001", 4, 7), Model(5).save, durable=False, size=1)
     versions.full = True
     saver = Saver(versions, events.append, worker="w1", threads=int(background))
     saver.save(save(8, saved=7), None)
@@ -129,8 +130,8 @@ def test_what_somebody_else_has_saved_waits_for_room_too(tmp_path: Path, backgro
     saver.save(save(9, saved=5), None)
     saver.wait("t0001")
     assert [type(event) for event in events] == [SaveDelayed, VersionSaved, VersionLost]
-    assert (events[1].durable, events[1].attempt) == (True, 8)
-    assert (events[2].attempt, events[2].saved, events[2].worker) == (9, 5, "w1")
+    assert (events[1].durable, events[1].ref.attempt) == (True, 8)
+    assert (events[2].attempt, events[2].ref.attempt, events[2].worker) == (9, 5, "w1")
     saver.close()
 
 
@@ -143,7 +144,7 @@ def test_a_state_that_cannot_be_saved_is_no_matter_of_disks(tmp_path: Path, back
     saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=int(background))
     saver.save(save(7), Odd(5))  # type: ignore[arg-type]
     saver.wait("t0001")
-    assert [(type(event), event.attempt) for event in events] == [(SaveFailed, 7)]
+    assert [(type(event), event.ref.attempt) for event in events] == [(SaveFailed, 7)]
     saver.close()
 
 
@@ -162,7 +163,7 @@ def test_a_model_with_a_copy_need_not_wait(tmp_path: Path, room: int) -> None:
         model.number = 6
     versions.full = False
     saver.close()
-    assert versions.find("t0001", 4, 7).read_text() == "5"
+    assert versions.find(VersionRef("t0001", 4, 7)).read_text() == "5"
     assert [type(event) for event in events][-1] is VersionSaved
 
 
@@ -177,7 +178,7 @@ def test_a_state_that_cannot_be_copied_is_no_matter_of_disks_either(tmp_path: Pa
     saver = Saver(Versions(tmp_path / "c", tmpfs=tmp_path), events.append, worker="w1", threads=1, room=lambda: 100)
     saver.save(save(7), Odd(5))  # type: ignore[arg-type]
     saver.close()
-    assert [(type(event), event.attempt) for event in events] == [(SaveFailed, 7)]
+    assert [(type(event), event.ref.attempt) for event in events] == [(SaveFailed, 7)]
 
 
 def test_pauses_grow_and_messages_name_file_error_and_remedy(tmp_path: Path) -> None:
@@ -219,11 +220,11 @@ def test_a_run_waits_for_room_and_ends_as_if_nothing_had_been(
     expected = digests(experiment(tmp_path / "calm").fit(quiet=True))
     left, write, append = [3, 3], Versions.write, Journal.append
 
-    def full_now_and_then(self: Versions, trial: str, *arguments: Any, **options: Any) -> tuple[str, int]:
-        if trial == "t0002" and left[0]:
+    def full_now_and_then(self: Versions, ref: VersionRef, *arguments: Any, **options: Any) -> tuple[str, int]:
+        if ref.trial == "t0002" and left[0]:
             left[0] -= 1
             raise FULL
-        return write(self, trial, *arguments, **options)
+        return write(self, ref, *arguments, **options)
 
     def full_at_last(self: Journal, when: float, messages: Any) -> None:
         if left[1] and any(isinstance(message, VersionSaved) for message in messages):

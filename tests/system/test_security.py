@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.store.folder import check_name, find_run
 from hopfleet.store.versions.local import Versions
@@ -55,14 +56,14 @@ def test_shared_memory_that_somebody_else_has_made_is_not_used(tmp_path: Path) -
     versions = Versions(tmp_path / "checkpoints", tmpfs=tmp_path)
     versions.shared_folder.mkdir()
     versions.shared_folder.chmod(0o777)
-    planted = versions.path("t0001", 1, 7, durable=False)
+    planted = versions.path(VersionRef("t0001", 1, 7), durable=False)
     planted.parent.mkdir()
     planted.write_bytes(b"planted")
     with pytest.raises(CheckpointError):
-        versions.find("t0001", 1, 7)
-    versions.write("t0001", 1, 7, lambda path: path.write_bytes(b"mine"), durable=False, size=4)
-    assert versions.find("t0001", 1, 7).read_bytes() == b"mine"
-    assert versions.find("t0001", 1, 7).parent.parent == tmp_path / "checkpoints"
+        versions.find(VersionRef("t0001", 1, 7))
+    versions.write(VersionRef("t0001", 1, 7), lambda path: path.write_bytes(b"mine"), durable=False, size=4)
+    assert versions.find(VersionRef("t0001", 1, 7)).read_bytes() == b"mine"
+    assert versions.find(VersionRef("t0001", 1, 7)).parent.parent == tmp_path / "checkpoints"
 
 
 @functools.cache

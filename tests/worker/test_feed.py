@@ -19,6 +19,8 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.store.versions.local import Versions
@@ -416,7 +418,10 @@ def test_batches_of_different_sizes_by_force(spec, capfd, fast):
     worker = Worker("w1", spec, "cpu", events.extend, capture=copied, guest=True)
     for number, size in enumerate((4, 8)):
         trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
-        worker.execute(RunUnit("w1", trial.id, 1, 0, number + 1, 0, False, flotilla=1, more=not number), trial)
+        worker.execute(
+            RunUnit("w1", Unit(trial.id, 1, 0), number + 1, VersionRef(trial.id, 0, None), flotilla=1, more=not number),
+            trial,
+        )
     worker.close()
     assert [type(event).__name__ for event in events] == ["UnitFinished"] * 2
     assert "2 trials that trained together go on one by one: they want batches of 4, 8 rows" in said(capfd)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSaved
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.store.versions.cluster import ClusterVersions
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import files
@@ -35,16 +36,16 @@ class Far(ClusterVersions):
         self.failures = failures
         self.may = threading.Event()
 
-    def send(self, trial: str, version: int, attempt: int) -> None:
+    def send(self, ref: VersionRef) -> None:
         assert self.may.wait(WAIT)
         if self.failures:
             self.failures -= 1
             raise OSError("memory://far: nobody answers")
-        super().send(trial, version, attempt)
+        super().send(ref)
 
 
 def command(attempt: int, *, durable: bool) -> SaveVersion:
-    return SaveVersion("w1", f"t000{attempt}", 2, durable, attempt)
+    return SaveVersion("w1", VersionRef(f"t000{attempt}", 2, attempt), durable)
 
 
 def saver(versions: ClusterVersions) -> tuple[Saver, queue.SimpleQueue[Event]]:
@@ -64,8 +65,8 @@ def test_neither_the_model_nor_others_wait_for_the_network(tmp_path: Path) -> No
     versions.may.set()
     event = told.get(timeout=WAIT)
     assert isinstance(event, VersionSaved) and (event.trial, event.durable) == ("t0001", True)
-    assert event.digest == files.digest(versions.find("t0001", 2, 1, event.digest))
-    assert not versions.path("t0001", 2, 1, durable=True).exists(), "no copy is kept"
+    assert event.digest == files.digest(versions.find(VersionRef("t0001", 2, 1), event.digest))
+    assert not versions.path(VersionRef("t0001", 2, 1), durable=True).exists(), "no copy is kept"
     first.close()
     versions.release()
 
@@ -79,7 +80,7 @@ def test_what_does_not_arrive_is_told_once_and_sent_again(tmp_path: Path, monkey
     first.save(command(1, durable=True), model)
     delayed, saved = told.get(timeout=WAIT), told.get(timeout=WAIT)
     assert isinstance(delayed, SaveDelayed) and delayed.error == "memory://far: nobody answers"
-    assert isinstance(saved, VersionSaved) and saved.attempt == 1
+    assert isinstance(saved, VersionSaved) and saved.ref.attempt == 1
     first.close()
     versions.release()
 

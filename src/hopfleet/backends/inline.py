@@ -7,7 +7,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from hopfleet.domain.messages import RELEASED, Command, Evaluate, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import RELEASED, Command, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
@@ -68,7 +68,7 @@ class Inline:
     def receive(self, timeout: float) -> list[Event]:
         if not self._events and self._commands:
             command, trial = self._commands.popleft()
-            assert isinstance(command, RunUnit | Evaluate | SaveVersion)
+            assert isinstance(command, RunUnit | SaveVersion)
             self._workers[command.worker].execute(command, trial)
         elif not self._events:
             time.sleep(timeout)  # nothing will happen until somebody asks for something, or a disk has room again

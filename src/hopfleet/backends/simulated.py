@@ -16,8 +16,6 @@ from hopfleet.domain.messages import (
     RELEASED,
     Command,
     CopyVersion,
-    Evaluate,
-    Evaluated,
     Event,
     PartitionPlaced,
     PartitionUnavailable,
@@ -31,17 +29,16 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
-from hopfleet.domain.unit import Work
 from hopfleet.store.versions.local import Versions
 from hopfleet.worker.spec import Profile, WorkerSpec
 
-Seconds = Callable[[RunUnit | Evaluate, Trial], float]
-Together = Callable[[Sequence[RunUnit | Evaluate], Sequence[float]], float]
-Fails = Callable[[RunUnit | Evaluate, Trial], bool]
+Seconds = Callable[[RunUnit, Trial], float]
+Together = Callable[[Sequence[RunUnit], Sequence[float]], float]
+Fails = Callable[[RunUnit, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 Fetch = Callable[[str, int], float | None]
 
-Report = UnitFinished | UnitFailed | Evaluated | PartitionPlaced | PartitionUnavailable
+Report = UnitFinished | UnitFailed | PartitionPlaced | PartitionUnavailable
 """What a lost worker says no more."""
 
 
@@ -86,7 +83,7 @@ class Simulated:
         self._together = together
         self._fails = fails
         #: Commands of flotillas of which more members are to come, with their trials.
-        self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
+        self._crew: list[tuple[RunUnit, Trial]] = []
         self._fetch = fetch
         #: When each worker will be done with what it was told, and with each trial of it.
         self._free: dict[str, float] = {}
@@ -113,22 +110,21 @@ class Simulated:
 
     def send(self, command: Command, trial: Trial) -> None:
         match command:
-            case RunUnit() | Evaluate():
+            case RunUnit():
                 self._crew.append((command, trial))
                 if not command.more:
                     crew, self._crew = self._crew, []
                     self._work(crew)
             case SaveVersion(worker=worker):
                 if worker in self._alive:
-                    what = (command.trial, command.version, command.durable)
                     made = max(self._clock, self._done.get((worker, command.trial), 0.0))
-                    self._later(made, VersionSaved(*what, "", 0, command.attempt))
+                    self._later(made, VersionSaved(command.ref, command.durable, "", 0))
             case CopyVersion():
-                self._later(self._clock, VersionSaved(command.trial, command.version, True, "", 0, command.attempt))
+                self._later(self._clock, VersionSaved(command.ref, True, "", 0))
             case _:
                 raise AssertionError(f"not for a worker: {command}")
 
-    def _work(self, crew: Sequence[tuple[RunUnit | Evaluate, Trial]]) -> None:
+    def _work(self, crew: Sequence[tuple[RunUnit, Trial]]) -> None:
         alone = [self._seconds(command, trial) for command, trial in crew]
         worker = crew[0][0].worker
         began = max(self._clock, self._free.get(worker, 0.0))
@@ -137,18 +133,15 @@ class Simulated:
         for (command, trial), seconds in zip(crew, alone, strict=True):
             self._done[worker, trial.id] = ended
             share = seconds / (sum(alone) or 1.0)
-            where = (command.worker, command.trial, command.epoch, command.partition, command.attempt)
-            values = self._metrics(trial, command.epoch)
+            unit, where = command.unit, (command.worker, command.unit, command.attempt)
+            values = self._metrics(trial, unit.epoch)
             if self._fails(command, trial):
-                work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
-                self._later(ended, UnitFailed(*where, work, began, ended, "simulated failure"))
-            elif isinstance(command, RunUnit):
-                sums = {f"train_{name}": RowSum.of(value, 1) for name, value in values.items()}
-                version = command.version + 1
-                self._later(ended, UnitFinished(*where, version, began, ended, sums=sums, share=share))
+                self._later(ended, UnitFailed(*where, began, ended, "simulated failure"))
             else:
-                sums = {name: RowSum.of(value, 1) for name, value in values.items()}
-                self._later(ended, Evaluated(*where, began, ended, sums, share))
+                prefix = "train_" if unit.trains else ""
+                sums = {f"{prefix}{name}": RowSum.of(value, 1) for name, value in values.items()}
+                version = command.model.version + unit.trains
+                self._later(ended, UnitFinished(*where, version, began, ended, sums=sums, share=share))
 
     def add(self, count: int) -> None:
         for _ in range(count):

@@ -19,7 +19,8 @@ from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Parent, Trial, TrialState
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.dispatch import Policy, foreseen, next_assignment
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.fusion import Fusion, companions
@@ -66,8 +67,8 @@ class Controller:
         points: Sequence[Config] = (),
         fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
-        stay: bool = False,
-        ahead: bool = False,
+        sticky: bool = False,
+        lookahead: bool = False,
     ) -> None:
         self.search = search
         self.policy = policy
@@ -79,9 +80,9 @@ class Controller:
         self.unit_timeout: Timeout = unit_timeout
         self.fusion = fusion
         #: Whether workers are told ahead what comes next, so that models travel while others train.
-        self.ahead = ahead
+        self.lookahead = lookahead
         self.schedule = Schedule(partitions, valid_partitions, estimates)
-        self.schedule.stay = stay
+        self.schedule.sticky = sticky
         self.finished = False
         self.draining = False
         self.held = False
@@ -172,14 +173,15 @@ class Controller:
             if assignment is None:
                 break
             slot = due.pop(assignment.worker)
-            messages += [*self._save_ahead(slot), *self._begin(assignment, ahead=True)]
+            messages += [*self._save_ahead(slot), *self._begin(assignment, lookahead=True)]
         return messages
 
     def _save_ahead(self, slot: Slot) -> Iterator[m.Message]:
         """Have saved what a worker is about to make: it turns to something else then, before it hears of anything."""
-        for unit in slot.units if slot.unit is not None and slot.unit.work is Work.TRAIN else ():
+        for unit in slot.units if slot.unit is not None and slot.unit.trains else ():
             version = self.schedule.trials[unit.trial].version + 1
-            yield self._decided(m.SaveVersion(slot.worker, unit.trial, version, False, self._next_attempt))
+            ref = VersionRef(unit.trial, version, self._next_attempt)
+            yield self._decided(m.SaveVersion(slot.worker, ref, False))
 
     def next_look(self, ages: Mapping[str, float]) -> float:
         """Seconds until there may be more to tell ahead, as far as anybody knows now."""
@@ -188,8 +190,8 @@ class Controller:
 
     def _half_time(self, slot: Slot) -> float | None:
         """After how many seconds a worker may be told what comes next; None if it will have to wait for that."""
-        stands = not self.ahead or self._ending or self.stands
-        if stands or slot.unit is None or slot.ahead or slot.retired or slot.overdue or self.schedule.keeps(slot):
+        stands = not self.lookahead or self._ending or self.stands
+        if stands or slot.unit is None or slot.lookahead or slot.retired or slot.overdue or self.schedule.keeps(slot):
             return None
         expected = estimate(self.schedule, slot)
         return None if expected is None else HALF * expected
@@ -205,25 +207,19 @@ class Controller:
     def refuses(self, event: m.Event) -> bool:
         """Whether an event comes too late to count."""
         match event:
-            case m.UnitFinished():
-                unit = Unit(event.trial, event.epoch, event.partition)
-                return not self.schedule.accepts(event.worker, unit, event.attempt)
-            case m.Evaluated():
-                unit = Unit(event.trial, event.epoch, event.partition, Work.EVALUATE)
-                return not self.schedule.accepts(event.worker, unit, event.attempt)
-            case m.UnitFailed():
-                unit = Unit(event.trial, event.epoch, event.partition, event.work)
-                return not self.schedule.accepts(event.worker, unit, event.attempt)
+            case m.UnitFinished() | m.UnitFailed():
+                return not self.schedule.accepts(event.worker, event.unit, event.attempt)
             case m.VersionSaved() | m.SaveFailed() | m.SaveDelayed():
                 progress = self.schedule.trials.get(event.trial)
-                return progress is None or event.attempt not in progress.saves
+                return progress is None or event.ref.attempt not in progress.saves
             case m.VersionLost():
                 progress = self.schedule.trials.get(event.trial)
                 if progress is None:
                     return True
                 if event.attempt:
                     return event.attempt not in progress.saves and not self.schedule.runs(event.worker, event.attempt)
-                return event.version not in progress.saved or progress.saved[event.version].attempt != event.saved
+                saved = progress.saved.get(event.ref.version)
+                return saved is None or saved.attempt != event.ref.attempt
             case m.WorkerLost():
                 return event.worker not in self.schedule.slots
             case m.PartitionPlaced() | m.PartitionUnavailable():
@@ -348,14 +344,7 @@ class Controller:
     @_apply.register
     def _(self, message: m.UnitFinished) -> None:
         seconds = (message.ended - message.started) * message.share
-        self.schedule.finish_training(message.worker, seconds, message.sums, message.trial)
-        self._in_a_row, self._hopeless = 0, ""
-        self._touch(self.schedule.trials[message.trial])
-
-    @_apply.register
-    def _(self, message: m.Evaluated) -> None:
-        seconds = (message.ended - message.started) * message.share
-        self.schedule.finish_evaluation(message.worker, seconds, message.sums, message.trial)
+        self.schedule.finish(message.worker, message.unit, seconds, message.sums)
         self._in_a_row, self._hopeless = 0, ""
         self._touch(self.schedule.trials[message.trial])
 
@@ -368,21 +357,21 @@ class Controller:
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
         progress = self.schedule.trials[message.trial]
-        if message.version > progress.version:
-            self.schedule.premature(message.trial, message.version, message.attempt)
+        if message.ref.version > progress.version:
+            self.schedule.premature(message.ref)
             return
-        self.schedule.saved(message.trial, message.version, message.durable, message.attempt, message.digest)
+        self.schedule.saved(message.ref, message.durable, message.digest)
         self.schedule.model_bytes = max(self.schedule.model_bytes, message.size)
-        if message.version == progress.base:
+        if message.ref.version == progress.base:
             self._return_loan(progress)
         self._touch(progress)
 
     @_apply.register
     def _(self, message: m.VersionLost) -> None:
-        progress, version = self.schedule.trials[message.trial], message.version
+        progress, version = self.schedule.trials[message.trial], message.ref.version
         if message.worker is not None and self.schedule.runs(message.worker, message.attempt):
             self.schedule.abandon(message.worker, message.trial)
-        self.schedule.lost(message.trial, version, message.worker, message.attempt, message.saved)
+        self.schedule.lost(message.ref, message.worker, message.attempt)
         if progress.trial.parent is not None and version == progress.base == progress.version and not progress.loadable:
             reason = f"the model of {progress.trial.parent.trial} that it should have started with is lost"
             self.schedule.settle(message.trial, Outcome(TrialState.FAILED, f"{reason}: {message.reason}"))
@@ -395,7 +384,8 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.SaveDelayed) -> None:
-        self.schedule.delayed[message.attempt] = message.worker
+        assert message.ref.attempt is not None
+        self.schedule.delayed[message.ref.attempt] = message.worker
 
     @_apply.register
     def _(self, message: m.RequestMade) -> None:
@@ -483,8 +473,7 @@ class Controller:
 
     @_apply.register
     def _(self, message: m.CopyVersion) -> None:
-        self._count(message.attempt)
-        self.schedule.save(message.trial, message.attempt, Save(message.version, True, None))
+        self._begin_save(message.ref, durable=True, worker=None)
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:
@@ -536,23 +525,22 @@ class Controller:
     @_apply.register
     def _(self, message: m.RunUnit) -> None:
         self._count(message.attempt)
-        unit = Unit(message.trial, message.epoch, message.partition)
-        self.schedule.start(message.worker, unit, message.attempt, message.flotilla, ahead=message.ahead)
-
-    @_apply.register
-    def _(self, message: m.Evaluate) -> None:
-        self._count(message.attempt)
-        unit = Unit(message.trial, message.epoch, message.partition, Work.EVALUATE)
-        self.schedule.start(message.worker, unit, message.attempt, message.flotilla)
+        self.schedule.start(
+            message.worker, message.unit, message.attempt, message.flotilla, lookahead=message.lookahead
+        )
 
     @_apply.register
     def _(self, message: m.SaveVersion) -> None:
-        self._count(message.attempt)
-        self.schedule.save(message.trial, message.attempt, Save(message.version, message.durable, message.worker))
+        self._begin_save(message.ref, durable=message.durable, worker=message.worker)
+
+    def _begin_save(self, ref: VersionRef, *, durable: bool, worker: str | None) -> None:
+        assert ref.attempt is not None
+        self._count(ref.attempt)
+        self.schedule.save(ref.trial, ref.attempt, Save(ref.version, durable, worker))
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:
-        self.schedule.dropped(message.trial, message.version, message.attempt)
+        self.schedule.dropped(message.ref)
 
     @_apply.register
     def _(self, message: m.Finish) -> None:
@@ -725,8 +713,9 @@ class Controller:
             yield self._decided(m.TrialRolledBack(trial, version))
         if parent is not None and version not in progress.saved and not progress.told(version, durable=True):
             lender = self.schedule.find(parent.trial)
-            source = (None, "") if lender is None else _source(lender, version)
-            yield self._decided(m.CopyVersion(parent.trial, version, trial, self._next_attempt, *source))
+            source, digest = (VersionRef(parent.trial, version, None), "") if lender is None else _ref(lender, version)
+            ref = VersionRef(trial, version, self._next_attempt)
+            yield self._decided(m.CopyVersion(source, ref, digest))
 
     def _reached(self, progress: Progress) -> Outcome | None:
         """How a trial ends that has trained as long as it should."""
@@ -759,34 +748,31 @@ class Controller:
         if outcome.delete:
             yield self._decided(m.TrialDeleted(trial))
 
-    def _dispatch(self) -> Iterator[m.RunUnit | m.Evaluate]:
+    def _dispatch(self) -> Iterator[m.RunUnit]:
         while not (self._ending or self.held or self.schedule.delayed):
             assignment = next_assignment(self.schedule, self.policy, self._rng)
             if assignment is None:
                 return
             yield from self._begin(assignment)
 
-    def _begin(self, assignment: Assignment, *, ahead: bool = False) -> Iterator[m.RunUnit | m.Evaluate]:
+    def _begin(self, assignment: Assignment, *, lookahead: bool = False) -> Iterator[m.RunUnit]:
         """Start what was chosen, with those that come along."""
         slot = self.schedule.slots[assignment.worker]
-        crew = [assignment.unit]
+        units = [assignment.unit]
         if self.fusion is not None:
-            groups = SLACK if self.ahead else 1
-            crew += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting, groups)
-        number = self._next_attempt if len(crew) > 1 else 0
-        for unit in crew:
-            start = self._start(slot.worker, unit, number, more=unit is not crew[-1], ahead=ahead)
+            groups = SLACK if self.lookahead else 1
+            units += companions(self.schedule, slot, assignment.unit, self.fusion, self._starting, groups)
+        number = self._next_attempt if len(units) > 1 else 0
+        for unit in units:
+            start = self._start(slot.worker, unit, number, more=unit is not units[-1], lookahead=lookahead)
             self._fold(start)
             yield start
 
-    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool, ahead: bool) -> m.RunUnit | m.Evaluate:
+    def _start(self, worker: str, unit: Unit, flotilla: int, *, more: bool, lookahead: bool) -> m.RunUnit:
         progress = self.schedule.trials[unit.trial]
-        where = (worker, unit.trial, unit.epoch, unit.partition, self._next_attempt, progress.version)
-        source = _source(progress, progress.version)
-        if unit.work is Work.EVALUATE:
-            return m.Evaluate(*where, *source, flotilla, more)
-        last = (progress.version + 1) % self.schedule.partitions == 0
-        return m.RunUnit(*where, last, *source, flotilla, more, ahead)
+        model, digest = _ref(progress, progress.version)
+        last = unit.trains and (progress.version + 1) % self.schedule.partitions == 0
+        return m.RunUnit(worker, unit, self._next_attempt, model, last, digest, flotilla, more, lookahead)
 
     def _keep_versions(self, progress: Progress) -> Iterator[m.Message]:
         """Save the newest version, unless its worker goes on with it and little is at risk; drop what nobody needs."""
@@ -801,8 +787,9 @@ class Controller:
         if version and not enough and not told and (boundary or not goes_on):
             worker = progress.holder or self._keeper(progress)
             if worker is not None:
-                what = (worker, trial, version, durable, self._next_attempt)
-                yield self._decided(m.SaveVersion(*what, *_source(progress, version)))
+                before, digest = _ref(progress, version)
+                ref = VersionRef(trial, version, self._next_attempt)
+                yield self._decided(m.SaveVersion(worker, ref, durable, before.attempt, digest))
         yield from self._drop(progress, _needed(progress))
 
     def _drop(self, progress: Progress, needed: Collection[int]) -> Iterator[m.Message]:
@@ -810,7 +797,7 @@ class Controller:
         stale = [] if progress.trains_on is not None or progress.evaluates_on else progress.stale
         others = [(version, saved.attempt) for version, saved in progress.saved.items() if version not in needed]
         for version, attempt in [*stale, *others]:
-            yield self._decided(m.DropVersion(progress.trial.id, version, attempt))
+            yield self._decided(m.DropVersion(VersionRef(progress.trial.id, version, attempt)))
 
     def _keeper(self, progress: Progress) -> str | None:
         """Who can make a version durable that nobody holds, for a trial that goes no further: anybody."""
@@ -862,10 +849,11 @@ def _needed(progress: Progress) -> set[int]:
     return {max(progress.saved, default=0), max(durable, default=0), best, *progress.lends.values()}
 
 
-def _source(progress: Progress, version: int) -> tuple[int | None, str]:
-    """The save whose file is a version, and its digest."""
+def _ref(progress: Progress, version: int) -> tuple[VersionRef, str]:
+    """Return a version's reference and the SHA-256 of its file; a version that is not saved has neither number."""
     saved = progress.saved.get(version)
-    return (None, "") if saved is None else (saved.attempt, saved.digest)
+    attempt, digest = (None, "") if saved is None else (saved.attempt, saved.digest)
+    return VersionRef(progress.trial.id, version, attempt), digest
 
 
 def _all(reasons: Sequence[str]) -> str:

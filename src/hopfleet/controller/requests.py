@@ -14,6 +14,7 @@ from typing import Any
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config, TrialState
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
@@ -116,7 +117,9 @@ def _delete(office: Office, trial: str, now: bool = False) -> tuple[list[Step], 
     if trial in office.schedule.parked:
         if progress.lends:
             raise Refused(f"{trial}: a clone is about to take its model; ask again in a moment")
-        drops: list[Step] = [m.DropVersion(trial, version, saved.attempt) for version, saved in progress.saved.items()]
+        drops: list[Step] = [
+            m.DropVersion(VersionRef(trial, version, saved.attempt)) for version, saved in progress.saved.items()
+        ]
         paused = progress.state is TrialState.PAUSED  # then its search may count on it, and must hear of its end
         ends: list[Step] = [m.TrialEnded(trial, TrialState.STOPPED, "deleted by a person")] if paused else []
         return [*ends, *drops, m.TrialDeleted(trial)], f"{trial} and its models are deleted"

@@ -1,4 +1,4 @@
-"""What a worker can be busy with: a training unit, or the evaluation of one validation partition."""
+"""The unit of work: one trial over one partition in one epoch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,27 @@ from enum import Enum
 
 
 class Work(Enum):
+    """What a unit does with its partition: train on training data, or evaluate on validation data."""
+
     TRAIN = "train"
     EVALUATE = "evaluate"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the unit changes the model."""
+        return self is Work.TRAIN
+
+    @property
+    def verb(self) -> str:
+        return _VERBS[self]
+
+
+_VERBS = {Work.TRAIN: "trains on", Work.EVALUATE: "is evaluated on"}
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One trial over one partition in one epoch (epochs count from 1, partitions from 0)."""
+    """One trial over one partition in one epoch. Epochs count from 1, partitions from 0."""
 
     trial: str
     epoch: int
@@ -21,5 +35,9 @@ class Unit:
     work: Work = Work.TRAIN
 
     def __str__(self) -> str:
-        verb = "trains on" if self.work is Work.TRAIN else "is evaluated on"
-        return f"{self.trial} {verb} partition {self.partition} in epoch {self.epoch}"
+        return f"{self.trial} {self.work.verb} partition {self.partition} in epoch {self.epoch}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the unit changes the model."""
+        return self.work is Work.TRAIN

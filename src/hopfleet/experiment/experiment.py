@@ -17,6 +17,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import Finish, Message, RunStarted, VersionLost
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import REPLACE, check_same, define, earlier_trials, script_origin
@@ -369,8 +370,8 @@ class Experiment:
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),
-            stay=self._on_cluster,
-            ahead=self._looks_ahead(found),
+            sticky=self._on_cluster,
+            lookahead=self._looks_ahead(found),
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:
@@ -440,6 +441,6 @@ def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost
     for name, progress in controller.schedule.trials.items():
         for version, saved in progress.saved.items():
             try:
-                versions.find(name, version, saved.attempt)
+                versions.find(ref := VersionRef(name, version, saved.attempt))
             except CheckpointError as error:
-                yield VersionLost(name, version, str(error), saved=saved.attempt)
+                yield VersionLost(ref, str(error))

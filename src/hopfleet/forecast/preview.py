@@ -24,7 +24,6 @@ from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     DropVersion,
-    Evaluate,
     Event,
     Message,
     RunStarted,
@@ -188,14 +187,15 @@ class Rehearsal:
         backend.start(None, outline.workers)
         events: list[Event] = [RunStarted(__version__)]
         while not controller.finished and clock() < until:
-            happened = [self._arrived(event) if isinstance(event, UnitFinished) else event for event in events]
-            for message in controller.take(happened):
+            for message in controller.take([self._arrived(event) for event in events]):
                 self._act(message)
             events = backend.receive(0.0)
         self.complete = controller.finished
         return self
 
-    def _arrived(self, event: UnitFinished) -> UnitFinished:
+    def _arrived(self, event: Event) -> Event:
+        if not isinstance(event, UnitFinished) or not event.unit.trains:
+            return event
         before = self._maker.get(event.trial)
         self._maker[event.trial] = event.worker
         return dataclasses.replace(event, hopped=before not in (None, event.worker))
@@ -210,37 +210,36 @@ class Rehearsal:
                 if message.durable:
                     self._written[name] = now + self._profiles.of(self._trials[name].number).save_seconds
                 self._backend.send(message, self._trials[name])
-            case RunUnit() | Evaluate():
+            case RunUnit():
                 self._backend.send(message, self._trials[message.trial])
             case VersionSaved(durable=False):
-                self._shared[message.trial, message.version] = self._profiles.of(
-                    self._trials[message.trial].number
-                ).size
+                number = self._trials[message.trial].number
+                self._shared[message.trial, message.ref.version] = self._profiles.of(number).size
                 self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
             case DropVersion():
-                self._shared.pop((message.trial, message.version), None)
+                self._shared.pop((message.trial, message.ref.version), None)
             case _:
                 pass
 
-    def _seconds(self, command: RunUnit | Evaluate, trial: Trial) -> float:
+    def _seconds(self, command: RunUnit, trial: Trial) -> float:
         profile, outline = self._profiles.of(trial.number), self._outline
         # A model that is being written cannot train on.
         seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.now())
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
             seconds += profile.open_seconds
-        if command.version and self._maker[trial.id] != command.worker:
+        if command.model.version and self._maker[trial.id] != command.worker:
             # One worker writes the model to memory and the other reads it.
             seconds += 2 * profile.load_seconds
-            self.hop_bytes += profile.size if isinstance(command, RunUnit) else 0
+            self.hop_bytes += profile.size if command.unit.trains else 0
         self._work[command.attempt] = work = self._training_and_feeding(command, profile)
         return seconds + outline.with_batches(*work)
 
-    def _training_and_feeding(self, command: RunUnit | Evaluate, profile: Profile) -> tuple[float, float]:
+    def _training_and_feeding(self, command: RunUnit, profile: Profile) -> tuple[float, float]:
         """Return the seconds to train or evaluate, and those to produce the batches unless they are shared already."""
-        training, feeding = isinstance(command, RunUnit), self._profiles.feeding
-        rows = (self._outline.rows if training else self._outline.valid_rows)[command.partition]
-        portion = (command.epoch if training else 0, command.partition)
+        unit, training, feeding = command.unit, command.unit.trains, self._profiles.feeding
+        rows = (self._outline.rows if training else self._outline.valid_rows)[unit.partition]
+        portion = (unit.epoch if training else 0, unit.partition)
         # An evaluation was timed with its batches.
         own = profile.seconds_per_row if training else max(0.0, profile.evaluation_seconds_per_row - feeding)
         there = portion in self._made
@@ -248,10 +247,10 @@ class Rehearsal:
             self._made.add(portion)
         return own * rows, 0.0 if there else feeding * rows
 
-    def _together(self, commands: Sequence[RunUnit | Evaluate], seconds: Sequence[float]) -> float:
+    def _together(self, commands: Sequence[RunUnit], seconds: Sequence[float]) -> float:
         """Return the seconds of a flotilla: the longest member, a share of every other member, the batches once."""
         works = [self._work[command.attempt] for command in commands]
-        share = self._profiles.share(self._outline.fuse) if isinstance(commands[0], RunUnit) else 1.0
+        share = self._profiles.share(self._outline.fuse) if commands[0].unit.trains else 1.0
         training, feeding = [work[0] for work in works], max(work[1] for work in works)
         beside = sum(seconds) - sum(self._outline.with_batches(*work) for work in works)
         return beside + self._outline.with_batches((1 - share) * max(training) + share * sum(training), feeding)

@@ -19,7 +19,6 @@ from typing import Any
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
-    Evaluate,
     Event,
     PlacePartition,
     RunStarted,
@@ -267,8 +266,8 @@ def _run(
         if failure.worker not in number:
             raise UsageError(f"failure of {failure.worker!r}: there are only {', '.join(number)}")
 
-    def seconds(command: RunUnit | Evaluate, trial: Trial) -> float:
-        return actual.seconds(trial.number, number[command.worker], command.epoch, command.partition)
+    def seconds(command: RunUnit, trial: Trial) -> float:
+        return actual.seconds(trial.number, number[command.worker], command.unit.epoch, command.unit.partition)
 
     held: list[list[int]] | None = [
         [j for j in range(partitions) if worker in work.replicas[j]] for worker in range(work.workers)

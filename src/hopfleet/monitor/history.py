@@ -16,8 +16,6 @@ from typing import Literal
 from hopfleet.domain.messages import (
     DropVersion,
     EpochEnded,
-    Evaluate,
-    Evaluated,
     Finish,
     Message,
     PartitionsMissing,
@@ -41,6 +39,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.objectives import Limit, costs, feasible, front
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 
 Mode = Literal["min", "max"]
@@ -184,7 +183,7 @@ class History:
         self.updated: float | None = None
         self.finished: bool | None = None  #: ``complete`` of Finish; None while running or after an interruption
         self.held = False  #: whether the run is paused on request
-        self.delayed: dict[int, SaveDelayed] = {}  #: saves that a disk does not take for now
+        self.delayed: dict[VersionRef, SaveDelayed] = {}  #: saves that a disk does not take for now
         self.missing: tuple[int, ...] = ()  #: partitions on no worker that trials wait for
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: dropped trials by state
@@ -219,14 +218,12 @@ class History:
                 self._join(time, message)
             case WorkerLost(worker=worker):
                 self._lose(time, self.workers[worker])
-            case RunUnit() | Evaluate():
+            case RunUnit():
                 self._assign(time, message)
             case UnitFinished():
                 self._finish_unit(message)
-            case Evaluated():
-                self._finish_evaluation(message)
             case UnitFailed():
-                self._record(message, message.work).failed = True
+                self._record(message).failed = True
             case TrialAdded():
                 self.trials[message.trial] = TrialHistory(
                     *(message.trial, message.number, message.config, message.seed, message.epochs),
@@ -249,15 +246,15 @@ class History:
             case TrialDeleted(trial=trial):
                 self.trials.pop(trial, None)
             case VersionSaved():
-                self.delayed.pop(message.attempt, None)
+                self.delayed.pop(message.ref, None)
                 if message.durable:
-                    self._trial(message.trial).saved[message.version] = message
-            case SaveDelayed(attempt=attempt):
-                self.delayed[attempt] = message
-            case VersionLost(saved=attempt) | DropVersion(attempt=attempt):
-                saved = self._trial(message.trial).saved
-                if message.version in saved and saved[message.version].attempt == attempt:
-                    del saved[message.version]
+                    self._trial(message.trial).saved[message.ref.version] = message
+            case SaveDelayed():
+                self.delayed[message.ref] = message
+            case VersionLost(ref=ref) | DropVersion(ref=ref):
+                saved = self._trial(ref.trial).saved
+                if ref.version in saved and saved[ref.version].ref == ref:
+                    del saved[ref.version]
             case RunHeld(held=held):
                 self.held = held
             case PartitionsMissing(partitions=partitions):
@@ -318,24 +315,25 @@ class History:
         worker.lost = time
         worker.earlier += time - worker.joined
 
-    def _assign(self, time: float, message: RunUnit | Evaluate) -> None:
-        work = Work.TRAIN if isinstance(message, RunUnit) else Work.EVALUATE
+    def _assign(self, time: float, message: RunUnit) -> None:
         worker = self.workers[message.worker]
-        unit = Unit(message.trial, message.epoch, message.partition, work)
-        if isinstance(message, RunUnit) and message.ahead:
-            worker.next = unit
+        if message.lookahead:
+            worker.next = message.unit
         else:
-            worker.doing, worker.since = unit, time
+            worker.doing, worker.since = message.unit, time
 
-    def _record(self, message: UnitFinished | UnitFailed | Evaluated, work: Work) -> Span:
-        unit = Unit(message.trial, message.epoch, message.partition, work)
-        span = Span(message.worker, *(unit.trial, unit.epoch, unit.partition, work), message.started, message.ended)
+    def _record(self, message: UnitFinished | UnitFailed) -> Span:
+        unit = message.unit
+        span = Span(message.worker, unit.trial, unit.epoch, unit.partition, unit.work, message.started, message.ended)
         self.spans.append(span)
         self._free(self.workers[message.worker], unit, span)
         return span
 
     def _finish_unit(self, message: UnitFinished) -> None:
-        span = self._record(message, Work.TRAIN)
+        span = self._record(message)
+        if not message.unit.trains:
+            self._finish_evaluation(message.unit, span)
+            return
         span.hopped = message.hopped
         self.hops += message.hopped
         self._trained += 1
@@ -344,9 +342,8 @@ class History:
         if trial.state is TrialState.PENDING:
             trial.state = TrialState.RUNNING
 
-    def _finish_evaluation(self, message: Evaluated) -> None:
-        span = self._record(message, Work.EVALUATE)
-        key = (message.trial, message.epoch, message.partition)
+    def _finish_evaluation(self, unit: Unit, span: Span) -> None:
+        key = (unit.trial, unit.epoch, unit.partition)
         if key in self._evaluations:
             self._evaluations[key].undone = True
         self._evaluations[key] = span

@@ -37,6 +37,8 @@ from hopfleet.domain.messages import (
 )
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Parent, Trial, TrialState
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.wording import plural
@@ -217,8 +219,8 @@ class _Course:
     lent: set[int] = field(default_factory=set)
     #: SHA-256 of the replayed models, by version.
     found: dict[int, str] = field(default_factory=dict)
-    #: Numbers of the saves that wrote them, by version.
-    saves: dict[int, int] = field(default_factory=dict)
+    #: The saved versions by number.
+    saves: dict[int, VersionRef] = field(default_factory=dict)
     #: The first version whose unit has a different training loss.
     differs: int | None = None
     version: int = 0
@@ -255,8 +257,8 @@ def _courses(messages: Iterable[Message]) -> dict[str, _Course]:
                 courses[message.trial] = _Course(Trial(*names, parent, message.origin), list(message.visits))
             case TrialRolledBack():
                 del courses[message.trial].visits[message.version :]
-            case UnitFinished():
-                courses[message.trial].visits.append(message.partition)
+            case UnitFinished() if message.unit.trains:
+                courses[message.trial].visits.append(message.unit.partition)
                 courses[message.trial].losses[message.version] = message.sums.get(LOSS)
             case _:
                 pass
@@ -374,9 +376,10 @@ class _Rehearsal:
                 self._end_unit(event)
             case VersionSaved():
                 course = self._courses[event.trial]
-                course.found[event.version], course.saves[event.version] = event.digest, event.attempt
-                if event.version not in course.lent:
-                    self._versions.drop(event.trial, event.version, event.attempt)
+                version = event.ref.version
+                course.found[version], course.saves[version] = event.digest, event.ref
+                if version not in course.lent:
+                    self._versions.drop(event.ref)
             case SaveFailed():
                 self._courses[event.trial].fail(event.error)
             case VersionLost():  # the unit could not start
@@ -402,9 +405,9 @@ class _Rehearsal:
         if course.trial.parent is not None:
             lender = self._courses[course.trial.parent.trial]
             digest, number = lender.found[course.base], self._number()
-            source = (lender.trial.id, course.base, lender.saves[course.base])
-            course.found[course.base], _ = self._versions.copy(*source, course.trial.id, number, digest)
-            course.saves[course.base] = number
+            source, ref = lender.saves[course.base], VersionRef(course.trial.id, course.base, number)
+            course.found[course.base], _ = self._versions.copy(source, ref, digest)
+            course.saves[course.base] = ref
         self._go_on(course, worker)
 
     def _number(self) -> int:
@@ -419,9 +422,10 @@ class _Rehearsal:
         self._running[worker] = self._number()
         epoch, partition = course.version // self._partitions + 1, course.visits[course.version]
         last = (course.version + 1) % self._partitions == 0
-        where = (worker, course.trial.id, epoch, partition, self._attempts, course.version)
-        source = (course.saves.get(course.version), course.found.get(course.version, ""))
-        self._backend.send(RunUnit(*where, last, *source), course.trial)
+        unit, version = Unit(course.trial.id, epoch, partition), course.version
+        model = course.saves.get(version, VersionRef(course.trial.id, version, None))
+        digest = course.found.get(version, "")
+        self._backend.send(RunUnit(worker, unit, self._attempts, model, last, digest), course.trial)
 
     def _end_unit(self, unit: UnitFinished | UnitFailed) -> None:
         if self._running.get(unit.worker) != unit.attempt:
@@ -436,7 +440,7 @@ class _Rehearsal:
             if course.differs is None and course.losses.get(unit.version) != unit.sums.get(LOSS):
                 course.differs = unit.version
             if unit.version in course.wanted and unit.version not in course.found:
-                save = SaveVersion(unit.worker, unit.trial, unit.version, True, self._number())
+                save = SaveVersion(unit.worker, VersionRef(unit.trial, unit.version, self._number()), True)
                 self._backend.send(save, course.trial)
         self._go_on(course, unit.worker)
 

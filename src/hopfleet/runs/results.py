@@ -128,7 +128,7 @@ class TrialResult:
         folder, saved = self._results.folder.checkpoints, self._trial.saved.get(version)
         if saved is None:
             raise CheckpointError(f"{folder / self.id}: version {version} is not saved")
-        path = Versions(folder).path(self.id, version, saved.attempt, durable=True)
+        path = Versions(folder).path(saved.ref, durable=True)
         if not path.is_file():
             raise CheckpointError(f"{path}: is missing")
         return path

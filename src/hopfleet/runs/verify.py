@@ -87,10 +87,10 @@ class _Known:
         self.messages += 1
         match message:
             case VersionSaved(durable=True):
-                self.saved[message.trial, message.version] = message
-            case VersionLost(saved=attempt) | DropVersion(attempt=attempt):
-                key = (message.trial, message.version)
-                if key in self.saved and self.saved[key].attempt == attempt:
+                self.saved[message.trial, message.ref.version] = message
+            case VersionLost(ref=ref) | DropVersion(ref=ref):
+                key = (ref.trial, ref.version)
+                if key in self.saved and self.saved[key].ref == ref:
                     del self.saved[key]
             case TrialAdded(trial=trial) | TrialResumed(trial=trial):
                 self.states[trial] = TrialState.RUNNING
@@ -221,7 +221,7 @@ class _Verification:
 
     def _model_fault(self, known: _Known, trial: str, version: int) -> Fault | None:
         saved = known.saved[trial, version]
-        path = self._versions.path(trial, version, saved.attempt, durable=True)
+        path = self._versions.path(saved.ref, durable=True)
         goes_on = not known.finished and known.states.get(trial) is TrialState.RUNNING
         backup = "restore it from a backup"
         again = f"hopfleet resume {self._folder.handle} recreates it"
@@ -270,7 +270,7 @@ class _Verification:
 
     def _names(self, known: _Known) -> set[str]:
         """Return the files recorded in the journal, relative to the checkpoints folder."""
-        paths = (self._versions.path(*key, saved.attempt, durable=True) for key, saved in known.saved.items())
+        paths = (self._versions.path(saved.ref, durable=True) for saved in known.saved.values())
         return {path.relative_to(self._folder.checkpoints).as_posix() for path in paths}
 
     # --------------------------------------------------------------------------------------------------- data

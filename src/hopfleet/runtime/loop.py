@@ -21,8 +21,6 @@ from hopfleet.domain.messages import (
     AddWorkers,
     CopyVersion,
     DropVersion,
-    Evaluate,
-    Evaluated,
     Event,
     Finish,
     Message,
@@ -149,18 +147,17 @@ class Loop:
 
     def _act(self, message: Message) -> None:
         match message:
-            case UnitFinished() | Evaluated() | UnitFailed():
+            case UnitFinished() | UnitFailed():
                 self._begins(message.worker)  # if it was told ahead what to do
-            case RunUnit() | Evaluate() | SaveVersion():
+            case RunUnit() | SaveVersion():
                 progress = self._controller.schedule.find(message.trial)
-                assert progress is not None, f"nobody knows {message.trial}"
-                if isinstance(message, Evaluate) or (isinstance(message, RunUnit) and not message.ahead):
+                assert progress is not None, f"{message.trial} is unknown"
+                if isinstance(message, RunUnit) and not message.lookahead:
                     self._begins(message.worker)
                 self._backend.send(message, progress.trial)
             case DropVersion():
                 # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.
-                where = (message.trial, message.version, message.attempt)
-                self._chores.add(partial(self._versions.drop, *where))
+                self._chores.add(partial(self._versions.drop, message.ref))
             case CopyVersion():
                 self._own.append(self._copied(message))
             case TrialEnded(trial=trial):
@@ -186,19 +183,17 @@ class Loop:
 
     def _tidy(self, refused: Event) -> None:
         """The file of a save that comes too late goes, unless it is the version: a report may come twice."""
-        if isinstance(refused, VersionSaved):
-            what = (refused.trial, refused.version, refused.attempt)
-            if not self._controller.schedule.refers(*what):
-                self._versions.drop(*what)
+        if isinstance(refused, VersionSaved) and not self._controller.schedule.refers(refused.ref):
+            self._versions.drop(refused.ref)
 
     def _copied(self, copy: CopyVersion) -> Event:
-        what = (copy.parent, copy.version, copy.saved, copy.trial, copy.attempt, copy.digest)
-        path = self._versions.path(copy.trial, copy.version, copy.attempt, durable=True)
+        source, ref = copy.source, copy.ref
+        path = self._versions.path(ref, durable=True)
         try:
-            digest, size = self._patiently(path, lambda: self._versions.copy(*what))
+            digest, size = self._patiently(path, lambda: self._versions.copy(source, ref, copy.digest))
         except CheckpointError as error:
-            return VersionLost(copy.trial, copy.version, str(error), None, copy.attempt, None)
-        return VersionSaved(copy.trial, copy.version, True, digest, size, copy.attempt)
+            return VersionLost(ref._replace(attempt=None), str(error), None, ref.attempt or 0)
+        return VersionSaved(ref, True, digest, size)
 
     def _patiently(self, path: Path, write: Callable[[], T]) -> T:
         """Write a file, as often as it takes. While the disk does not take it, nothing else happens here."""

@@ -34,7 +34,7 @@ def next_assignment(schedule: Schedule, policy: Policy, rng: random.Random) -> A
     return (
         _evaluation(schedule, lambda progress, slot: progress.holder in (slot.worker, None))
         or _urgent(schedule)
-        or (_sticky(schedule) if schedule.stay else None)
+        or (_sticky(schedule) if schedule.sticky else None)
         or (policy(schedule, rng) if schedule.ready else None)
         or _evaluation(schedule, lambda progress, slot: True)
     )

@@ -1,14 +1,14 @@
-"""Who else might come along: trials that can share the batches of a unit that is about to start.
+"""Flotillas: trials that can share the batches of a unit that is about to start.
 
-A policy chooses one unit for one worker. Others fit it if they owe the same partition in the same epoch, want batches
-of the same size, and have their model at hand; together they read, transform and move every batch once. A flotilla is
-made anew for each unit, so nobody waits for anybody: those that ran together are ready together, and mostly go on
-together.
+A policy chooses one unit for one worker. Further trials fit the unit if they still have to visit the same partition in
+the same epoch, use batches of the same size, and can load their model there; together they read, transform and move
+every batch once. A flotilla is formed anew for each unit, so no trial waits for another: trials that ran together are
+ready together, and usually continue together.
 
-Slow and quick ones may go together. Where members step in turn the worker is busy all the time; where they step side by
-side the slowest sets the pace, and it would take no less without the others, who would have to come after it. What they
-may not do is to take more than their worker's share while another one is idle. Where hops take time, half of that share
-is enough, unless much is gained by going together: a model that waits can travel while another one trains.
+Slow and fast trials may be members of one flotilla. Where members step in turn, the worker is always busy. Where they
+step side by side, the slowest sets the pace, and it would take as long without the others, which would then run after
+it. But a flotilla must not take more than its worker's share while another worker is idle. Where hops take time, half
+of that share is enough, unless training together gains much: a waiting model can travel while another one trains.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule, Slot
 
 UNKNOWN = 8
-"""The most members while nobody knows how large a model is."""
+"""Maximum number of members while the size of a model is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """Which trials may train together, and how many."""
 
-    #: Trials train together only if this is the same for them.
+    #: Returns the group key of a configuration; trials train together only if their keys are equal.
     kin: Callable[[Config], Hashable]
-    #: The most members.
+    #: Maximum number of members.
     most: int = 32
-    #: Bytes of models that a worker may have at work.
+    #: Maximum bytes of the models that a worker trains at once.
     memory: int = 1 << 30
-    #: Bytes that a model takes at work, by a profile; 0 while there is none.
+    #: Bytes of a model during training, from a profile; 0 if there is none.
     size: int = 0
 
     def limit(self, saved: int) -> int:
-        """The most members if the largest model that was ``saved`` has so many bytes; 0 says that nobody knows."""
+        """Return the maximum number of members; ``saved`` are the bytes of the largest saved model, 0 if unknown."""
         size = max(saved, self.size)
         return min(self.most, max(1, self.memory // size) if size else UNKNOWN)
 
@@ -47,11 +47,11 @@ class Fusion:
 def companions(
     schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion, coming: int = 0, groups: int = 1
 ) -> list[Unit]:
-    """The units that a worker should run together with ``unit``.
+    """Return the units that a worker should run together with ``unit``.
 
-    Enough is left for the other workers, those ``coming`` included: a flotilla takes no more than its worker's share
-    of one unit of every trial, or less, so that there are so many ``groups`` for each worker.
-    Whoever was lost with its worker goes alone, so that it shows whose fault it was.
+    A flotilla takes at most its worker's share of one unit of every trial, divided by the ``groups`` wanted per worker,
+    so that enough is left for the other workers, including those ``coming``. A trial whose worker was lost trains
+    alone, which shows whether the trial caused the loss.
     """
     first = schedule.trials[unit.trial]
     room = fusion.limit(schedule.model_bytes) - 1
@@ -64,7 +64,7 @@ def companions(
         for progress in able(schedule, slot, unit)
         if progress is not first and not progress.losses and fusion.kin(progress.trial.config) == kin
     ]
-    # Who is here already comes first, then the one that is most like the first.
+    # Prefer trials whose model this worker holds, then the lowest number.
     found.sort(key=lambda progress: (progress.holder != slot.worker, progress.trial.number))
     chosen: list[Unit] = []
     share = sum(map(schedule.unit_seconds, schedule.trials.values()))

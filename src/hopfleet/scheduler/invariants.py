@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hopfleet.domain.messages import (
-    Evaluate,
-    Evaluated,
     Message,
     RunStarted,
     RunUnit,
@@ -21,7 +19,6 @@ from hopfleet.domain.messages import (
     UnitFailed,
     UnitFinished,
 )
-from hopfleet.domain.unit import Work
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
@@ -90,23 +87,23 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
                 visits[trial] = list(message.visits)
             case TrialRolledBack(trial=trial, version=version):
                 del visits[trial][version:]
-            case UnitFinished():
+            case UnitFinished() if message.unit.trains:
                 mine = visits[message.trial]
-                mine.append(message.partition)
+                mine.append(message.unit.partition)
                 where = f"{message.trial} version {message.version}"
                 _check(message.version == len(mine), "completeness: a version is missing or double", where)
-                epoch = mine[(message.epoch - 1) * partitions :]
+                epoch = mine[(message.unit.epoch - 1) * partitions :]
                 _check(0 < len(epoch) <= partitions, "completeness: wrong epoch", where)
                 _check(len(set(epoch)) == len(epoch), "completeness: a partition twice in one epoch", where)
                 trained.setdefault(message.trial, []).append((message.started, message.ended, where))
                 occupy(message.worker, message.attempt, message.started, message.ended, where)
-            case RunUnit() | Evaluate():
+            case RunUnit():
                 if message.flotilla:
                     flotillas[message.attempt] = message.flotilla
-            case Evaluated() | UnitFailed():
-                where = f"{message.trial} epoch {message.epoch}"
+            case UnitFinished() | UnitFailed():
+                where = f"{message.trial} epoch {message.unit.epoch}"
                 occupy(message.worker, message.attempt, message.started, message.ended, where)
-                if isinstance(message, UnitFailed) and message.work is Work.TRAIN:
+                if message.unit.trains:
                     trained.setdefault(message.trial, []).append((message.started, message.ended, where))
             case _:
                 pass

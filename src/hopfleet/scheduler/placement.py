@@ -1,8 +1,8 @@
 """Which worker gets which training partition, where workers can read only some of them.
 
-A partition that no worker can read any more goes to the worker with the least to do. A worker that has none gets a copy
-of what the worker with the most to do can read. What somebody has to do is counted as if all trials still owed the same
-to each partition: the rows that it reads, shared with whoever reads them too, times how slow it is.
+A partition that no worker can read any more goes to the worker with the least to do. A worker without partitions gets
+copies of the partitions of the worker with the most to do. The work of a worker is counted as if all trials still had
+to visit every partition: the rows that the worker reads, divided among all workers that read them, times its slowness.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Place = tuple[str, int]
 
 
 def placements(schedule: Schedule, coming: Collection[Place], refused: Collection[Place]) -> Iterator[Place]:
-    """Who should get what, beside what is ``coming``; who has ``refused`` a partition is not asked again."""
+    """Yield the placements to make besides those ``coming``; skip workers that ``refused`` a partition."""
     plan = _Plan(schedule, coming)
     for partition in sorted(lost(schedule, coming), key=lambda p: (-schedule.estimates.size(p), p)):
         able = [worker for worker in plan.held if (worker, partition) not in refused]
@@ -33,7 +33,7 @@ def placements(schedule: Schedule, coming: Collection[Place], refused: Collectio
 
 
 def lost(schedule: Schedule, coming: Collection[Place]) -> list[int]:
-    """The partitions that some trial needs and that no worker can read, nor will soon."""
+    """Return the partitions that a trial needs and that no worker can read, now or soon."""
     soon = {partition for _, partition in coming}
     return [
         partition
@@ -43,7 +43,7 @@ def lost(schedule: Schedule, coming: Collection[Place]) -> list[int]:
 
 
 class _Plan:
-    """Who can read what, when all that is planned has come. Workers that can read everything need nothing."""
+    """The readable partitions of each worker after all planned placements; workers that can read all are left out."""
 
     def __init__(self, schedule: Schedule, coming: Collection[Place]) -> None:
         self._schedule = schedule

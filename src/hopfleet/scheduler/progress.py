@@ -1,4 +1,4 @@
-"""How far one trial has come: which partitions it visited, which model versions exist, what runs now.
+"""The progress of one trial: the partitions it visited, its model versions, its running units.
 
 A trial's history is one flat list of visits. Its length names the newest model version (version n is the state
 after n units), and everything else follows: with p partitions, version v belongs to epoch v // p + 1.
@@ -23,13 +23,13 @@ class Outcome:
     state: TrialState
     reason: str = ""
     traceback: str = ""
-    #: Nothing of it is to stay.
+    #: Whether to remove the trial and its versions.
     delete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The file that is a version: the number of the save that wrote it, and its SHA-256 if that is known."""
+    """The file of a version: the number of the save that wrote it, and its SHA-256 if known."""
 
     attempt: int
     durable: bool
@@ -38,7 +38,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A save under way, and the worker that was told to; a copy is nobody's."""
+    """A save in progress, and the worker that writes it; a copy has no worker."""
 
     version: int
     durable: bool
@@ -62,36 +62,36 @@ class Progress:
     epochs_ended: int = 0
     #: The worker that runs a training unit of this trial now.
     trains_on: str | None = None
-    #: Validation partitions being evaluated now, and by whom.
+    #: Validation partitions being evaluated now, and the worker of each.
     evaluates_on: dict[int, str] = field(default_factory=dict)
-    #: Validation partitions of the epoch to be ended that are evaluated already.
+    #: Validation partitions that are already evaluated, in the epoch that ends next.
     evaluated: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
-    #: Training sums of the units of the current epoch, by the version that they made.
+    #: Training sums of the units of the current epoch, by the version that they produced.
     trained: dict[int, Mapping[str, RowSum]] = field(default_factory=dict)
     #: Saved versions. Version 0 is built from the seed and needs no saving.
     saved: dict[int, Saved] = field(default_factory=dict)
-    #: Files that another one of the same version has replaced, as (version, attempt); they are to be dropped.
+    #: Files that were replaced by another file of the same version, as (version, attempt); the schedule drops them.
     stale: list[tuple[int, int]] = field(default_factory=list)
-    #: Saves under way, by number.
+    #: Saves in progress, by number.
     saves: dict[int, Save] = field(default_factory=dict)
     #: The worker whose memory holds the newest version.
     holder: str | None = None
     #: Version and rank of the best epoch so far.
     best: tuple[int, tuple[bool, float]] | None = None
-    #: How the trial will end, once nothing of it runs and, unless it failed, its last version is durable.
+    #: The outcome of the trial once nothing of it runs and, unless it failed, its last version is durable.
     outcome: Outcome | None = None
-    #: Saved versions that clones of this trial are still to get, by clone.
+    #: Saved versions that clones of this trial still need, by clone.
     lends: dict[str, int] = field(default_factory=dict)
     #: Trials of a higher level go first.
     level: int = 0
-    #: Why workers were lost, in a row, while they ran a unit of this trial.
+    #: Reasons of consecutive losses of workers while they ran a unit of this trial.
     losses: list[str] = field(default_factory=list)
     #: Time and number of measured units, for estimates.
     seconds: float = 0.0
     measured: int = 0
-    #: The longest that one of its evaluations took; 0 if none was measured.
+    #: Seconds of its longest evaluation; 0 if none was measured.
     evaluation_seconds: float = 0.0
-    #: The mean time that was expected of its units beforehand, if anything was.
+    #: Expected mean seconds of its units, if a forecast was made.
     expected: float | None = None
 
     def __post_init__(self) -> None:
@@ -103,13 +103,13 @@ class Progress:
 
     @property
     def base(self) -> int:
-        """The version that it started with: 0, which is built from the seed, or one of its parent's."""
+        """Return the version that the trial started with: 0, which is built from the seed, or one of its parent's."""
         return 0 if self.trial.parent is None else self.trial.parent.version
 
     @property
     def clonable(self) -> int:
-        """The newest durable version that is complete with all that is known of its epoch; 0 if there is none."""
-        # What training told of an epoch is known until it ends.
+        """Return the newest durable version that a clone can start from; 0 if there is none."""
+        # Within an epoch, only the newest version has its training sums; they are dropped at the end of the epoch.
         if self.durable(self.version) and self.version > self.epochs_ended * self.partitions:
             return self.version
         return max((v for v, saved in self.saved.items() if saved.durable and v % self.partitions == 0), default=0)
@@ -119,7 +119,7 @@ class Progress:
         return version in self.saved and self.saved[version].durable
 
     def told(self, version: int, *, durable: bool) -> bool:
-        """Whether a version is being saved, durably if that is wanted."""
+        """Whether a version is being saved, durably if asked."""
         return any(save.version == version and (save.durable or not durable) for save in self.saves.values())
 
     @property
@@ -129,7 +129,7 @@ class Progress:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next unit belongs to, from 1."""
+        """Return the epoch of the next unit, from 1."""
         return len(self.visits) // self.partitions + 1
 
     @property
@@ -144,7 +144,7 @@ class Progress:
             return False
         if self.outcome is None:
             return len(self.visits) < self.trial.epochs * self.partitions
-        # Done, but its last versions were lost: the units that made them run again.
+        # Done, but its last versions were lost: the units that produced them run again.
         return self.outcome.state is not TrialState.FAILED and len(self.visits) < self.epochs_ended * self.partitions
 
     @property
@@ -153,33 +153,33 @@ class Progress:
 
     @property
     def unit_seconds(self) -> float:
-        """The mean time of its measured units, or what was expected of them, or 1."""
+        """Return the mean seconds of its measured units, or the expected seconds, or 1."""
         return self.seconds / self.measured if self.measured else self.expected or 1.0
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of its own unit times."""
+        """Whether its unit times were measured or expected."""
         return self.measured > 0 or self.expected is not None
 
     @property
     def loadable(self) -> bool:
-        """Whether every worker can get hold of the newest version."""
+        """Whether every worker can load the newest version."""
         return not self.visits or len(self.visits) in self.saved
 
     def loadable_by(self, worker: str) -> bool:
-        """Whether ``worker`` can get hold of the newest version."""
+        """Whether ``worker`` can load the newest version."""
         return self.holder == worker or self.loadable
 
     def owed_to(self, readable: Readable) -> Collection[int]:
-        """The partitions that may come next where only ``readable`` ones are at hand."""
+        """Return the partitions that may come next among the ``readable`` ones."""
         owed = {self.forced[0]} if self.forced else self.todo
         return owed if readable is None else owed & readable
 
     def goes_on(self, readable: Readable, partition: int | None) -> bool:
-        """Whether what follows the unit on ``partition``, or an evaluation, may be for the same worker.
+        """Whether the step after the unit on ``partition``, or after an evaluation, may be for the same worker.
 
-        It can read ``readable`` partitions. At the end of an epoch it is the one that evaluates, and at the end of a
-        trial the one that saves.
+        The worker can read ``readable`` partitions. At the end of an epoch the same worker evaluates, and at the end of
+        a trial it saves.
         """
         if self.outcome is not None or (partition is not None and len(self.todo) == 1):
             return True
@@ -198,7 +198,7 @@ class Progress:
             self.todo = set(range(self.partitions))
 
     def roll_back(self, version: int) -> list[int]:
-        """Forget the units after ``version``; they are forced next. Returns their partitions."""
+        """Forget the units after ``version`` and force them next; return their partitions."""
         undone = self.visits[version:]
         self.visits = self.visits[:version]
         self.forced.extendleft(reversed(undone))
@@ -213,5 +213,5 @@ class Progress:
         self.state = state
 
     def story(self) -> str:
-        """All that is known of the trial, for the message of a broken invariant."""
+        """Describe the whole state of the trial, for the message of a broken invariant."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__ if name != "trial")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.progress import Outcome, Progress, Readable, Save, Saved
@@ -36,9 +37,9 @@ class Slot:
     #: What it runs now, and under which attempt numbers: one unit, or those of a flotilla.
     units: dict[Unit, int] = field(default_factory=dict)
     flotilla: int = 0
-    #: The same of what it was told to do after that.
-    ahead: dict[Unit, int] = field(default_factory=dict)
-    ahead_flotilla: int = 0
+    #: The same for the units that come next.
+    lookahead: dict[Unit, int] = field(default_factory=dict)
+    lookahead_flotilla: int = 0
     #: The schedule's time when it began what it runs, as far as anybody knows.
     started: float = 0.0
     #: The training partition that it read last.
@@ -63,7 +64,7 @@ class Slot:
     @property
     def told(self) -> dict[Unit, int]:
         """All that it was told to do and nobody has ended, what it runs first."""
-        return self.units | self.ahead if self.ahead else self.units
+        return self.units | self.lookahead if self.lookahead else self.units
 
     def unit_of(self, trial: str) -> Unit:
         """The unit of a trial here; without a trial, the first."""
@@ -103,7 +104,7 @@ class Schedule:
         #: Saves that a disk does not take for now, and the workers that wait for it.
         self.delayed: dict[int, str] = {}
         #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
-        self.stay = False
+        self.sticky = False
         #: Whether trials will be added as others end, nobody knows how many.
         self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
@@ -189,7 +190,7 @@ class Schedule:
         if any(progress.holder == slot.worker for progress in self.awaiting.values()):
             return True
         return any(
-            self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.work is Work.TRAIN else None)
+            self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.trains else None)
             for unit in slot.units
         )
 
@@ -212,19 +213,20 @@ class Schedule:
         slot = self.slots.get(worker or "")
         return slot is not None and attempt in slot.told.values()
 
-    def refers(self, trial: str, version: int, attempt: int) -> bool:
-        """Whether the file of a save is that version, or is still to be dropped."""
+    def refers(self, ref: VersionRef) -> bool:
+        """Whether the file of a save is the version, or is still to be dropped."""
+        trial, version, attempt = ref
         progress = self.find(trial)
         if progress is None:
             return False
         saved = progress.saved.get(version)
         return (saved is not None and saved.attempt == attempt) or (version, attempt) in progress.stale
 
-    def files(self) -> Iterator[tuple[str, int, int]]:
-        """Trial, version and attempt of every file that somebody may need."""
+    def files(self) -> Iterator[VersionRef]:
+        """Yield every version file that may still be needed."""
         for name, progress in [*self.trials.items(), *self.parked.items()]:
             for version, saved in progress.saved.items():
-                yield name, version, saved.attempt
+                yield VersionRef(name, version, saved.attempt)
 
     # ---------------------------------------------------------------------------------------------- workers
 
@@ -375,9 +377,10 @@ class Schedule:
         """A save begins."""
         self.trials[trial].saves[attempt] = save
 
-    def saved(self, trial: str, version: int, durable: bool, attempt: int = 0, digest: str = "") -> None:
-        """A save ends: its file is the version from now on, unless one that lasts longer is that already."""
-        progress = self.trials[trial]
+    def saved(self, ref: VersionRef, durable: bool, digest: str = "") -> None:
+        """End a save: its file is the version from now on, unless a more durable file already is."""
+        progress, (_, version, attempt) = self.trials[ref.trial], ref
+        assert attempt is not None
         self._forget_saves(progress, [attempt])
         saved = Saved(attempt, durable, digest)
         before = progress.saved.get(version, saved)
@@ -389,14 +392,17 @@ class Schedule:
         if version == progress.version:
             self._refresh(progress)
 
-    def premature(self, trial: str, version: int, attempt: int) -> None:
-        """A save is done of which the unit is not known to be: its file is of no use, and the version is not saved."""
-        progress = self.trials[trial]
-        self._forget_saves(progress, [attempt])
-        progress.stale.append((version, attempt))
+    def premature(self, ref: VersionRef) -> None:
+        """End a save whose unit is not known to have finished: its file is useless, and the version is not saved."""
+        assert ref.attempt is not None
+        progress = self.trials[ref.trial]
+        self._forget_saves(progress, [ref.attempt])
+        progress.stale.append((ref.version, ref.attempt))
 
-    def dropped(self, trial: str, version: int, attempt: int = 0) -> None:
-        """A file that nobody needs is deleted."""
+    def dropped(self, ref: VersionRef) -> None:
+        """Forget a file that is deleted because no unit needs it."""
+        trial, version, attempt = ref
+        assert attempt is not None
         progress = self.parked.get(trial) or self.trials[trial]
         if (version, attempt) in progress.stale:
             progress.stale.remove((version, attempt))
@@ -405,12 +411,12 @@ class Schedule:
         if version == progress.version and trial in self.trials:
             self._refresh(progress)
 
-    def lost(self, trial: str, version: int, worker: str | None, attempt: int = 0, saved: int | None = 0) -> None:
-        """What ``attempt`` was to do could not be done: the file of ``saved`` is no good, ``worker`` holds nothing."""
-        progress = self.trials[trial]
-        if progress.holder == worker and progress.version == version:
+    def lost(self, ref: VersionRef, worker: str | None, attempt: int = 0) -> None:
+        """Forget the unusable file ``ref``, and ``attempt``, which needed it; ``worker`` does not hold the version."""
+        progress = self.trials[ref.trial]
+        if progress.holder == worker and progress.version == ref.version:
             progress.holder = None
-        self._lose_file(progress, version, saved)
+        self._lose_file(progress, ref.version, ref.attempt)
         self._forget_saves(progress, [attempt])
         self._refresh(progress)
 
@@ -430,16 +436,16 @@ class Schedule:
 
     # ------------------------------------------------------------------------------------------------ units
 
-    def start(self, worker: str, unit: Unit, attempt: int, flotilla: int = 0, *, ahead: bool = False) -> None:
-        """waiting -> running, now or, ``ahead``, after what the worker runs."""
+    def start(self, worker: str, unit: Unit, attempt: int, flotilla: int = 0, *, lookahead: bool = False) -> None:
+        """waiting -> running, at once or, with ``lookahead``, after the worker's current units."""
         slot, progress = self.slots[worker], self.trials[unit.trial]
-        crew, number = (slot.ahead, slot.ahead_flotilla) if ahead else (slot.units, slot.flotilla)
-        first = next(iter(crew), None)
+        units, number = (slot.lookahead, slot.lookahead_flotilla) if lookahead else (slot.units, slot.flotilla)
+        first = next(iter(units), None)
         if first is not None and not (flotilla and flotilla == number and _alike(first, unit)):
             raise InvariantBroken(f"exclusive access: {worker} already runs: {first}; asked: {unit}")
-        if ahead and not slot.units:
+        if lookahead and not slot.units:
             raise InvariantBroken(f"exclusive access: {worker} runs nothing that {unit} could come after")
-        if unit.work is Work.TRAIN:
+        if unit.trains:
             if progress.trains_on is not None or progress.evaluates_on:
                 raise InvariantBroken(f"isolation: {unit}, but it runs already: {progress.story()}")
             if unit.partition not in self.options(progress, slot) or unit.epoch != progress.epoch:
@@ -449,22 +455,29 @@ class Schedule:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
             progress.evaluates_on[unit.partition] = worker
-        crew[unit] = attempt
-        if ahead:
-            slot.ahead_flotilla = flotilla
+        units[unit] = attempt
+        if lookahead:
+            slot.lookahead_flotilla = flotilla
         else:
             slot.flotilla = flotilla
             self._begin(slot)
         self.idle.pop(worker, None)
         self._refresh(progress)
 
-    def finish_training(self, worker: str, seconds: float, sums: Mapping[str, RowSum], trial: str = "") -> None:
-        """running -> done, for a training unit; of ``trial``, if there are several."""
-        slot = self.slots[worker]
-        unit = slot.unit_of(trial)
-        assert unit.work is Work.TRAIN
-        progress = self._release(slot, unit)
-        seconds = max(seconds, TINY)
+    def finish(self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]) -> None:
+        """running -> done."""
+        progress = self._release(self.slots[worker], unit)
+        if unit.trains:
+            self._finish_training(progress, worker, unit, max(seconds, TINY), sums)
+        else:
+            progress.evaluated[unit.partition] = sums
+            progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
+            self.evaluation_seconds = max(self.evaluation_seconds, seconds)
+        self._refresh(progress)
+
+    def _finish_training(
+        self, progress: Progress, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]
+    ) -> None:
         if progress.state is TrialState.PENDING:
             progress.become(TrialState.RUNNING)
         progress.visit(unit.partition)
@@ -479,18 +492,6 @@ class Schedule:
         self.longest_seconds = max(self.longest_seconds, seconds)
         self.owed[unit.partition] -= 1
         self.estimates.measured(unit.trial, progress.trial.number, worker, unit.partition, seconds)
-        self._refresh(progress)
-
-    def finish_evaluation(self, worker: str, seconds: float, sums: Mapping[str, RowSum], trial: str = "") -> None:
-        """running -> done, for an evaluation; of ``trial``, if there are several."""
-        slot = self.slots[worker]
-        unit = slot.unit_of(trial)
-        assert unit.work is Work.EVALUATE
-        progress = self._release(slot, unit)
-        progress.evaluated[unit.partition] = sums
-        progress.evaluation_seconds = max(progress.evaluation_seconds, seconds)
-        self.evaluation_seconds = max(self.evaluation_seconds, seconds)
-        self._refresh(progress)
 
     def abandon(self, worker: str, trial: str = "") -> None:
         """running -> waiting: it did not happen. Of ``trial``, if there are several."""
@@ -499,15 +500,15 @@ class Schedule:
 
     def _release(self, slot: Slot, unit: Unit) -> Progress:
         progress = self.trials[unit.trial]
-        if unit.work is Work.TRAIN:
+        if unit.trains:
             progress.trains_on = None
         else:
             del progress.evaluates_on[unit.partition]
-        del (slot.units if unit in slot.units else slot.ahead)[unit]
+        del (slot.units if unit in slot.units else slot.lookahead)[unit]
         if not slot.units:
             slot.overdue = ""
-            slot.units, slot.flotilla = slot.ahead, slot.ahead_flotilla
-            slot.ahead, slot.ahead_flotilla = {}, 0
+            slot.units, slot.flotilla = slot.lookahead, slot.lookahead_flotilla
+            slot.lookahead, slot.lookahead_flotilla = {}, 0
             self._begin(slot)
             if not slot.units and slot.worker in self.slots and not slot.retired:
                 self.idle[slot.worker] = slot
@@ -516,7 +517,7 @@ class Schedule:
     def _begin(self, slot: Slot) -> None:
         """A worker begins what it runs."""
         slot.started = self.now
-        if slot.unit is not None and slot.unit.work is Work.TRAIN:
+        if slot.unit is not None and slot.unit.trains:
             slot.warm = slot.unit.partition
 
     def _refresh(self, progress: Progress) -> None:

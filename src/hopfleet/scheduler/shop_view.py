@@ -213,7 +213,7 @@ class ShopView:
 
     def _busy(self, schedule: Schedule) -> None:
         state, now = self.state, schedule.now
-        state.now, state.sticky = now, schedule.stay
+        state.now, state.sticky = now, schedule.sticky
         state.noise, state.judged = schedule.estimates.noise, schedule.estimates.judged
         index = self._trial_index
         state.idle_trials = {index[name] for name in schedule.ready}
@@ -226,7 +226,7 @@ class ShopView:
                 trains = unit.work is Work.TRAIN
                 state.runs[worker] = index[unit.trial] if trains else -1
                 free = slot.started if trains else now
-                for units in (slot.units, slot.ahead):
+                for units in (slot.units, slot.lookahead):
                     members = [(index[each.trial], each.partition) for each in units if each.work is Work.TRAIN]
                     free += sum(state.seconds[trial][partition] for trial, partition in members)
                     for trial, _ in members:

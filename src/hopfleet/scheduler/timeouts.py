@@ -1,7 +1,7 @@
-"""How long to wait for a unit before it is taken for hung.
+"""The time after which a unit counts as hung.
 
-Its estimate is stretched so far that no noise explains what takes longer, and each loss of the same trial in a row
-stretches it further, so that an estimate which is wrong cannot fail a trial that is only slow.
+The limit is a large multiple of the estimate, which noise cannot explain. Each consecutive loss of the same trial
+doubles the limit, so that a wrong estimate cannot fail a trial that is only slow.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.schedule import Schedule, Slot
 
 Timeout = float | Literal["auto"] | None
-"""Seconds that a unit may take; "auto" judges by its estimate; None waits for ever."""
+"""Maximum seconds of a unit; "auto" derives them from the estimate; None waits forever."""
 
 FLOOR = 60.0
-"""Nothing that has run for less is taken for hung by its estimate."""
+"""Minimum seconds of a limit that is derived from an estimate."""
 
 FACTOR = 20.0
-"""How many times longer than estimated a unit may take."""
+"""Multiple of the estimate that a unit may take."""
 
 
 def shortest(timeout: Timeout) -> float | None:
-    """No unit is overdue before so many seconds; None: none ever is."""
+    """Return the seconds before which no unit is overdue; None if no unit ever is."""
     return FLOOR if timeout == "auto" else timeout
 
 
 def limit(schedule: Schedule, slot: Slot, timeout: Timeout) -> float | None:
-    """The seconds that what runs on a worker may take; None if nobody can tell, or if it may take for ever."""
+    """Return the maximum seconds of the units on a worker; None if unknown or unlimited."""
     if timeout is None or slot.unit is None:
         return None
     if timeout != "auto":
@@ -38,10 +38,10 @@ def limit(schedule: Schedule, slot: Slot, timeout: Timeout) -> float | None:
 
 
 def estimate(schedule: Schedule, slot: Slot) -> float | None:
-    """The seconds that what runs on a worker should take; None while nothing is known.
+    """Return the expected seconds of the units on a worker; None while no unit was measured.
 
-    Of a trial of which nothing was measured the most is expected that was seen of any other. Of a flotilla that has
-    come home in part, all is expected anew: it only makes for more patience.
+    For an unmeasured trial, assume the longest unit seen so far. For a flotilla with some finished members, assume the
+    full time of the others, which only extends the limit.
     """
     seconds = [_expected(schedule, slot, unit) for unit in slot.units]
     known = [each for each in seconds if each is not None]

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hopfleet.domain.messages import Message, RequestAnswered, RequestMade, decode, encode
+from hopfleet.domain.messages import Message, RequestAnswered, RequestMade, decode, encode, kind_of
 from hopfleet.errors import JournalError
 from hopfleet.support.deprecation import deprecated
 
-FORMAT = 3
+FORMAT = 4
 """Raised when old readers could not understand what new writers write."""
 
-READABLE = (1, 2, FORMAT)
+READABLE = (1, 2, 3, FORMAT)
 """Formats whose messages are understood here. A journal that is written to becomes one of the newest format."""
 
 TROUBLE = {
@@ -95,9 +95,13 @@ class Journal:
         return int(self._database.execute("PRAGMA user_version").fetchone()[0])
 
     def _migrate(self) -> None:
-        """Make it one of the newest format. Before format 3, a lost version did not tell which attempt it ended."""
+        """Bring the journal to the newest format.
+
+        Before format 3, a lost version did not tell which attempt it ended. Before format 4, evaluations were messages
+        of their own kinds, which ``decode`` still understands.
+        """
         self._database.execute("BEGIN IMMEDIATE")
-        if self._format() < FORMAT:
+        if self._format() < 3:
             doing: dict[str, dict[str, Any]] = {}
             query = "SELECT number, kind, body FROM messages WHERE kind IN ('RunUnit', 'Evaluate', 'VersionLost')"
             for number, kind, text in self._database.execute(f"{query} ORDER BY number").fetchall():
@@ -109,7 +113,7 @@ class Journal:
                 same = all(unit.get(key) == body[key] for key in ("trial", "version"))
                 body["attempt"] = unit["attempt"] if same else 0
                 self._database.execute("UPDATE messages SET body = ? WHERE number = ?", (json.dumps(body), number))
-            self._database.execute(f"PRAGMA user_version = {FORMAT}")
+        self._database.execute(f"PRAGMA user_version = {FORMAT}")
         self._database.execute("COMMIT")
 
     def append(self, time: float, messages: Iterable[Message]) -> None:
@@ -158,8 +162,8 @@ class Journal:
     def requests(self) -> list[RequestMade]:
         """Wishes that nobody has journaled yet, in the order in which they came."""
         if self._taken is None:
-            query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = 'OperatorAsked'"
-            self._taken = self._database.execute(query).fetchone()[0] or 0
+            query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = ?"
+            self._taken = self._database.execute(query, (kind_of(RequestMade),)).fetchone()[0] or 0
         return [
             RequestMade(request, json.loads(arguments), who, number)
             for number, _, who, request, arguments in self._queue(self._taken)
@@ -167,18 +171,16 @@ class Journal:
 
     def trail(self) -> list[Request]:
         """All wishes that anybody ever put into the queue, with what came of them."""
-        query = "SELECT body FROM messages WHERE kind = 'WishAnswered'"
-        answers: dict[int, RequestAnswered] = {}
-        for (body,) in self._database.execute(query):
-            answer = RequestAnswered(**json.loads(body))
-            answers[answer.number] = answer
+        query = "SELECT body FROM messages WHERE kind = ?"
+        bodies = self._database.execute(query, (kind_of(RequestAnswered),))
+        answers = {answer.number: answer for answer in map(_answer, bodies)}
         return [_request(row, answers.get(row[0])) for row in self._queue(0)]
 
     def answer(self, number: int) -> RequestAnswered | None:
         """What came of a wish, if anything has yet."""
-        query = "SELECT body FROM messages WHERE kind = 'WishAnswered' AND json_extract(body, '$.number') = ?"
-        row = self._database.execute(query, (number,)).fetchone()
-        return None if row is None else RequestAnswered(**json.loads(row[0]))
+        query = "SELECT body FROM messages WHERE kind = ? AND json_extract(body, '$.number') = ?"
+        row = self._database.execute(query, (kind_of(RequestAnswered), number)).fetchone()
+        return None if row is None else _answer(row)
 
     def _queue(self, after: int) -> list[tuple[int, float, str, str, str]]:
         query = "SELECT number, time, who, wish, arguments FROM wishes WHERE number > ? ORDER BY number"
@@ -196,6 +198,12 @@ class Journal:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _answer(row: tuple[str]) -> RequestAnswered:
+    answer = decode(kind_of(RequestAnswered), json.loads(row[0]))
+    assert isinstance(answer, RequestAnswered)
+    return answer
 
 
 def _problem(error: sqlite3.DatabaseError) -> str:

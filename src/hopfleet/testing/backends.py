@@ -21,8 +21,6 @@ from hopfleet.backends.base import Backend
 from hopfleet.data import partition
 from hopfleet.domain.messages import (
     RELEASED,
-    Evaluate,
-    Evaluated,
     Event,
     RunUnit,
     SaveVersion,
@@ -34,6 +32,8 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.store.versions.local import Versions
 from hopfleet.testing.tasks import CountingTask
 from hopfleet.worker.spec import WorkerSpec
@@ -72,7 +72,7 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, _)):
             backend.send(unit(first, partition=1), trial())
             (event,) = wait_for(backend, UnitFinished)
-            assert (event.worker, event.trial, event.epoch, event.partition) == (first, "t0001", 1, 1)
+            assert (event.worker, event.unit) == (first, Unit("t0001", 1, 1))
             assert (event.attempt, event.version) == (1, 1)
             assert event.started <= event.ended <= backend.now()
 
@@ -94,9 +94,9 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
             wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, "t0001", 1, True, 7), trial())
+            backend.send(SaveVersion(first, VersionRef("t0001", 1, 7), True), trial())
             (saved,) = wait_for(backend, VersionSaved)
-            assert (saved.trial, saved.version, saved.durable, saved.attempt) == ("t0001", 1, True, 7)
+            assert (saved.ref, saved.durable) == (VersionRef("t0001", 1, 7), True)
             source = {"saved": 7, "digest": saved.digest}
             backend.send(unit(second, version=1, partition=1, last=True, **source), trial())
             (event,) = wait_for(backend, UnitFinished)
@@ -104,14 +104,15 @@ class BackendSuite:
             if self.trains:
                 assert event.hopped
                 assert event.sums["train_units"].mean == 2.0
-                path = Versions(tmp_path / "checkpoints").path("t0001", 1, 7, durable=True)
+                path = Versions(tmp_path / "checkpoints").path(VersionRef("t0001", 1, 7), durable=True)
                 assert path.stat().st_size == saved.size
 
     def test_an_evaluation_reports_metrics(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, _)):
-            backend.send(Evaluate(first, "t0001", 1, 0, 5, 0), trial())
-            (event,) = wait_for(backend, Evaluated)
-            assert (event.worker, event.epoch, event.partition, event.attempt) == (first, 1, 0, 5)
+            backend.send(unit(first, attempt=5, work=Work.EVALUATE), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert (event.worker, event.unit) == (first, Unit("t0001", 1, 0, Work.EVALUATE))
+            assert (event.attempt, event.version) == (5, 0)
             assert event.sums
 
     def test_a_probe_finds_the_metrics(self, tmp_path: Path) -> None:
@@ -155,11 +156,10 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, _)):
             backend.send(unit(first, version=7), trial())
             (event,) = wait_for(backend, VersionLost)
-            assert (event.trial, event.version, event.worker) == ("t0001", 7, first)
-            assert (event.attempt, event.saved) == (1, None)
-            backend.send(SaveVersion(first, "t0001", 3, False, 5, saved=2), trial())
+            assert (event.ref, event.worker, event.attempt) == (VersionRef("t0001", 7, None), first, 1)
+            backend.send(SaveVersion(first, VersionRef("t0001", 3, 5), False, saved=2), trial())
             (event,) = wait_for(backend, VersionLost)
-            assert (event.version, event.attempt, event.saved) == (3, 5, 2)
+            assert (event.ref, event.attempt) == (VersionRef("t0001", 3, 2), 5)
 
     def test_a_damaged_version_is_reported(self, tmp_path: Path) -> None:
         if not self.trains:
@@ -167,14 +167,14 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
             wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, "t0001", 1, True, 7), trial())
+            backend.send(SaveVersion(first, VersionRef("t0001", 1, 7), True), trial())
             (saved,) = wait_for(backend, VersionSaved)
-            path = Versions(tmp_path / "checkpoints").path("t0001", 1, 7, durable=True)
+            path = Versions(tmp_path / "checkpoints").path(VersionRef("t0001", 1, 7), durable=True)
             body = path.read_bytes()
             path.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
             backend.send(unit(second, version=1, attempt=8, saved=7, digest=saved.digest), trial())
             (event,) = wait_for(backend, VersionLost)
-            assert (event.version, event.worker, event.attempt, event.saved) == (1, second, 8, 7)
+            assert (event.ref, event.worker, event.attempt) == (VersionRef("t0001", 1, 7), second, 8)
             assert "another SHA-256" in event.reason
 
     def test_more_workers_are_added(self, tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ class BackendSuite:
         with self.started(tmp_path) as (backend, (first, second)):
             backend.send(unit(first), trial())
             wait_for(backend, UnitFinished)
-            backend.send(SaveVersion(first, "t0001", 1, True, 2), trial())
+            backend.send(SaveVersion(first, VersionRef("t0001", 1, 2), True), trial())
             backend.release(first)
             saved, lost = wait_for_any(backend, 2)
-            assert isinstance(saved, VersionSaved) and (saved.trial, saved.version) == ("t0001", 1)
+            assert isinstance(saved, VersionSaved) and saved.ref == VersionRef("t0001", 1, 2)
             assert lost == WorkerLost(first, RELEASED)
             backend.send(unit(second, version=1, partition=1, saved=2, digest=saved.digest), trial())
             (event,) = wait_for(backend, UnitFinished)
@@ -262,9 +262,19 @@ def trial(name: str = "t0001", **config: Any) -> Trial:
     return Trial(name, 0, config, 0, 1)
 
 
-def unit(worker: str, name: str = "t0001", **values: Any) -> RunUnit:
-    fields = {"epoch": 1, "partition": 0, "attempt": 1, "version": 0, "last": False, **values}
-    return RunUnit(worker, name, **fields)
+def unit(
+    worker: str,
+    name: str = "t0001",
+    *,
+    partition: int = 0,
+    work: Work = Work.TRAIN,
+    attempt: int = 1,
+    version: int = 0,
+    saved: int | None = None,
+    **values: Any,
+) -> RunUnit:
+    """Return the command to run a unit of the first epoch from a version."""
+    return RunUnit(worker, Unit(name, 1, partition, work), attempt, VersionRef(name, version, saved), **values)
 
 
 def wait_for(backend: Backend, kind: Callable[..., Any], count: int = 1) -> list[Any]:

@@ -25,6 +25,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
@@ -159,16 +160,18 @@ class Setting:
         noise = 0.1 * self.draw("noise", trial.number, epoch).random()
         return {"loss": round(level + math.exp(-speed * epoch) + noise, self.decimals)}
 
-    def seconds(self, command: m.RunUnit | m.Evaluate, trial: Trial) -> float:
+    def seconds(self, command: m.RunUnit, trial: Trial) -> float:
         if self.steady:
             return 1.0
-        return self.draw("unit", trial.number, command.epoch, command.partition).choice((0.0, 0.25, 1.0, 2.0, 7.0))
+        return self.draw("unit", trial.number, command.unit.epoch, command.unit.partition).choice(
+            (0.0, 0.25, 1.0, 2.0, 7.0)
+        )
 
-    def fails(self, command: m.RunUnit | m.Evaluate, trial: Trial) -> bool:
+    def fails(self, command: m.RunUnit, trial: Trial) -> bool:
         if not self.failing:
             return False
         rng = self.draw("failing", trial.number)
-        return rng.random() < self.failing and command.epoch > rng.randrange(4)
+        return rng.random() < self.failing and command.unit.epoch > rng.randrange(4)
 
     def failures(self) -> list[Failure]:
         rng = self.draw("lost")
@@ -327,7 +330,7 @@ class Run:
                 request = None
             self._check(message, request)
             match message:
-                case m.RunUnit() | m.Evaluate() | m.SaveVersion() | m.CopyVersion():
+                case m.RunUnit() | m.SaveVersion() | m.CopyVersion():
                     progress = self.controller.schedule.find(message.trial)
                     assert progress is not None, message
                     self.backend.send(message, progress.trial)
@@ -362,7 +365,7 @@ class Run:
         self.controller = self._restored()
         self.backend = self._backend(self.backend.now())
         missing = [
-            m.VersionLost(name, version, "restarted", saved=saved.attempt)
+            m.VersionLost(VersionRef(name, version, saved.attempt), "restarted")
             for name, progress in self.controller.schedule.trials.items()
             for version, saved in progress.saved.items()
             if not saved.durable
@@ -421,10 +424,10 @@ class Run:
                 self.known[trial].state = "paused"
             case m.TrialDeleted(trial=trial):
                 self.known[trial].state = "deleted"
-            case m.RunUnit(trial=trial) | m.Evaluate(trial=trial):
+            case m.RunUnit(trial=trial):
                 known = self.known[trial]
                 # A stopped one whose last model was lost trains that again, and nothing new.
-                again = known.state == "stopping" and message.epoch <= known.trained
+                again = known.state == "stopping" and message.unit.epoch <= known.trained
                 assert known.state == "live" or again, f"{message}: it is {known.state}"
             case _:
                 pass

@@ -180,30 +180,29 @@ class Saver:
     def _done(self, order: Order, *, quietly: bool = False) -> bool:
         """Whether a save has come to an end, good or bad. If the disk does not take it, tell so unless ``quietly``."""
         command, write = order.command, order.write
-        trial, version, durable, attempt = command.trial, command.version, command.durable, command.attempt
+        ref, durable = command.ref, command.durable
         event: Event
         try:
             if write is None:
-                digest, size = self._versions.keep(trial, version, attempt, command.saved, command.digest)
+                digest, size = self._versions.keep(ref, command.saved, command.digest)
                 durable = True
             else:
-                where = (trial, version, attempt)
-                digest, size = self._versions.write(*where, write, durable=durable, size=order.size)
+                digest, size = self._versions.write(ref, write, durable=durable, size=order.size)
         except OSError as error:
             if not quietly:
-                path = self._versions.path(trial, version, attempt, durable=True)
-                self._emit(SaveDelayed(self._worker, trial, version, attempt, trouble(path, error)))
+                path = self._versions.path(ref, durable=True)
+                self._emit(SaveDelayed(self._worker, ref, trouble(path, error)))
             return False
         except Exception as error:
             if self._hopeless(error):
                 return True
             if write is None and isinstance(error, CheckpointError):
                 reason = f"{self._worker} does not hold it any more: {error}"
-                event = VersionLost(trial, version, reason, self._worker, attempt, command.saved)
+                event = VersionLost(ref._replace(attempt=command.saved), reason, self._worker, ref.attempt or 0)
             else:
-                event = SaveFailed(trial, version, describe(error), traceback.format_exc(), attempt)
+                event = SaveFailed(ref, describe(error), traceback.format_exc())
         else:
-            event = VersionSaved(trial, version, durable, digest, size, attempt)
+            event = VersionSaved(ref, durable, digest, size)
             if durable and self._versions.far:
                 self._journeys.put(event)
                 return True
@@ -216,14 +215,13 @@ class Saver:
 
     def _brought(self, saved: VersionSaved) -> None:
         """Bring a version to where it is kept, however often it takes; it lies on the own disk until then."""
-        where = (saved.trial, saved.version, saved.attempt)
         told = False
         for seconds in back_off():
             try:
-                self._versions.send(*where)
+                self._versions.send(saved.ref)
             except OSError as error:
                 if not told:
-                    self._emit(SaveDelayed(self._worker, *where, str(error)))
+                    self._emit(SaveDelayed(self._worker, saved.ref, str(error)))
                 told = True
                 if self._closing.wait(seconds):
                     return

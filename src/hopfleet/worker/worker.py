@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 
 from hopfleet.domain.messages import (
     Command,
-    Evaluate,
-    Evaluated,
     Event,
     RunUnit,
     SaveVersion,
@@ -35,7 +33,8 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
-from hopfleet.domain.unit import Work
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import EngineCache, IsolationError, Result, Session
 from hopfleet.store.versions.local import Versions
@@ -60,7 +59,7 @@ COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
 """To see what flotillas bring, so many trials are tried together, in about so many seconds for each way; of so many
 rounds the quickest counts."""
 
-PROBE = "probe"
+PROBE = VersionRef("probe", 1, 1)
 """Where a version is written that only shows how long that takes."""
 
 ADVICE = " (also on an emptied device; use a smaller batch_size, a smaller model, or fewer workers per GPU)"
@@ -85,7 +84,7 @@ class Held:
 class Sailor:
     """A member of a flotilla: what it is to do, with which model, and whether that had to be fetched."""
 
-    command: RunUnit | Evaluate
+    command: RunUnit
     trial: Trial
     session: Session
     hopped: bool
@@ -139,7 +138,7 @@ class Worker:
         self._compared = False
         self._device_cache = DeviceCache(lambda: framework.spare_memory(device))
         #: What is to run together with what comes next.
-        self._crew: list[tuple[RunUnit | Evaluate, Trial]] = []
+        self._crew: list[tuple[RunUnit, Trial]] = []
         #: Trials whose models come home from a flotilla, and must all stay.
         self._sailing: set[str] = set()
         #: How many trials train together at most, by what was learned here.
@@ -152,14 +151,14 @@ class Worker:
     def execute(self, command: Command, trial: Trial) -> None:
         """Do what is asked and emit what came of it. The user's exceptions become events; Broken ends this worker."""
         match command:
-            case RunUnit() | Evaluate():
+            case RunUnit():
                 self._crew.append((command, trial))
                 if not command.more:
                     crew, self._crew = self._crew, []
                     self._together(crew) if len(crew) > 1 else self._alone(*crew[0])
             case SaveVersion():
                 held = self._held.get(command.trial)
-                holds = held is not None and held.version == command.version
+                holds = held is not None and held.version == command.ref.version
                 self._saver.save(command, held.session if held is not None and holds else None)
             case _:
                 raise AssertionError(f"not for a worker: {command}")
@@ -179,27 +178,32 @@ class Worker:
 
     # --------------------------------------------------------------------------------------------------- work
 
-    def _alone(self, command: RunUnit | Evaluate, trial: Trial) -> None:
-        if isinstance(command, RunUnit):
-            self._run(command, trial)
-        else:
-            self._evaluate(command, trial)
-
-    def _run(self, command: RunUnit, trial: Trial) -> None:
-        def train() -> tuple[Session, bool, dict[str, RowSum]]:
-            session, hopped = self._session(command, trial)
-            stream = self._train_stream(session, trial, partition=command.partition, epoch=command.epoch)
-            self._saver.under_way()
-            sums = session.train(stream, last=command.last)
-            if self._spec.valid is None:
-                self._count(session, sums, stream.rows)
-            return session, hopped, sums
-
+    def _alone(self, command: RunUnit, trial: Trial) -> None:
+        """Run one unit by itself."""
+        run = self._train if command.unit.trains else self._evaluate
         with self._reporting(command, trial) as started:
-            session, hopped, sums = self._with_room(command, train)
-            self._trained(command, session, started, hopped, sums)
+            session, hopped, sums = self._with_room(command, lambda: run(command, trial))
+            self._finished(command, session, started, hopped, sums)
 
-    def _trained(
+    def _train(self, command: RunUnit, trial: Trial) -> tuple[Session, bool, dict[str, RowSum]]:
+        session, hopped = self._session(command, trial)
+        stream = self._train_stream(session, trial, command.unit)
+        self._saver.under_way()
+        sums = session.train(stream, last=command.last)
+        if self._spec.valid is None:
+            self._count(session, sums, stream.rows)
+        return session, hopped, sums
+
+    def _evaluate(self, command: RunUnit, trial: Trial) -> tuple[Session, bool, dict[str, RowSum]]:
+        session, hopped = self._session(command, trial)
+        self._hold(command.trial, Held(session, command.model.version))
+        stream = self._valid_stream(session, command.unit.partition)
+        self._saver.under_way()
+        sums = session.evaluate(stream, seed=self._evaluation_seed(command.unit))
+        self._count(session, sums, stream.rows)
+        return session, hopped, sums
+
+    def _finished(
         self,
         command: RunUnit,
         session: Session,
@@ -208,41 +212,28 @@ class Worker:
         sums: dict[str, RowSum],
         share: float = 1.0,
     ) -> None:
-        version = command.version + 1
+        """Keep the model and report the unit. Only training makes a new version and tells which keys it read."""
+        version, unused = command.model.version, tuple[str, ...]()
+        if command.unit.trains:
+            version += 1
+            unused = tuple(key for key in session.unused() if key != "batch_size")
         self._hold(command.trial, Held(session, version))
-        unused = tuple(key for key in session.unused() if key != "batch_size")
-        where = (self.name, command.trial, command.epoch, command.partition, command.attempt, version)
-        self._emit(UnitFinished(*where, started, clock.now(), hopped, sums, unused, share))
+        moved = hopped and command.unit.trains
+        times = (started, clock.now())
+        self._emit(UnitFinished(self.name, command.unit, command.attempt, version, *times, moved, sums, unused, share))
 
-    def _evaluate(self, command: Evaluate, trial: Trial) -> None:
-        def evaluate() -> dict[str, RowSum]:
-            session, _ = self._session(command, trial)
-            self._hold(command.trial, Held(session, command.version))
-            stream = self._valid_stream(session, command.partition)
-            self._saver.under_way()
-            sums = session.evaluate(stream, seed=self._evaluation_seed(command))
-            self._count(session, sums, stream.rows)
-            return sums
-
-        with self._reporting(command, trial) as started:
-            self._evaluated(command, started, self._with_room(command, evaluate))
-
-    def _evaluated(self, command: Evaluate, started: float, sums: dict[str, RowSum], share: float = 1.0) -> None:
-        where = (self.name, command.trial, command.epoch, command.partition, command.attempt)
-        self._emit(Evaluated(*where, started, clock.now(), sums, share))
-
-    def _evaluation_seed(self, command: Evaluate) -> int:
-        return derive(self._spec.seed, "evaluate", command.epoch, command.partition)
+    def _evaluation_seed(self, unit: Unit) -> int:
+        return derive(self._spec.seed, "evaluate", unit.epoch, unit.partition)
 
     # ------------------------------------------------------------------------------------------------ together
 
-    def _together(self, crew: list[tuple[RunUnit | Evaluate, Trial]]) -> None:
+    def _together(self, crew: list[tuple[RunUnit, Trial]]) -> None:
         """Units of several trials over the same rows. Who cannot go along does its own afterwards, alone."""
         started = clock.now()
         aboard: list[Sailor] = []
         for command, trial in crew:
             held = self._held.get(trial.id)
-            at_hand = held is not None and held.version == command.version
+            at_hand = held is not None and held.version == command.model.version
             with contextlib.nullcontext() if at_hand else self._reporting(command, trial, started):
                 aboard.append(Sailor(command, trial, *self._session(command, trial)))
         while aboard:
@@ -253,7 +244,7 @@ class Worker:
         if len(aboard) == 1:
             # As it was before it was asked to come along.
             (sailor,) = aboard
-            self._held[sailor.command.trial] = Held(sailor.session, sailor.command.version)
+            self._held[sailor.command.trial] = Held(sailor.session, sailor.command.model.version)
             left = aboard
         elif (results := self._sail(aboard)) is None:
             left = aboard  # half trained: each begins anew
@@ -290,17 +281,14 @@ class Worker:
                 flotilla = self._framework.flotilla([sailor.session for sailor in aboard], fast=spec.fast)
                 flotilla.turn = turn
                 self._saver.under_way()
-                if isinstance(first.command, RunUnit):
+                unit = first.command.unit
+                if unit.trains:
                     self._check_sizes(aboard)
-                    partition, epoch = first.command.partition, first.command.epoch
-                    stream = self._train_stream(
-                        first.session, first.trial, partition=partition, epoch=epoch, together=True
-                    )
-                    last = [isinstance(sailor.command, RunUnit) and sailor.command.last for sailor in aboard]
-                    results = flotilla.train(stream, last=last)
+                    stream = self._train_stream(first.session, first.trial, unit, together=True)
+                    results = flotilla.train(stream, last=[sailor.command.last for sailor in aboard])
                 else:
-                    stream = self._valid_stream(first.session, first.command.partition, together=True)
-                    results = flotilla.evaluate(stream, seed=self._evaluation_seed(first.command))
+                    stream = self._valid_stream(first.session, unit.partition, together=True)
+                    results = flotilla.evaluate(stream, seed=self._evaluation_seed(unit))
         except (Exception, SystemExit) as error:
             self._check_device(error)
             if isinstance(error, IsolationError):
@@ -310,7 +298,7 @@ class Worker:
             return None
         for sailor, result in zip(aboard, results, strict=True):
             self._check_device(result)
-            if not isinstance(result, Exception) and (spec.valid is None or isinstance(sailor.command, Evaluate)):
+            if not isinstance(result, Exception) and (spec.valid is None or not unit.trains):
                 self._count(sailor.session, result, stream.rows)
         return list(zip(aboard, results, flotilla.shares, strict=True))
 
@@ -328,11 +316,8 @@ class Worker:
             if not self._cramps(result):
                 with self._reporting(command, sailor.trial, started):
                     raise result
-        elif isinstance(command, RunUnit):
-            self._trained(command, sailor.session, started, sailor.hopped, result, share)
         else:
-            self._hold(command.trial, Held(sailor.session, command.version))
-            self._evaluated(command, started, result, share)
+            self._finished(command, sailor.session, started, sailor.hopped, result, share)
 
     def _emit(self, event: Event) -> None:
         """Tell at once, or with all of a flotilla: else its worker would seem to turn to other trials."""
@@ -396,7 +381,7 @@ class Worker:
         """The finding with times, each taken after one round to warm up."""
         size, framework = self._batch_size(trial), self._framework
         # Batches that no other trial has asked for, so that it shows what it takes to make them.
-        stream = self._train_stream(session, trial, partition=partition, epoch=-1 - trial.number)
+        stream = self._train_stream(session, trial, Unit(trial.id, -1 - trial.number, partition))
         framework.peak_memory(self._device)
         before = framework.peak_memory(self._device)
         session.train(_First(1, stream, size), last=False)
@@ -410,12 +395,12 @@ class Worker:
         evaluation = 0.0 if self._spec.valid is None else self._evaluate_one(session)[1]
         try:
             began = time.perf_counter()
-            digest, size = self._versions.write(PROBE, 1, 1, session.save, durable=True, size=session.size)
+            digest, size = self._versions.write(PROBE, session.save, durable=True, size=session.size)
             saved = time.perf_counter()
-            session.load(self._versions.find(PROBE, 1, 1, digest))
+            session.load(self._versions.find(PROBE, digest))
             loaded = time.perf_counter()
         finally:
-            self._versions.forget(PROBE)
+            self._versions.forget(PROBE.trial)
         return replace(
             found,
             seconds_per_row=training,
@@ -451,11 +436,11 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ models
 
-    def _session(self, command: RunUnit | Evaluate, trial: Trial) -> tuple[Session, bool]:
-        """The trial's model at the version wanted, and whether it had to be fetched."""
-        version = command.version
+    def _session(self, command: RunUnit, trial: Trial) -> tuple[Session, bool]:
+        """Return the trial's model at the version wanted, and whether it had to be fetched."""
+        version = command.model.version
         held = self._held.get(trial.id)
-        if held is None or held.version != version or isinstance(command, RunUnit) or not held.session.steady:
+        if held is None or held.version != version or command.unit.trains or not held.session.steady:
             self._saver.wait(trial.id)
         # Taken out of the cache while in use: if the user's code raises, a half-trained model must not stay.
         held = self._held.pop(trial.id, None)
@@ -463,7 +448,7 @@ class Worker:
             return held.session, False
         if version == 0:
             return self._open(trial), False
-        path = self._versions.find(trial.id, version, command.saved, command.digest)
+        path = self._versions.find(command.model, command.digest)
         if trial.parent is not None and trial.parent.version == version:
             session = self._open(trial)
             session.inherit(path, self._open(replace(trial, config=trial.parent.config)))
@@ -513,13 +498,13 @@ class Worker:
             if room < 0 and name != trial and name not in self._sailing:
                 del self._held[name]
 
-    def _with_room(self, command: RunUnit | Evaluate, work: Callable[[], Done]) -> Done:
+    def _with_room(self, command: RunUnit, work: Callable[[], Done]) -> Done:
         """Do some work; if the device runs out of memory, empty it and begin once more.
 
         The model at work is half trained then and forgotten. If its version is saved nowhere, the work ends with a
         CheckpointError, and the trial comes back from an earlier version; it is given no third chance here.
         """
-        key = (command.trial, command.version)
+        key = (command.trial, command.model.version)
         if key not in self._cramped:
             try:
                 return work()
@@ -553,20 +538,18 @@ class Worker:
     def _batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self._spec.batch_size))
 
-    def _train_stream(
-        self, session: Session, trial: Trial, *, partition: int, epoch: int, together: bool = False
-    ) -> Stream:
+    def _train_stream(self, session: Session, trial: Trial, unit: Unit, *, together: bool = False) -> Stream:
         spec = self._spec
         return Stream(
             spec.train,
-            partition,
+            unit.partition,
             session=session,
             feed=self._feed,
             together=together,
             device_cache=self._device_cache,
             batch_size=self._batch_size(trial),
             seed=spec.seed,
-            epoch=epoch,
+            epoch=unit.epoch,
             drop_last=spec.drop_last,
         )
 
@@ -583,7 +566,7 @@ class Worker:
         )
 
     @contextlib.contextmanager
-    def _reporting(self, command: RunUnit | Evaluate, trial: Trial, started: float | None = None) -> Iterator[float]:
+    def _reporting(self, command: RunUnit, trial: Trial, started: float | None = None) -> Iterator[float]:
         """Turn whatever goes wrong into an event, and keep the output."""
         started = clock.now() if started is None else started
         try:
@@ -592,15 +575,12 @@ class Worker:
         except Broken:
             raise
         except CheckpointError as error:
-            what = (command.trial, command.version, str(error))
-            self._emit(VersionLost(*what, self.name, command.attempt, command.saved))
+            self._emit(VersionLost(command.model, str(error), self.name, command.attempt))
         except (Exception, SystemExit) as error:
-            work = Work.TRAIN if isinstance(command, RunUnit) else Work.EVALUATE
-            where = (self.name, command.trial, command.epoch, command.partition, command.attempt, work)
             advice = ADVICE if self._framework.out_of_memory(error) else ""
             veil = self._veil(trial)
             reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
-            self._emit(UnitFailed(*where, started, clock.now(), reason, trace))
+            self._emit(UnitFailed(self.name, command.unit, command.attempt, started, clock.now(), reason, trace))
             self._check_device(error)
 
 

@@ -10,6 +10,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import add, means
 from hopfleet.domain.trial import TrialState
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
@@ -44,7 +45,7 @@ class Checks:
         self.struck: list[str] = []
         self.deleted: dict[str, Progress] = {}
         #: Files that were damaged, or went with the machine's memory.
-        self.lost: set[tuple[str, int, int]] = set()
+        self.lost: set[VersionRef] = set()
         #: Versions of trials before what has just been taken in; saves that were told of before their units.
         self.versions: dict[str, int] = {}
         self.premature: set[int] = set()
@@ -59,7 +60,8 @@ class Checks:
     def replaced(self, drop: m.DropVersion) -> bool:
         """Whether another file is that version now."""
         progress = self.controller.schedule.find(drop.trial)
-        return drop.version in progress.saved and progress.saved[drop.version].attempt != drop.attempt
+        saved = progress.saved.get(drop.ref.version)
+        return saved is not None and saved.attempt != drop.ref.attempt
 
     def check_taken(
         self, known: dict[str, Progress], before: dict[str, dict[int, bool]], messages: Sequence[m.Message]
@@ -70,10 +72,10 @@ class Checks:
         self.deleted |= {trial: known[trial] for trial in gone}
         for index, message in enumerate(messages):
             match message:
-                case m.VersionSaved() if message.attempt not in self.premature:
-                    saved = before[message.trial]
-                    saved[message.version] = message.durable or saved.get(message.version, False)
-                case m.UnitFinished():
+                case m.VersionSaved(ref=ref) if ref.attempt not in self.premature:
+                    saved = before[ref.trial]
+                    saved[ref.version] = message.durable or saved.get(ref.version, False)
+                case m.UnitFinished() if message.unit.trains:
                     author, model = self.fleet.authors[message.attempt]
                     lost = author.lost is not None and not any(other is author.lost for other in messages[index:])
                     assert author.name == message.worker and not lost, "a zombie's report counts"
@@ -82,7 +84,7 @@ class Checks:
                     self.check_epoch(message)
                 case m.TrialEnded():
                     self.ended[message.trial] = message
-                case m.DropVersion(attempt=attempt) if attempt in self.premature:
+                case m.DropVersion(ref=ref) if ref.attempt in self.premature:
                     pass
                 case m.DropVersion() if message.trial not in gone and not self.replaced(message):
                     self.check_drop(message, before[message.trial], ending=message.trial in ending)
@@ -133,10 +135,10 @@ class Checks:
         durable = [version for version, is_durable in saved.items() if is_durable]
         best = self.best.get(drop.trial, (None, None))[0]
         if ending:
-            assert not saved[drop.version] or drop.version not in (max(durable), best)
+            assert not saved[drop.ref.version] or drop.ref.version not in (max(durable), best)
             return
-        assert drop.version not in (max(saved), max(durable, default=None), best)
-        assert drop.version != self.controller.schedule.trials[drop.trial].version
+        assert drop.ref.version not in (max(saved), max(durable, default=None), best)
+        assert drop.ref.version != self.controller.schedule.trials[drop.trial].version
 
     def check_references(self) -> None:
         """Whatever a trial that lives, is paused or has ended refers to is there; nothing else is, but what comes."""
@@ -152,7 +154,7 @@ class Checks:
                 assert {version for version in (best, progress.version) if version} <= set(progress.saved) | lost
         # What nobody hears of stays until a run begins or ends.
         for key in set(self.fleet.storage) - set(schedule.files()) if not self.happened & UNHEARD else ():
-            assert schedule.refers(*key), f"{key} is never deleted"
+            assert schedule.refers(key), f"{key} is never deleted"
 
     def check_kept(self) -> None:
         for progress in self.controller.schedule.trials.values():
@@ -217,7 +219,7 @@ class Checks:
     def stored(self, trial: str, version: int) -> tuple[Model, bool]:
         """The file that is a version."""
         saved = self.controller.schedule.find(trial).saved[version]
-        return self.fleet.storage[trial, version, saved.attempt]
+        return self.fleet.storage[VersionRef(trial, version, saved.attempt)]
 
 
 def durables(progress: Progress) -> dict[int, bool]:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
@@ -85,11 +86,11 @@ class Driver(Checks):
             match message:
                 case m.UnitFinished():
                     self.versions[message.trial] = message.version
-                case m.VersionSaved() if message.version > self.versions[message.trial]:
-                    self.premature.add(message.attempt)
-                case m.VersionSaved():
-                    saved = before[message.trial]
-                    saved[message.version] = message.durable or saved.get(message.version, False)
+                case m.VersionSaved(ref=ref) if ref.version > self.versions[ref.trial]:
+                    self.premature.add(ref.attempt)
+                case m.VersionSaved(ref=ref):
+                    saved = before[ref.trial]
+                    saved[ref.version] = message.durable or saved.get(ref.version, False)
         doom, self.doom = self.doom, None
         if doom is not None and doom.kind == "unwritten":
             self.fall(doom)
@@ -102,7 +103,7 @@ class Driver(Checks):
             effects = effects[: doom.pick % (len(effects) + 1)]
         for command in effects:
             if isinstance(command, m.DropVersion):
-                self.fleet.storage.pop((command.trial, command.version, command.attempt), None)
+                self.fleet.storage.pop(command.ref, None)
             elif not isinstance(command, m.Finish):
                 self.fleet.send(command)
         validate(self.controller.schedule)
@@ -116,10 +117,8 @@ class Driver(Checks):
 
     def tidy(self, event: m.Event) -> None:
         """What the loop does with the file of a save that comes too late."""
-        if isinstance(event, m.VersionSaved):
-            key = event.trial, event.version, event.attempt
-            if not self.controller.schedule.refers(*key):
-                self.fleet.storage.pop(key, None)
+        if isinstance(event, m.VersionSaved) and not self.controller.schedule.refers(event.ref):
+            self.fleet.storage.pop(event.ref, None)
 
     def fall(self, doom: Fault) -> None:
         """The controller dies in the middle of a step."""
@@ -134,12 +133,12 @@ class Driver(Checks):
         needed = set(self.controller.schedule.files())
         self.fleet.storage = {key: stored for key, stored in self.fleet.storage.items() if key in needed}
         missing = [
-            m.VersionLost(name, version, "missing", saved=saved.attempt)
+            m.VersionLost(VersionRef(name, version, saved.attempt), "missing")
             for name, progress in self.controller.schedule.trials.items()
             for version, saved in progress.saved.items()
             if (name, version, saved.attempt) not in self.fleet.storage
         ]
-        self.lost |= {(event.trial, event.version, event.saved) for event in missing}
+        self.lost |= {event.ref for event in missing}
         self.take(m.RunStarted("test", len(self.setting.workers)), *missing)
         if not self.complete:
             self.fleet.start()
@@ -153,8 +152,8 @@ class Driver(Checks):
             case "leave" if workers:
                 worker = workers[fault.pick % len(workers)]
                 slots = self.controller.schedule.slots
-                stay = [other for other in workers if other.name in slots and not slots[other.name].retired]
-                fleet.die(worker, replaced=not [other for other in stay if other is not worker])
+                sticky = [other for other in workers if other.name in slots and not slots[other.name].retired]
+                fleet.die(worker, replaced=not [other for other in sticky if other is not worker])
             case "refuse":
                 fleet.refusals += 1 + fault.pick % 3
             case "join":
@@ -169,10 +168,10 @@ class Driver(Checks):
                 fleet.unsavable.add(trial)
                 self.blamed.add(trial)
             case "vanish" if fleet.storage:
-                trial, version, saved = key = pick(sorted(fleet.storage), fault)
+                key = pick(sorted(fleet.storage), fault)
                 del fleet.storage[key]
                 self.lost.add(key)
-                fleet.report(m.VersionLost(trial, version, "vanished", saved=saved))
+                fleet.report(m.VersionLost(key, "vanished"))
             case "rot" if fleet.storage:
                 key = pick(sorted(fleet.storage), fault)
                 del fleet.storage[key]
@@ -217,7 +216,7 @@ class Driver(Checks):
 
     def repeatable(self, message: m.Message) -> bool:
         """Whether it is a report, which may come twice. That a worker joined is told by the controller's own side."""
-        reports = m.UnitFinished | m.UnitFailed | m.Evaluated | m.VersionSaved | m.VersionLost | m.SaveFailed
+        reports = m.UnitFinished | m.UnitFailed | m.VersionSaved | m.VersionLost | m.SaveFailed
         gone = isinstance(message, m.WorkerLost) and message.worker not in self.controller.schedule.slots
         return gone or isinstance(message, reports)
 

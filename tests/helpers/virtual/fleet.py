@@ -14,7 +14,7 @@ from functools import partial
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.unit import Work
+from hopfleet.domain.version_ref import VersionRef
 from tests.helpers.virtual.settings import Setting
 
 Model = tuple[tuple[int, int], ...]
@@ -44,8 +44,8 @@ class FakeWorker:
     name: str
     partitions: tuple[int, ...] | None
     commands: deque[m.Command] = field(default_factory=deque)
-    running: list[m.RunUnit | m.Evaluate] = field(default_factory=list)
-    crew: list[m.RunUnit | m.Evaluate] = field(default_factory=list)  #: what is to run with what comes next
+    running: list[m.RunUnit] = field(default_factory=list)
+    crew: list[m.RunUnit] = field(default_factory=list)  #: what is to run with what comes next
     memory: dict[str, Model] = field(default_factory=dict)
     saves_end: float = 0.0  #: when its last save will be done; saves are done in order
     alive: bool = True
@@ -64,7 +64,7 @@ class Fleet:
         self.clock = 0.0
         self.workers: dict[str, FakeWorker] = {}
         #: Files, by trial, version and the number of the save; whether each is durable.
-        self.storage: dict[tuple[str, int, int], tuple[Model, bool]] = {}
+        self.storage: dict[VersionRef, tuple[Model, bool]] = {}
         self.failing: set[int] = set()  #: attempts that will raise
         self.unsavable: set[str] = set()
         self.refusals = 0  #: so many partitions cannot be placed where they should
@@ -139,15 +139,16 @@ class Fleet:
             self._go_on(worker)
 
     def copied(self, command: m.CopyVersion) -> m.Event:
-        model, durable = self.storage.get((command.parent, command.version, command.saved), ((), False))
+        model, durable = self.storage.get(command.source, ((), False))
         if not durable:
-            return m.VersionLost(command.trial, command.version, "not found", None, command.attempt, None)
-        return self.stored(command.trial, command.version, command.attempt, model, durable=True)
+            ref = command.ref
+            return m.VersionLost(ref._replace(attempt=None), "not found", None, ref.attempt or 0)
+        return self.stored(command.ref, model, durable=True)
 
-    def stored(self, trial: str, version: int, attempt: int, model: Model, *, durable: bool) -> m.Event:
-        assert (trial, version, attempt) not in self.storage, "two saves write one file"
-        self.storage[trial, version, attempt] = model, durable
-        return m.VersionSaved(trial, version, durable, "", 0, attempt)
+    def stored(self, ref: VersionRef, model: Model, *, durable: bool) -> m.Event:
+        assert ref not in self.storage, "two saves write one file"
+        self.storage[ref] = model, durable
+        return m.VersionSaved(ref, durable, "", 0)
 
     def placed(self, command: m.PlacePartition) -> m.Event | None:
         worker = self.workers.get(command.worker)
@@ -210,26 +211,25 @@ class Fleet:
                         self._set_out(worker, crew)
 
     def _save(self, worker: FakeWorker, command: m.SaveVersion) -> None:
-        trial, version, durable = command.trial, command.version, command.durable
-        model = worker.memory.get(trial)
-        if (model is None or len(model) != version) and (trial, version, command.saved) in self.storage:
-            model = self.storage[trial, version, command.saved][0]
-        if model is None or len(model) != version:
-            event = m.VersionLost(trial, version, "not held", worker.name, command.attempt, command.saved)
-            self.say(worker, event)
+        ref, earlier = command.ref, command.ref._replace(attempt=command.saved)
+        model = worker.memory.get(ref.trial)
+        if (model is None or len(model) != ref.version) and earlier in self.storage:
+            model = self.storage[earlier][0]
+        if model is None or len(model) != ref.version:
+            self.say(worker, m.VersionLost(earlier, "not held", worker.name, ref.attempt or 0))
             return
         worker.saves_end = max(worker.saves_end, self.clock) + self.rng.uniform(0, self.setting.save_seconds)
 
         def saved() -> m.Event | None:
             if not worker.alive:
                 return None
-            if trial in self.unsavable:
-                return self.emit(worker, m.SaveFailed(trial, version, "unsavable", "traceback", command.attempt))
-            return self.emit(worker, self.stored(trial, version, command.attempt, model, durable=durable))
+            if ref.trial in self.unsavable:
+                return self.emit(worker, m.SaveFailed(ref, "unsavable", "traceback"))
+            return self.emit(worker, self.stored(ref, model, durable=command.durable))
 
         self.later(worker.saves_end, saved, worker)
 
-    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit | m.Evaluate]) -> None:
+    def _set_out(self, worker: FakeWorker, crew: list[m.RunUnit]) -> None:
         """Units over the same rows, one or several. Their reports come one by one."""
         models = [(command, *found) for command in crew if (found := self._load(worker, command)) is not None]
         # A model that is being saved must not be trained meanwhile.
@@ -240,24 +240,23 @@ class Fleet:
             done = partial(self._done, worker, command, model, hopped, started, ended, len(models))
             self.later(ended, done, worker)
 
-    def _load(self, worker: FakeWorker, command: m.RunUnit | m.Evaluate) -> tuple[Model, bool] | None:
+    def _load(self, worker: FakeWorker, command: m.RunUnit) -> tuple[Model, bool] | None:
         """The model of a unit, and whether it hopped; None if it is nowhere."""
-        trial, version = command.trial, command.version
+        trial, version = command.trial, command.model.version
         held = worker.memory.pop(trial, None)
         if held is not None and len(held) == version:
             return held, False
         if version == 0:
             return (), False
-        if (trial, version, command.saved) in self.storage:
-            return self.storage[trial, version, command.saved][0], True
-        event = m.VersionLost(trial, version, "not found", worker.name, command.attempt, command.saved)
-        self.say(worker, event)
+        if command.model in self.storage:
+            return self.storage[command.model][0], True
+        self.say(worker, m.VersionLost(command.model, "not found", worker.name, command.attempt))
         return None
 
     def _done(
         self,
         worker: FakeWorker,
-        command: m.RunUnit | m.Evaluate,
+        command: m.RunUnit,
         model: Model,
         hopped: bool,
         started: float,
@@ -267,19 +266,18 @@ class Fleet:
         if not worker.alive:
             return None
         worker.running.remove(command)
-        trial, share = command.trial, 1 / members
-        where = (worker.name, trial, command.epoch, command.partition, command.attempt)
+        unit, trial, share = command.unit, command.trial, 1 / members
+        where, version = (worker.name, unit, command.attempt), command.model.version
         if command.attempt in self.failing:
-            work = Work.TRAIN if isinstance(command, m.RunUnit) else Work.EVALUATE
-            event: m.Event = m.UnitFailed(*where, work, started, ended, "ValueError: injected", "traceback")
-        elif isinstance(command, m.RunUnit):
-            worker.memory[trial] = (*model, (command.epoch, command.partition))
+            event: m.Event = m.UnitFailed(*where, started, ended, "ValueError: injected", "traceback")
+        elif unit.trains:
+            worker.memory[trial] = (*model, (unit.epoch, unit.partition))
             self.authors[command.attempt] = worker, worker.memory[trial]
-            sums = train_sums(trial, command.epoch, command.partition)
-            event = m.UnitFinished(*where, command.version + 1, started, ended, hopped, sums, share=share)
+            sums = train_sums(trial, unit.epoch, unit.partition)
+            event = m.UnitFinished(*where, version + 1, started, ended, hopped, sums, share=share)
         else:
             worker.memory[trial] = model
-            sums = valid_sums(trial, command.epoch, command.partition)
-            event = m.Evaluated(*where, started, ended, sums, share)
+            sums = valid_sums(trial, unit.epoch, unit.partition)
+            event = m.UnitFinished(*where, version, started, ended, sums=sums, share=share)
         self._go_on(worker)
         return self.emit(worker, event)

@@ -43,8 +43,8 @@ class Setting:
     save_seconds: float = 0.0  #: at most
     faults: tuple[Fault, ...] = ()
     together: int = 0  #: the most trials that train together; 0: none do
-    stay: bool = False  #: trials stay where their models are
-    ahead: bool = False  #: workers are told ahead what comes next
+    sticky: bool = False  #: trials stay where their models are
+    lookahead: bool = False  #: workers are told ahead what comes next
     playful: bool = False  #: the search pauses, resumes and clones trials
     fixed: bool = False  #: the order of visits is fixed beforehand
     moment: float | None = None  #: events of so many seconds are taken in together; None: one by one
@@ -110,8 +110,8 @@ def controller_of(setting: Setting) -> Controller:
         max_live=setting.max_live,
         fixed_order=setting.fixed,
         fusion=Fusion(lambda config: None, most=setting.together) if setting.together else None,
-        stay=setting.stay,
-        ahead=setting.ahead,
+        sticky=setting.sticky,
+        lookahead=setting.lookahead,
     )
 
 

@@ -31,8 +31,6 @@ from hopfleet.backends.supervision import ending, vitals
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
-    Evaluate,
-    Evaluated,
     Event,
     RunUnit,
     SaveVersion,
@@ -174,15 +172,15 @@ class Local:
         return self._profiles.popleft()
 
     def send(self, command: Command, trial: Trial) -> None:
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion)
+        assert isinstance(command, RunUnit | SaveVersion)
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
         if member is not None:
-            if not isinstance(command, SaveVersion):
+            if isinstance(command, RunUnit):
                 member.trial = command.trial
             kind, body = encode(command)
             member.unsent.append([kind, body, _trial_fields(trial)])
-            if not isinstance(command, SaveVersion) and not command.more:
+            if isinstance(command, RunUnit) and not command.more:
                 self._tell(member)
 
     def receive(self, timeout: float) -> list[Event]:
@@ -383,7 +381,7 @@ class Local:
                 self._profiles.append(Profile(tuple(metrics), *rest))
             case "Events":
                 for event in (decode(*told) for told in body):
-                    member.useful = member.useful or isinstance(event, UnitFinished | UnitFailed | Evaluated)
+                    member.useful = member.useful or isinstance(event, UnitFinished | UnitFailed)
                     self._events.append(event)  # type: ignore[arg-type]
             case _:
                 raise AssertionError(f"a worker has said {kind}")

@@ -35,7 +35,8 @@ import cloudpickle
 from hopfleet.backends.supervision import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
-from hopfleet.domain.messages import Command, Evaluate, Event, RunUnit, SaveVersion
+from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
@@ -46,8 +47,6 @@ from hopfleet.worker.worker import Broken, Worker
 Told = tuple[str, Any, Any, Any]
 """A word to a worker: its kind, what it is about, the trial, and the node that has the version that it needs."""
 
-Save = tuple[str, int, int]
-"""What a save made: of a trial, a version, under a number."""
 
 Parcel = Future[None]
 """A version that is under way from another node; done when it is here, or will not come."""
@@ -172,18 +171,18 @@ class Host:
         for partition in partitions:
             here.fetch(partition)
 
-    def content(self, place: Place, trial: str, version: int, attempt: int) -> Content:
-        """A version, for another node."""
-        return place.versions(self._node).content(trial, version, attempt)
+    def content(self, place: Place, ref: VersionRef) -> Content:
+        """Return the bytes of a version, for another node."""
+        return place.versions(self._node).content(ref)
 
-    def send(self, place: Place, trial: str, version: int, attempt: int) -> None:
-        """Bring a durable version from this node's disk to where it is kept."""
-        place.versions(self._node).send(trial, version, attempt)
+    def send(self, place: Place, ref: VersionRef) -> None:
+        """Send a durable version from this node's disk to the storage."""
+        place.versions(self._node).send(ref)
 
-    def drop(self, place: Place, saves: Sequence[Save]) -> None:
+    def drop(self, place: Place, refs: Sequence[VersionRef]) -> None:
         versions = place.versions(self._node)
-        for save in saves:
-            versions.drop(*save)
+        for ref in refs:
+            versions.drop(ref)
 
     def forget(self, place: Place, trial: str) -> None:
         place.versions(self._node).forget(trial)
@@ -231,16 +230,16 @@ class Entrusted(ClusterVersions):
         super().__init__(place.folder, node=node, url=place.url)
         self._place, self._host = place, host
 
-    def send(self, trial: str, version: int, attempt: int) -> None:
+    def send(self, ref: VersionRef) -> None:
         import ray
 
-        sent = self._host.send.options(concurrency_group="sends").remote(self._place, trial, version, attempt)
+        sent = self._host.send.options(concurrency_group="sends").remote(self._place, ref)
         try:
             ray.get(sent)
         except OSError:  # the host's own
             raise
         except ray.exceptions.RayError as error:
-            raise OSError(f"version {version} of {trial} could not be sent: {describe(error)}") from error
+            raise OSError(f"version {ref.version} of {ref.trial} could not be sent: {describe(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +276,7 @@ class WorkerActor:
         self._versions = Entrusted(setup.place, setup.node, setup.host)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
-    def tell(self, number: int, words: Sequence[Told], drops: Sequence[Save]) -> None:
+    def tell(self, number: int, words: Sequence[Told], drops: Sequence[VersionRef]) -> None:
         """Take commands, and drop what nobody needs on this node. Letters are numbered: calls overtake each other.
 
         What lies on other nodes is ordered at once.
@@ -294,11 +293,11 @@ class WorkerActor:
                         kind, body, trial, node = word
                         self._inbox.put((kind, body, trial, self._ordered(body, node) if node else None))
                 self._next += 1
-        for save in drops:
-            self._versions.drop(*save)
+        for ref in drops:
+            self._versions.drop(ref)
 
     def exchange(
-        self, number: int, words: Sequence[Told], drops: Sequence[Save], seconds: float
+        self, number: int, words: Sequence[Told], drops: Sequence[VersionRef], seconds: float
     ) -> list[tuple[str, Any]]:
         """The same, and tell what there is to tell, waiting up to ``seconds`` for the first."""
         self.tell(number, words, drops)
@@ -369,11 +368,12 @@ class WorkerActor:
 
     def _ordered(self, command: Command, node: str) -> Parcel:
         """Begin to fetch a version from another node, whatever else is under way."""
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion) and command.saved is not None
-        save = (command.trial, command.version, command.saved)
-        return self._fetching.submit(self._fetch, node, self._hosts.get(node), save)
+        assert isinstance(command, RunUnit | SaveVersion)
+        ref = command.model if isinstance(command, RunUnit) else command.ref._replace(attempt=command.saved)
+        assert ref.attempt is not None
+        return self._fetching.submit(self._fetch, node, self._hosts.get(node), ref)
 
-    def _fetch(self, node: str, host: Any, save: Save) -> None:
+    def _fetch(self, node: str, host: Any, ref: VersionRef) -> None:
         """Have a version from another node. If it does not come, the worker will not find it, and says so.
 
         What a worker asks for itself belongs to it: nobody else has to know of it.
@@ -382,16 +382,16 @@ class WorkerActor:
 
         if host is None:
             return
-        content = host.content.options(concurrency_group="files").remote(self._setup.place, *save)
+        content = host.content.options(concurrency_group="files").remote(self._setup.place, ref)
         while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
             if self._hosts.get(node) is not host:
                 return
         try:
-            self._versions.receive(*save, ray.get(content))
+            self._versions.receive(ref, ray.get(content))
         except (ray.exceptions.RayError, OSError) as error:
-            sys.stderr.write(f"version {save[1]} of {save[0]} could not be fetched: {describe(error)}\n")
+            sys.stderr.write(f"version {ref.version} of {ref.trial} could not be fetched: {describe(error)}\n")
         else:
-            self._notes.put(("Fetched", save))
+            self._notes.put(("Fetched", ref))
 
     @contextlib.contextmanager
     def _captured(self, *paths: Path) -> Iterator[Turn]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import Save, Setup, home
+from hopfleet.backends.ray.actors import Setup, home
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.liveness import (
@@ -51,8 +51,6 @@ from hopfleet.backends.supervision import Vitals
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
-    Evaluate,
-    Evaluated,
     Event,
     PartitionPlaced,
     PartitionUnavailable,
@@ -66,6 +64,7 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.trial import Trial
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
 from hopfleet.store.versions.cluster import ClusterVersions, link_storage
 from hopfleet.support import clock
@@ -215,18 +214,18 @@ class Ray:
         return self._try(self._somebody(list(self._stations)), trial, batches)
 
     def send(self, command: Command, trial: Trial) -> None:
-        assert isinstance(command, RunUnit | Evaluate | SaveVersion)
+        assert isinstance(command, RunUnit | SaveVersion)
         member = self._members.get(command.worker)
         # A worker that died meanwhile has its WorkerLost under way; the command dies with it.
         if member is None:
             return
-        if isinstance(command, RunUnit) and command.ahead:
-            member.next = command.trial
-        elif not isinstance(command, SaveVersion):
-            member.trial = command.trial
-        source = None
-        if command.saved is not None:
-            source = self._locations.source((command.trial, command.version, command.saved), member.node)
+        if isinstance(command, RunUnit):
+            if command.lookahead:
+                member.next = command.trial
+            else:
+                member.trial = command.trial
+        wanted = command.model if isinstance(command, RunUnit) else command.ref._replace(attempt=command.saved)
+        source = None if wanted.attempt is None else self._locations.source(wanted, member.node)
         member.tell("Command", command, trial, source)
 
     def receive(self, timeout: float) -> list[Event]:
@@ -270,9 +269,9 @@ class Ray:
 
     # ------------------------------------------------------------------------- versions in the memory of nodes
 
-    def drop(self, save: Save) -> bool:
+    def drop(self, ref: VersionRef) -> bool:
         """Have a version dropped where it is, if it is in the memory of nodes."""
-        return self._locations.drop(save)
+        return self._locations.drop(ref)
 
     def forget(self, trial: str) -> None:
         """Have all of a trial dropped everywhere."""
@@ -371,8 +370,8 @@ class Ray:
             case "Events":
                 for event in body:
                     if isinstance(event, VersionSaved) and not event.durable:
-                        self._locations.add((event.trial, event.version, event.attempt), member.node)
-                    elif isinstance(event, UnitFinished | Evaluated | UnitFailed):
+                        self._locations.add(event.ref, member.node)
+                    elif isinstance(event, UnitFinished | UnitFailed):
                         member.trial, member.next = member.next or member.trial, ""
                 self._events.extend(body)
             case "Fetched":
@@ -598,9 +597,8 @@ class Ray:
             member.killed = member.killed or f"its node {station.node.name} was lost: {reason}"
             end(member.actor)
             self._lose(member, reason)
-        for trial, version, save in self._forsake(node):
-            lost_with = f"its node {station.node.name} was lost"
-            self._events.append(VersionLost(trial, version, lost_with, saved=save))
+        for ref in self._forsake(node):
+            self._events.append(VersionLost(ref, f"its node {station.node.name} was lost"))
         if not self._stations and not self._closing:
             self._discovery.lose_last(f"the last node is lost: {station.node.name}, {reason}")
 
@@ -617,7 +615,7 @@ class Ray:
         self._forsake(node)
         self._calls.then(station.call("release", self._where), lambda _: close_station(station))
 
-    def _forsake(self, node: str) -> list[Save]:
+    def _forsake(self, node: str) -> list[VersionRef]:
         """Expect nothing from a node any more; returns the versions that were there and nowhere else."""
         for member in self._members.values():
             member.tell("Gone", node)

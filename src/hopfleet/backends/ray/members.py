@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import Save, Setup, Told, WorkerActor
+from hopfleet.backends.ray.actors import Setup, Told, WorkerActor
 from hopfleet.backends.ray.node_agents import on
+from hopfleet.domain.version_ref import VersionRef
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Member:
         """Have it told something with what goes to it next."""
         self.outbox.append((kind, body, trial, source))
 
-    def letter(self, drops: Sequence[Save]) -> tuple[int, Sequence[Told], Sequence[Save]]:
+    def letter(self, drops: Sequence[VersionRef]) -> tuple[int, Sequence[Told], Sequence[VersionRef]]:
         """All that it is to be told, and what its node is to drop, under a number."""
         number, words = self.told, self.outbox
         self.told, self.outbox = number + 1, []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from hopfleet.backends.ray.actors import Save
+from hopfleet.domain.version_ref import VersionRef
 
 
 class VersionLocations:
@@ -16,36 +16,36 @@ class VersionLocations:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._nodes: dict[Save, set[str]] = {}
-        self._drops: dict[str, list[Save]] = {}
+        self._nodes: dict[VersionRef, set[str]] = {}
+        self._drops: dict[str, list[VersionRef]] = {}
 
-    def add(self, save: Save, node: str) -> None:
+    def add(self, ref: VersionRef, node: str) -> None:
         with self._lock:
-            self._nodes.setdefault(save, set()).add(node)
+            self._nodes.setdefault(ref, set()).add(node)
 
-    def nodes(self, save: Save) -> frozenset[str]:
+    def nodes(self, ref: VersionRef) -> frozenset[str]:
         with self._lock:
-            return frozenset(self._nodes.get(save, ()))
+            return frozenset(self._nodes.get(ref, ()))
 
-    def source(self, save: Save, node: str) -> str | None:
+    def source(self, ref: VersionRef, node: str) -> str | None:
         """From where a node is to fetch it; None if it has it, or if nobody has."""
-        there = self.nodes(save)
+        there = self.nodes(ref)
         return None if node in there else min(there, default=None)
 
-    def drop(self, save: Save) -> bool:
+    def drop(self, ref: VersionRef) -> bool:
         """Have it dropped by all nodes that hold it; False if there are none."""
         with self._lock:
-            nodes = self._nodes.pop(save, set())
+            nodes = self._nodes.pop(ref, set())
             for node in nodes:
-                self._drops.setdefault(node, []).append(save)
+                self._drops.setdefault(node, []).append(ref)
             return bool(nodes)
 
-    def drops(self, node: str) -> list[Save]:
+    def drops(self, node: str) -> list[VersionRef]:
         """What a node is to drop, told once."""
         with self._lock:
             return self._drops.pop(node, [])
 
-    def drops_elsewhere(self, nodes: Iterable[str]) -> dict[str, list[Save]]:
+    def drops_elsewhere(self, nodes: Iterable[str]) -> dict[str, list[VersionRef]]:
         """The same of all nodes but these."""
         with self._lock:
             others = self._drops.keys() - set(nodes)
@@ -54,20 +54,20 @@ class VersionLocations:
     def forget(self, trial: str) -> None:
         """Of a trial that all nodes forget, nothing is known any more."""
         with self._lock:
-            self._nodes = {save: nodes for save, nodes in self._nodes.items() if save[0] != trial}
+            self._nodes = {ref: nodes for ref, nodes in self._nodes.items() if ref.trial != trial}
 
     def alone(self, node: str) -> bool:
         """Whether something is there and nowhere else."""
         with self._lock:
             return {node} in self._nodes.values()
 
-    def lose(self, node: str) -> list[Save]:
+    def lose(self, node: str) -> list[VersionRef]:
         """A node is gone: what was there and nowhere else."""
         with self._lock:
             for nodes in self._nodes.values():
                 nodes.discard(node)
-            lost = [save for save, nodes in self._nodes.items() if not nodes]
-            for save in lost:
-                del self._nodes[save]
+            lost = [ref for ref, nodes in self._nodes.items() if not nodes]
+            for ref in lost:
+                del self._nodes[ref]
             self._drops.pop(node, None)
             return lost

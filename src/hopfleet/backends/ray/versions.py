@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hopfleet.backends.ray.actors import Place, Save
+from hopfleet.backends.ray.actors import Place
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.store.versions.cluster import ClusterVersions
 
 
@@ -30,7 +31,7 @@ class Scattered(ClusterVersions):
         checkpoints: Path,
         url: str,
         *,
-        drop: Callable[[Save], bool],
+        drop: Callable[[VersionRef], bool],
         forget: Callable[[str], None],
         release: Callable[[], None],
     ) -> None:
@@ -39,9 +40,9 @@ class Scattered(ClusterVersions):
         #: What is far away is dropped and fetched beside the work: nobody waits for that.
         self._errands = ThreadPoolExecutor(1)
 
-    def drop(self, trial: str, version: int, attempt: int) -> None:
-        if not self._drop_on_nodes((trial, version, attempt)):
-            self._errands.submit(super().drop, trial, version, attempt)
+    def drop(self, ref: VersionRef) -> None:
+        if not self._drop_on_nodes(ref):
+            self._errands.submit(super().drop, ref)
 
     def collect(self, trial: str = "") -> None:
         self._errands.submit(super().collect, trial)  # what does not come now is fetched in the end

@@ -11,6 +11,7 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionSaved,
 )
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.terminal.live import LiveView
 
 
@@ -21,12 +22,12 @@ class Watcher:
         self._view = view
         self._unused: set[str] | None = None
         self._asked: dict[int, RequestMade] = {}
-        self._delayed: set[int] = set()
+        self._delayed: set[VersionRef] = set()
 
     def update(self, time: float, message: Message) -> None:
         self._view.update(time, message)
         match message:
-            case UnitFinished():
+            case UnitFinished() if message.unit.trains:
                 unused = set(message.unused)
                 self._unused = unused if self._unused is None else self._unused & unused
             case Finish():
@@ -36,9 +37,9 @@ class Watcher:
                     )
             case SaveDelayed():
                 self.waiting(message.error)
-                self._delayed.add(message.attempt)
-            case VersionSaved() if message.attempt in self._delayed:
-                self._delayed.discard(message.attempt)
+                self._delayed.add(message.ref)
+            case VersionSaved() if message.ref in self._delayed:
+                self._delayed.discard(message.ref)
                 self.waiting("")
             case RequestMade(request="drain"):
                 self._view.note("finishing running units; press Ctrl-C again to stop at once")

@@ -77,7 +77,7 @@ class Balanced:
         trial_free: dict[str, float] = {}
         for slot in schedule.slots.values():
             free = slot.started
-            for units in (slot.units, slot.ahead):
+            for units in (slot.units, slot.lookahead):
                 training = [each for each in units if each.work is Work.TRAIN]
                 free += sum(self._cells[each.trial, each.partition][slot.worker] for each in training)
                 trial_free |= dict.fromkeys((each.trial for each in training), free)

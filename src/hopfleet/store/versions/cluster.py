@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
 from hopfleet.store.versions.local import OURS, Versions, check
 from hopfleet.support.files import digest, retried, write_atomically
@@ -40,53 +41,49 @@ class ClusterVersions(Versions):
         """Made when it is needed, and where they are ``far``: what it takes to talk to some places loads slowly."""
         return Remote(self._url)
 
-    def write(
-        self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int
-    ) -> tuple[str, int]:
+    def write(self, ref: VersionRef, write: Callable[[Path], None], *, durable: bool, size: int) -> tuple[str, int]:
         if not (durable and self.far):
-            return super().write(trial, version, attempt, write, durable=durable, size=size)
-        path = self.path(trial, version, attempt, durable=True)
+            return super().write(ref, write, durable=durable, size=size)
+        path = self.path(ref, durable=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, write, durable=False)  # what lies here only waits to be sent
         return digest(path), path.stat().st_size
 
-    def send(self, trial: str, version: int, attempt: int) -> None:
-        path = self.path(trial, version, attempt, durable=True)
+    def send(self, ref: VersionRef) -> None:
+        path = self.path(ref, durable=True)
         if self.far and path.is_file():  # else nobody needs it any more
             self._remote.upload(path, self._name(path))
             if self._node:
                 path.unlink(missing_ok=True)
 
-    def find(self, trial: str, version: int, attempt: int | None, expected: str = "") -> Path:
+    def find(self, ref: VersionRef, expected: str = "") -> Path:
         try:
-            return super().find(trial, version, attempt, expected)
+            return super().find(ref, expected)
         except CheckpointError:
-            if attempt is None or not self.far:
+            if ref.attempt is None or not self.far:
                 raise
-            durable = self.path(trial, version, attempt, durable=True)
+            durable = self.path(ref, durable=True)
             # A node needs it now and not again; the run folder is where it is to stay.
-            target = self.path(trial, version, attempt, durable=not self._node)
+            target = self.path(ref, durable=not self._node)
             self._remote.download(self._name(durable), target)
             check(target, expected)
             return target
 
-    def copy(
-        self, parent: str, version: int, saved: int | None, trial: str, attempt: int, expected: str = ""
-    ) -> tuple[str, int]:
-        copied = super().copy(parent, version, saved, trial, attempt, expected)
-        self.send(trial, version, attempt)
+    def copy(self, source: VersionRef, ref: VersionRef, expected: str = "") -> tuple[str, int]:
+        copied = super().copy(source, ref, expected)
+        self.send(ref)
         return copied
 
-    def drop(self, trial: str, version: int, attempt: int) -> None:
-        super().drop(trial, version, attempt)
+    def drop(self, ref: VersionRef) -> None:
+        super().drop(ref)
         if self.far and not self._node:
-            self._remote.remove_file(self._name(self.path(trial, version, attempt, durable=True)))
+            self._remote.remove_file(self._name(self.path(ref, durable=True)))
 
-    def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
+    def tidy(self, needed: Iterable[VersionRef]) -> None:
         needed = list(needed)
         super().tidy(needed)
         if self.far:
-            kept = {self._name(self.path(*name, durable=True)) for name in needed}
+            kept = {self._name(self.path(ref, durable=True)) for ref in needed}
             for name in self._remote.names():
                 if name not in kept and OURS.fullmatch(name):
                     self._remote.remove_file(name)
@@ -114,18 +111,18 @@ class ClusterVersions(Versions):
                 if not (self.durable_folder / name).is_file():
                     self._remote.download(name, self.durable_folder / name)
 
-    def content(self, trial: str, version: int, attempt: int) -> Content:
+    def content(self, ref: VersionRef) -> Content:
         """The bytes of a version that lies in this node's shared memory."""
-        path = super().find(trial, version, attempt)
+        path = super().find(ref)
         try:
             return np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read ({error})") from error
 
-    def receive(self, trial: str, version: int, attempt: int, content: Content) -> None:
+    def receive(self, ref: VersionRef, content: Content) -> None:
         """Put a version that came from another node into shared memory."""
         size = content.nbytes
-        super().write(trial, version, attempt, lambda path: _fill(path, content), durable=False, size=size)
+        super().write(ref, lambda path: _fill(path, content), durable=False, size=size)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.durable_folder).as_posix()

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError
 from hopfleet.support.files import digest, write_atomically
 
@@ -56,63 +57,54 @@ class Versions:
         base = tmpfs if self._in_memory else Path(tempfile.gettempdir())
         self.shared_folder = base / f"hopfleet-{os.getuid()}-{key}"
 
-    def path(self, trial: str, version: int, attempt: int, *, durable: bool) -> Path:
+    def path(self, ref: VersionRef, *, durable: bool) -> Path:
         folder = self.durable_folder if durable else self.shared_folder
-        return folder / trial / f"v{version:05d}{_suffix(attempt)}"
+        return folder / ref.trial / f"v{ref.version:05d}{_suffix(ref)}"
 
-    def write(
-        self, trial: str, version: int, attempt: int, write: Callable[[Path], None], *, durable: bool, size: int
-    ) -> tuple[str, int]:
+    def write(self, ref: VersionRef, write: Callable[[Path], None], *, durable: bool, size: int) -> tuple[str, int]:
         """Save a version of about ``size`` bytes; returns its SHA-256, if it lies on a disk, and its size.
 
         Only a disk that cannot be written raises OSError: where shared memory is short, a hand-over goes there too.
         """
         if not durable and self._has_room(size):
-            path = self.path(trial, version, attempt, durable=False)
+            path = self.path(ref, durable=False)
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_atomically(path, self._over_spare(write), durable=False)
                 return "" if self._in_memory else digest(path), path.stat().st_size
-        path = self.path(trial, version, attempt, durable=True) if durable else self._spilled(trial, version, attempt)
+        path = self.path(ref, durable=True) if durable else self._spilled(ref)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, write, durable=durable)
         return digest(path), path.stat().st_size
 
-    def find(self, trial: str, version: int, attempt: int | None, expected: str = "") -> Path:
-        """The file of a saved version, which has the SHA-256 ``expected`` if that is known."""
-        if attempt is None:
-            raise CheckpointError(f"version {version} of {trial} is not saved anywhere")
-        candidates = self._names(trial, version, attempt)
+    def find(self, ref: VersionRef, expected: str = "") -> Path:
+        """Return the file of a saved version, which has the SHA-256 ``expected`` if that is known."""
+        unsaved = f"version {ref.version} of {ref.trial} is not saved anywhere"
+        if ref.attempt is None:
+            raise CheckpointError(unsaved)
+        candidates = self._names(ref)
         for path in candidates if self._is_mine() else candidates[1:]:
             if path.is_file():
                 check(path, expected)
                 return path
-        raise CheckpointError(f"version {version} of {trial} is not saved anywhere; looked for {candidates[1]}")
+        raise CheckpointError(f"{unsaved}; looked for {candidates[1]}")
 
-    def keep(self, trial: str, version: int, attempt: int, saved: int | None, expected: str = "") -> tuple[str, int]:
-        """Make a version durable that is saved for others; returns its SHA-256 and its size."""
-        return self._again(trial, version, attempt, self.find(trial, version, saved), _copied, expected)
+    def keep(self, ref: VersionRef, saved: int | None, expected: str = "") -> tuple[str, int]:
+        """Copy the file of save ``saved`` to the durable version ``ref``; return its SHA-256 and its size."""
+        return self._again(ref, self.find(ref._replace(attempt=saved)), _copied, expected)
 
-    def copy(
-        self, parent: str, version: int, saved: int | None, trial: str, attempt: int, expected: str = ""
-    ) -> tuple[str, int]:
-        """Give ``trial`` a durable version of ``parent``: a second name of one file, that lives as long as either.
+    def copy(self, source: VersionRef, ref: VersionRef, expected: str = "") -> tuple[str, int]:
+        """Give a clone its parent's version ``source`` as its own durable version ``ref``.
 
-        Where a file cannot have two names, it is a copy.
+        Both are names of one file, which lives as long as either. A file system without links gets a copy.
         """
-        return self._again(trial, version, attempt, self.find(parent, version, saved), _linked, expected)
+        return self._again(ref, self.find(source), _linked, expected)
 
     def _again(
-        self,
-        trial: str,
-        version: int,
-        attempt: int,
-        source: Path,
-        write: Callable[[Path, Path], None],
-        expected: str,
+        self, ref: VersionRef, source: Path, write: Callable[[Path, Path], None], expected: str
     ) -> tuple[str, int]:
-        """Save durably what is saved in another file."""
-        target = self.path(trial, version, attempt, durable=True)
+        """Save durably what another file holds."""
+        target = self.path(ref, durable=True)
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(target, lambda path: write(source, path), durable=True)
         found = digest(target)
@@ -121,25 +113,25 @@ class Versions:
             raise CheckpointError(f"{source}: {DAMAGED}")
         return found, target.stat().st_size
 
-    def send(self, trial: str, version: int, attempt: int) -> None:
+    def send(self, ref: VersionRef) -> None:
         """Bring a durable version to where it is kept, if that is ``far``."""
 
     def collect(self, trial: str) -> None:
         """Have what is kept of a trial that is over in the run folder, if that was ``far``."""
 
-    def drop(self, trial: str, version: int, attempt: int) -> None:
+    def drop(self, ref: VersionRef) -> None:
         """Delete the file of a save. Dropping what is not there does nothing."""
         with contextlib.suppress(FileNotFoundError):
-            self._spare(self.path(trial, version, attempt, durable=False))
-        for path in (self.path(trial, version, attempt, durable=True), self._spilled(trial, version, attempt)):
+            self._spare(self.path(ref, durable=False))
+        for path in (self.path(ref, durable=True), self._spilled(ref)):
             path.unlink(missing_ok=True)
 
-    def tidy(self, needed: Iterable[tuple[str, int, int]]) -> None:
-        """Delete all files of ours, those half written too, but the ``needed`` ones: (trial, version, attempt).
+    def tidy(self, needed: Iterable[VersionRef]) -> None:
+        """Delete all version files, half-written ones included, except the ``needed`` ones.
 
-        What others have put into the folder stays.
+        Files that Hopfleet did not write stay.
         """
-        kept = {path for name in needed for path in self._names(*name)}
+        kept = {path for ref in needed for path in self._names(ref)}
         for base in (self.durable_folder, self.shared_folder):
             for path in base.glob("*/*"):
                 if path not in kept and OURS.fullmatch(path.relative_to(base).as_posix()):
@@ -149,9 +141,8 @@ class Versions:
                     with contextlib.suppress(OSError):  # it is not empty
                         folder.rmdir()
 
-    def _names(self, trial: str, version: int, attempt: int) -> list[Path]:
-        paths = [self.path(trial, version, attempt, durable=durable) for durable in (False, True)]
-        return [*paths, self._spilled(trial, version, attempt)]
+    def _names(self, ref: VersionRef) -> list[Path]:
+        return [self.path(ref, durable=False), self.path(ref, durable=True), self._spilled(ref)]
 
     def forget(self, trial: str) -> None:
         """Remove all that is left of a trial."""
@@ -200,9 +191,9 @@ class Versions:
                 if not Path((folder / OWNER).read_text()).exists():
                     shutil.rmtree(folder)
 
-    def _spilled(self, trial: str, version: int, attempt: int) -> Path:
-        """Where a hand-over goes when shared memory is short."""
-        return self.durable_folder / trial / f"hop-{version:05d}{_suffix(attempt)}"
+    def _spilled(self, ref: VersionRef) -> Path:
+        """Return where a hand-over goes when shared memory is short."""
+        return self.durable_folder / ref.trial / f"hop-{ref.version:05d}{_suffix(ref)}"
 
     def share(self) -> None:
         """Have a folder in shared memory that nobody else can see into, and that says whose it is."""
@@ -233,9 +224,10 @@ def check(path: Path, expected: str) -> None:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
 
 
-def _suffix(attempt: int) -> str:
-    # Files of old journals bear no number.
-    return f"-{attempt}.safetensors" if attempt else ".safetensors"
+def _suffix(ref: VersionRef) -> str:
+    assert ref.attempt is not None, f"{ref} has no file"
+    # Files of journals before format 3 bear no number.
+    return f"-{ref.attempt}.safetensors" if ref.attempt else ".safetensors"
 
 
 def _copied(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stacked models: which trials can be stacked, and the loss of a task as a module of which all inputs are passed in."""
+"""Stacked models: which trials can be stacked, and the loss of a task as a module that takes all its inputs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,187 @@
+"""The messages' form in the journal and between processes: a kind and a flat JSON object.
+
+Kinds and field names are pinned here, apart from the Python names, so renaming a class or an attribute never breaks a
+run folder. A unit and a version reference are spread over flat fields. Fields that an old journal lacks take the
+defaults of the class.
+
+Two kinds are only read: before format 4, evaluations were ``Evaluate`` and ``Evaluated`` instead of units of their own
+kind of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hopfleet.domain.messages import commands as c
+from hopfleet.domain.messages import decisions as d
+from hopfleet.domain.messages import events as e
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.version_ref import VersionRef
+
+Message = e.Event | d.Decision | c.Command
+Body = dict[str, Any]
+
+
+class _Part(NamedTuple):
+    """One attribute of a message class and its form on the wire."""
+
+    name: str
+    write: Callable[[Any, Body], None]  #: put an attribute's value into a body
+    read: Callable[[Mapping[str, Any]], Any]  #: the value in a body; raises KeyError if the body lacks it
+
+
+def _plain(*names: str, **renamed: str) -> tuple[_Part, ...]:
+    """Attributes whose values are JSON themselves; ``renamed`` ones have another name on the wire."""
+    return tuple(_coded(name, wire=wire) for name, wire in [*zip(names, names, strict=True), *renamed.items()])
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _coded(
+    name: str, encode: Callable[[Any], Any] = _same, decode: Callable[[Any], Any] = _same, *, wire: str = ""
+) -> _Part:
+    key = wire or name
+
+    def write(value: Any, body: Body) -> None:
+        body[key] = encode(value)
+
+    return _Part(name, write, lambda body: decode(body[key]))
+
+
+def _unit(name: str = "unit", default: Work = Work.TRAIN) -> _Part:
+    def write(unit: Unit, body: Body) -> None:
+        body["trial"], body["epoch"], body["partition"] = unit.trial, unit.epoch, unit.partition
+        body["work"] = unit.work.value
+
+    def read(body: Mapping[str, Any]) -> Unit:
+        work = Work(body["work"]) if "work" in body else default
+        return Unit(body["trial"], body["epoch"], body["partition"], work)
+
+    return _Part(name, write, read)
+
+
+def _ref(name: str = "ref", *, trial: str = "trial", attempt: str = "attempt", default: int | None = 0) -> _Part:
+    def write(ref: VersionRef, body: Body) -> None:
+        body[trial], body["version"], body[attempt] = ref
+
+    return _Part(name, write, lambda body: VersionRef(body[trial], body["version"], body.get(attempt, default)))
+
+
+def _encode_sums(sums: Mapping[str, RowSum]) -> dict[str, list[object]]:
+    return {name: value.encode() for name, value in sums.items()}
+
+
+def _decode_sums(sums: Mapping[str, list[object]]) -> dict[str, RowSum]:
+    return {name: RowSum.decode(value) for name, value in sums.items()}
+
+
+_SUMS = _coded("sums", _encode_sums, _decode_sums)
+_PARTITIONS = _coded(
+    "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
+)
+_RUN_UNIT = (
+    *_plain("worker", "attempt", "last", "digest", "flotilla", "more", lookahead="ahead"),
+    _ref("model", attempt="saved", default=None),
+)
+_FINISHED = (
+    *_plain("worker", "attempt", "version", "started", "ended", "hopped", "share"),
+    _SUMS,
+    _coded("unused", list, tuple),
+)
+
+_KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
+    ("RunStarted", e.RunStarted, _plain("hopfleet", "workers", requests="wishes")),
+    ("WorkerJoined", e.WorkerJoined, (*_plain("worker", "device"), _PARTITIONS)),
+    ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
+    ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
+    ("PartitionUnavailable", e.PartitionUnavailable, _plain("worker", "partition", "reason")),
+    ("UnitFinished", e.UnitFinished, (_unit(), *_FINISHED)),
+    ("UnitFailed", e.UnitFailed, (_unit(), *_plain("worker", "attempt", "started", "ended", "error", "traceback"))),
+    ("UnitOverdue", e.UnitOverdue, _plain("worker", "attempt", "seconds", "expected")),
+    ("VersionSaved", e.VersionSaved, (_ref(), *_plain("durable", "digest", "size"))),
+    ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"))),
+    ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
+    ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
+    ("OperatorAsked", e.RequestMade, _plain("arguments", "who", "number", request="wish")),
+    (
+        "TrialAdded",
+        d.TrialAdded,
+        (*_plain("trial", "number", "config", "seed", "epochs", "origin", "parent"), _coded("visits", list, tuple)),
+    ),
+    ("TrialRolledBack", d.TrialRolledBack, _plain("trial", "version")),
+    ("EpochEnded", d.EpochEnded, _plain("trial", "epoch", "version", "metrics", "best")),
+    ("TrialStopped", d.TrialStopped, _plain("trial", "reason", "delete")),
+    ("TrialPaused", d.TrialPaused, _plain("trial")),
+    ("TrialResumed", d.TrialResumed, _plain("trial", "epochs")),
+    (
+        "TrialEnded",
+        d.TrialEnded,
+        (*_plain("trial", "reason", "traceback"), _coded("state", lambda state: state.value, TrialState)),
+    ),
+    ("TrialDeleted", d.TrialDeleted, _plain("trial")),
+    ("TrialPrioritised", d.TrialPrioritised, _plain("trial", "level")),
+    ("SearchExtended", d.SearchExtended, _plain("trials", "epochs", "space")),
+    ("RunHeld", d.RunHeld, _plain("held")),
+    ("WorkerRetired", d.WorkerRetired, _plain("worker")),
+    ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple),)),
+    ("WishAnswered", d.RequestAnswered, _plain("number", "granted", "text")),
+    ("RunUnit", c.RunUnit, (_unit(), *_RUN_UNIT)),
+    ("SaveVersion", c.SaveVersion, (_ref(), *_plain("worker", "durable", "saved", "digest"))),
+    ("DropVersion", c.DropVersion, (_ref(),)),
+    (
+        "CopyVersion",
+        c.CopyVersion,
+        (_ref("source", trial="parent", attempt="saved"), _ref(), *_plain("digest")),
+    ),
+    ("StopUnit", c.StopUnit, _plain("worker", "trial", "attempt")),
+    ("PlacePartition", c.PlacePartition, _plain("worker", "partition")),
+    ("AddWorkers", c.AddWorkers, _plain("count")),
+    ("ReleaseWorker", c.ReleaseWorker, _plain("worker")),
+    ("Finish", c.Finish, _plain("complete", "reason")),
+)
+_READ_ONLY: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
+    ("Evaluate", c.RunUnit, (_unit(default=Work.EVALUATE), *_RUN_UNIT)),
+    (
+        "Evaluated",
+        e.UnitFinished,
+        (_unit(default=Work.EVALUATE), *_FINISHED, _Part("version", lambda value, body: None, lambda body: 0)),
+    ),
+)
+
+_WRITERS = {cls: (kind, parts) for kind, cls, parts in _KINDS}
+_READERS = {kind: (cls, parts) for kind, cls, parts in (*_KINDS, *_READ_ONLY)}
+
+
+def kind_of(cls: type[Any]) -> str:
+    """Return the kind of a message class on the wire."""
+    return _WRITERS[cls][0]
+
+
+def encode(message: Message) -> tuple[str, Body]:
+    """Return the kind of a message and its fields as JSON values."""
+    kind, parts = _WRITERS[type(message)]
+    body: Body = {}
+    for part in parts:
+        part.write(getattr(message, part.name), body)
+    return kind, body
+
+
+def decode(kind: str, body: Mapping[str, Any]) -> Message:
+    """Return the message that ``encode`` turned into ``kind`` and ``body``.
+
+    Raises KeyError for an unknown kind, and TypeError for a body that lacks a required field.
+    """
+    cls, parts = _READERS[kind]
+    values = {}
+    for part in parts:
+        try:
+            values[part.name] = part.read(body)
+        except KeyError:  # the journal is older than this field
+            continue
+    message: Message = cls(**values)
+    return message
