@@ -232,7 +232,7 @@ def test_a_difference_that_no_loss_tells(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def astray(self: Worker, command: Any, trial: Any) -> None:
         execute(self, command, trial)
-        if isinstance(command, RunUnit) and command.version == 7:
+        if isinstance(command, RunUnit) and command.model.version == 7:
             with torch.no_grad():
                 self._held[trial.id].session.model[1].bias += 1.0  # type: ignore[attr-defined]
 
