@@ -86,7 +86,7 @@ def experiments(draw: st.DrawFn) -> Setting:
 @settings(deadline=None, max_examples=25)
 @given(setting=experiments())
 def test_whatever_happens(policy, setting):
-    """The driver checks every invariant at every step, and that nobody waits for what will never come."""
+    """The driver checks every invariant at every step, and that no worker waits for an event that never comes."""
     Driver(replace(setting, policy=policy)).run()
 
 

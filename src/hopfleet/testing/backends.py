@@ -4,8 +4,8 @@
         def make(self):
             return MyBackend()
 
-``trains = False`` leaves out what a backend that only pretends to train cannot do; ``stops = False`` says that a unit
-that has begun runs to its end, whatever anybody wants.
+``trains = False`` leaves out what a backend that only pretends to train cannot do; ``stops = False`` says that a
+started unit cannot be stopped.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class BackendSuite:
             backend.send(unit(second, version=1, partition=1, saved=2, digest=saved.digest), trial())
             (event,) = wait_for(backend, UnitFinished)
             assert (event.worker, event.version) == (second, 2)
-            backend.add(1)  # nobody but this one comes
+            backend.add(1)  # no other worker joins
             (joined,) = wait_for(backend, WorkerJoined)
             assert joined.worker not in (first, second)
 
@@ -211,7 +211,7 @@ class BackendSuite:
             backend.stop(first)
             (lost,) = wait_for(backend, WorkerLost)
             assert lost.worker == first
-            backend.add(1)  # nobody but this one comes
+            backend.add(1)  # no other worker joins
             (joined,) = wait_for(backend, WorkerJoined)
             for worker in (second, joined.worker):
                 backend.send(unit(worker), trial())

@@ -124,7 +124,7 @@ class Setting:
 
     @classmethod
     def made(cls, seed: int, troubles: int, **given: Any) -> Setting:
-        """One that follows from ``seed``, with up to so many troubles."""
+        """Return the setting that follows from ``seed``, with up to ``troubles`` faults."""
         rng = random.Random(f"setting {seed} {troubles}")
         kinds = ("add", "clone", "delete", "extend", "prioritise", "restart", "restart", "resume", "stop")
         some = (0.0, 0.0, 0.2, 1.0) if troubles else (0.0,)
@@ -207,14 +207,14 @@ class Watched(Stopping):
     def _checked(self, decision: Decision) -> Decision:
         match decision:
             case Train():
-                assert decision.trial in self.names, f"{decision}: nobody knows it"
+                assert decision.trial in self.names, f"{decision}: unknown trial"
                 assert 1 <= decision.epochs <= self.max_epochs, f"{decision}: max_epochs is {self.max_epochs}"
             case Stop():
-                assert decision.trial in self.names, f"{decision}: nobody knows it"
+                assert decision.trial in self.names, f"{decision}: unknown trial"
                 assert decision.reason, f"{decision}: why?"
             case Clone():
-                assert decision.parent in self.names, f"{decision}: nobody knows the parent"
-                assert not decision.replaces or decision.replaces in self.names, f"{decision}: nobody knows it"
+                assert decision.parent in self.names, f"{decision}: unknown parent"
+                assert not decision.replaces or decision.replaces in self.names, f"{decision}: unknown trial"
                 assert 0 <= decision.epochs <= self.max_epochs, f"{decision}: max_epochs is {self.max_epochs}"
                 self._check_config(decision.config)
         return decision
@@ -250,7 +250,7 @@ class Run:
         self.messages: list[m.Message] = []
         self.known: dict[str, Known] = {}
         self._curves: dict[tuple[int, int], Mapping[str, float]] = {}
-        #: A person's wish is granted, and the trial that it adds is yet to come.
+        #: Whether a request to add a trial was granted and the trial is still to come.
         self._adds = False
         self.backend = self._backend(0.0, setting.failures())
         self.controller = self._controller(suite.make() if search is None else search)
@@ -344,7 +344,7 @@ class Run:
             return
         schedule = self.controller.schedule
         names = [*schedule.trials, *schedule.parked]
-        trial = self.rng.choice(names) if names else "nobody"
+        trial = self.rng.choice(names) if names else "missing"
         longest = self.controller.search.max_epochs + 2
         arguments: Mapping[str, dict[str, Any]] = {
             "add": {"config": self.controller.search.examples(1)[0]},

@@ -71,7 +71,7 @@ class Bracketed(SearchSuite):
     def check(self, run):
         for bracket in run.search._brackets:
             assert not bracket.open or run.search.sample(run.search._begun) is None
-            # All of it is decided: nobody waits for anybody.
+            # Every rung is decided: no trial waits for another.
             last = bracket.rung == len(bracket.levels) - 1
             assert last or not bracket.members
             assert len(bracket.members) <= max(1, bracket.begun // bracket.eta**bracket.rung)
@@ -205,7 +205,7 @@ FAULTS = {
     "config": "is not an option",
     "again": "another answer",
     "endless": "trials instead of 4|it never ends",
-    "stranger": "nobody knows it",
+    "stranger": "unknown trial",
     "silent": "why",
     "longer": "max_epochs is 3",
     "memory": "after a restart|another experiment",
