@@ -18,7 +18,8 @@ from typing import Any
 
 from hopfleet.domain.unit import Work
 from hopfleet.scheduler.dispatch import Policy
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Search
 from hopfleet.search.random import Random
 from hopfleet.testing.searches import SearchSuite

@@ -72,7 +72,7 @@ class Bracketed(SearchSuite):
     def check(self, run):
         for bracket in run.search._brackets:
             assert not bracket.open or run.search.sample(run.search._begun) is None
-            # All of it is decided: nobody waits for anybody.
+            # Every rung is decided: no trial waits for another.
             last = bracket.rung == len(bracket.levels) - 1
             assert last or not bracket.members
             assert len(bracket.members) <= max(1, bracket.begun // bracket.eta**bracket.rung)
