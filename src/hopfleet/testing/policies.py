@@ -22,7 +22,8 @@ from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Search
 from hopfleet.search.random import Random
-from hopfleet.testing.searches import Run, SearchSuite, Setting
+from hopfleet.testing.searches import SearchSuite
+from hopfleet.testing.virtual import Run, Setting
 
 EXPERIMENTS = 12
 """Experiments for each test of the suite."""

@@ -17,7 +17,7 @@ AT_RISK = 0.5
 def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> Iterator[m.Message]:
     """Save the newest version unless its worker goes on with it and little is at risk; drop versions no longer needed.
 
-    ``begun`` are the trials of which a unit has just been started.
+    ``begun`` are the trials with a unit that has just been started.
     """
     version, trial = progress.version, progress.trial.id
     boundary = version > 0 and version % state.schedule.partitions == 0
