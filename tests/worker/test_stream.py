@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 
 
@@ -24,7 +25,7 @@ def data(tmp_path):
 
 
 def stream(data, free, device_cache=None, **how):
-    session = Task().framework.open({}, seed=0, device="cpu", threads=1)
+    session = Task().framework.open({}, seed=0, placement=CPU, threads=1)
     device_cache = device_cache or DeviceCache(lambda: free)
     return Stream(data, 1, session=session, device_cache=device_cache, batch_size=8, **how)
 

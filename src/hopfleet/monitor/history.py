@@ -302,8 +302,8 @@ class History:
         self.missing = ()
 
     def _join(self, time: float, message: WorkerJoined) -> None:
-        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))
-        worker.device, worker.joined, worker.lost = message.device, time, None
+        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, str(message.placement), time))
+        worker.device, worker.joined, worker.lost = str(message.placement), time, None
 
     def _lose(self, time: float, worker: WorkerView) -> None:
         if worker.doing is not None:

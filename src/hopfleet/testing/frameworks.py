@@ -28,6 +28,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Batch, Session, Task
@@ -226,7 +227,7 @@ class FrameworkSuite:
 
     def _open(self, config: Mapping[str, Any] | None = None, seed: int = SEED) -> Session:
         chosen = dict(self.config if config is None else config)
-        return self.make().framework.open(chosen, seed=seed, device=self.device, threads=1)
+        return self.make().framework.open(chosen, seed=seed, placement=Placement.on(self.device), threads=1)
 
     def _unit(self, session: Session, unit: int) -> dict[str, RowSum]:
         """Train on all rows, in another order in each unit."""
