@@ -26,6 +26,8 @@ from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.monitor.observer import Observer
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
@@ -254,6 +256,7 @@ class Run:
         self._adds = False
         self.backend = self._backend(0.0, setting.failures())
         self.controller = self._controller(suite.make() if search is None else search)
+        self._driver = self._drive()
 
     @property
     def search(self) -> Search:
@@ -287,14 +290,8 @@ class Run:
 
     def _backend(self, clock: float, failures: Sequence[Failure] = ()) -> Simulated:
         setting = self.setting
-        return Simulated(
-            setting.seconds,
-            self._metrics,
-            partitions=setting.held,
-            failures=failures,
-            fails=setting.fails,
-            clock=clock,
-        )
+        options: dict[str, Any] = {"partitions": setting.held, "failures": failures, "fails": setting.fails}
+        return Simulated(setting.seconds, self._metrics, clock=clock, **options)
 
     def _metrics(self, trial: Trial, epoch: int) -> Mapping[str, float]:
         where = trial.number, epoch
@@ -304,6 +301,13 @@ class Run:
 
     def _policy(self) -> Policy:
         return POLICIES[self.setting.policy]()
+
+    def _observers(self) -> Sequence[Observer]:
+        """Return the observers of a run that starts or continues."""
+        return ()
+
+    def _drive(self) -> Driver:
+        return Driver(self.controller, self.backend, self._observers(), journal=self._write)
 
     def _controller(self, search: Search) -> Controller:
         setting, watched = self.setting, Watched(search)
@@ -320,23 +324,17 @@ class Run:
     # ------------------------------------------------------------------------------------------------ events
 
     def _take(self, event: m.Event) -> None:
-        if self.controller.refuses(event):
-            return
-        follow = self.controller.handle(event)
-        self.messages += [event, *follow]
+        self._driver.step([event])
+        self._check_paused()
+
+    def _write(self, now: float, messages: Sequence[m.Message]) -> None:
+        self.messages += messages
+        event, *follow = messages
         request = event if isinstance(event, m.RequestMade) else None
         for message in follow:
             if isinstance(message, m.RequestAnswered) and not message.granted:
                 request = None
             self._check(message, request)
-            match message:
-                case m.RunUnit() | m.SaveVersion() | m.CopyVersion():
-                    progress = self.controller.schedule.find(message.trial)
-                    assert progress is not None, message
-                    self.backend.send(message, progress.trial)
-                case _:
-                    pass
-        self._check_paused()
 
     def _trouble(self, kind: str) -> None:
         if kind == "restart":
@@ -364,6 +362,7 @@ class Run:
         self._check_alike(before, twin)
         self.controller = self._restored()
         self.backend = self._backend(self.backend.now())
+        self._driver = self._drive()
         missing = [
             m.VersionLost(VersionRef(name, version, saved.attempt), "restarted")
             for name, progress in self.controller.schedule.trials.items()
