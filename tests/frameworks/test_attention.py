@@ -1,4 +1,4 @@
-"""Attention of many members at once: what each would get alone, in one operation."""
+"""Attention of many members in one operation: the outcome that each member gets alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def attentions(work: Any) -> int:
 def test_one_operation_forward_and_one_backward():
     x = inputs()[1]
     assert attentions(lambda one: grad(folded)(one, x)) == 2
-    assert attentions(lambda one: grad(loss)(one, x)) > 2  # else all of this is of no use any more
+    assert attentions(lambda one: grad(loss)(one, x)) > 2  # else torch has a rule of its own by now
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -1,4 +1,4 @@
-"""Captured steps on CUDA: the bits of eager ones, or a reason why not. Runs where there is a GPU."""
+"""Captured steps on CUDA: the bits of eager steps, or a reason against captures. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def bits(one: TorchSession, folder: Path) -> bytes:
 
 
 def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)) -> Any:
-    """Five units, each on other data, evaluations and a hop in between; returns what was captured of each."""
+    """Train five units, each on other data, with evaluations and a hop in between; return the captures of each."""
     alone, together = (several(task, configs) for _ in range(2))
     captures = []
     for unit, (ragged, last) in enumerate(((True, False), (True, False), (True, False), (False, True), (True, False))):
@@ -201,7 +201,7 @@ class Wide(Task):
 
 
 def test_more_members_than_streams_disturb_each_other_in_nothing(tmp_path):
-    """Their products of matrices are large enough to need scratch pads, and each has its own."""
+    """The matrix products are large enough to need workspaces, and each member has its own."""
     configs = [{"lr": 0.001 * (n + 1)} for n in range(40)]
     captures = compare(Wide(), configs, tmp_path)
     assert all(capture is not None for unit in captures for capture in unit)

@@ -1,4 +1,4 @@
-"""A clone goes on from its parent's version: with its bits, and in its own way where the configurations differ."""
+"""A clone continues from its parent's version with the same bits, and keeps its own settings where they differ."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_without_changes_it_has_its_parents_bits(tmp_path: Path, optimizer: str,
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_another_rate_is_as_if_somebody_changed_it_there(tmp_path: Path, optimizer: str, schedule: str) -> None:
+def test_another_rate_is_as_if_it_were_changed_in_the_parent(tmp_path: Path, optimizer: str, schedule: str) -> None:
     config = {**BASE, "optimizer": optimizer, "schedule": schedule}
     alone = trained(opened(config), 2)
     alone.save(tmp_path / "parent")
     clone = trained(inherited(tmp_path / "parent", {"lr": 0.125}, config), 3)
-    # By hand: what there is of the rate is halved, for the optimizer and for what the schedule starts from.
+    # By hand: halve the rate of the optimizer and the rate that the schedule starts from.
     for group in alone.optimizers[0].param_groups:
         group["lr"] *= 0.5
         if "initial_lr" in group:

@@ -1,4 +1,4 @@
-"""Trials that train together have the bits that they have alone, or it is said that they cannot."""
+"""Trials that train together get the bits that each gets alone, or an error says that they cannot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bits(one: TorchSession, folder: Path) -> bytes:
 
 
 class Plain(hop.TorchTask):
-    """Draws from the streams that its configuration names, every so many batches."""
+    """A small network, with dropout if the configuration asks for it."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(config.get("dropout", 0.0)))
@@ -55,7 +55,7 @@ class On(Batches):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("names", [list(OPTIMIZERS), ["sgd"], ["adam", "adam"]])
 def test_the_bits_that_they_have_alone(tmp_path, names, device):
-    """Dropout, noise from all three generators, schedules, scalers, two units and an evaluation in between."""
+    """Cover dropout, noise from all three generators, schedules, scalers, two units and an evaluation in between."""
     configs = [{"optimizer": name, "schedule": "restarts", "scaler": name == "sgd"} for name in names]
     task = Task()
     alone, together = (several(task, configs, device) for _ in range(2))
@@ -100,7 +100,7 @@ class Failing(Plain):
         return [] if self.config["lr"] == 0.3 else {"loss": self.loss(model, batch)}
 
 
-def test_who_fails_is_left_behind_and_the_others_do_not_notice(tmp_path):
+def test_a_member_that_fails_does_not_affect_the_others(tmp_path):
     configs = [{"lr": lr, "dropout": 0.5} for lr in (0.1, 0.3, 0.4, 0.2)]
     alone = several(Plain(), [configs[0], configs[3]])
     alone[1] = Plain().framework.open(configs[3], seed=3, device="cpu", threads=1)
@@ -138,7 +138,7 @@ class Writing(Plain):
 
 
 class Renaming(Plain):
-    """Changes the batch's mapping, which is its own."""
+    """Changes the mapping of the batch, which belongs to the member."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         batch["x"] = batch["x"] * self.config["lr"]
@@ -156,7 +156,7 @@ def test_a_batch_that_is_written_into_is_noticed(tmp_path):
     assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
 
 
-def test_who_owns_the_loop_trains_alone():
+def test_a_task_that_owns_the_loop_trains_alone():
     task = hop.FunctionTask(lambda batch: batch, lambda config: None, lambda *args: None)
     assert "overrides train" in task.framework.fusion_blocker
     assert Plain().framework.fusion_blocker == ""

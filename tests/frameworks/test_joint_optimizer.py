@@ -1,4 +1,4 @@
-"""One update for many trials: the bits that each has alone, or none at all."""
+"""One update for many trials: the bits that each gets alone, or no joint update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.torch_sessions import Batches
 
 
 class Task(hop.TorchTask):
-    """Two groups of weights, of which one may get no gradient from the third batch on."""
+    """Two groups of weights. The second may get no gradient in one batch."""
 
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3))
@@ -80,10 +80,10 @@ def test_the_bits_that_they_have_alone(kind, decoupled, tmp_path, made):
         found = together[0].task.framework.flotilla(together).train(Batches(), last=[last] * 3)
         assert found == [one.train(Batches(), last=last) for one in alone]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
-    assert made == [3] * (2 * len(Batches()) - 1)  # all but the very first, before which optimizers have no state
+    assert made == [3] * (2 * len(Batches()) - 1)  # all but the first, before which optimizers have no state
 
 
-def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
+def test_a_member_that_fails_or_has_no_gradient_does_not_affect_the_others(tmp_path, made):
     for odd in ({"fails": 2}, {"short": 3}, {"short": 2}):
         configs: list[dict[str, Any]] = [{"lr": 0.01}, {"lr": 0.02, **odd}, {"lr": 0.03}]
         alone, together = (several(Task(), configs) for _ in range(2))
@@ -97,7 +97,7 @@ def test_who_fails_or_has_no_gradient_disturbs_nobody(tmp_path, made):
     assert 2 in made and 3 in made
 
 
-def test_who_has_never_trained_joins_after_its_first_batch(tmp_path, made):
+def test_a_new_member_joins_after_its_first_batch(tmp_path, made):
     alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]) for _ in range(2))
     for one in (*alone[:2], *together[:2]):
         one.train(Batches(), last=False)
@@ -109,7 +109,7 @@ def test_who_has_never_trained_joins_after_its_first_batch(tmp_path, made):
 
 @pytest.mark.parametrize("batch", [2, 4])
 def test_all_may_fail(batch, made):
-    """In the middle of a unit, or with the first batch of the second one."""
+    """Let all members fail in the middle of a unit, or with the first batch of the second unit."""
     together = several(Task(), [{"lr": 0.01, "fails": batch}, {"lr": 0.02, "fails": batch}])
     flotilla = together[0].task.framework.flotilla(together)
     found = [flotilla.train(Batches(), last=[True] * 2) for _ in range(batch // 2)][-1]
@@ -127,7 +127,7 @@ def test_an_update_with_other_bits_is_not_made(tmp_path, monkeypatch, made):
     assert made == [2]
 
 
-def test_who_has_other_settings_has_spans_of_its_own(tmp_path, made):
+def test_members_with_other_settings_have_spans_of_their_own(tmp_path, made):
     class Cycling(Task):
         """One member changes its momentum in the middle of a unit."""
 
@@ -153,14 +153,14 @@ def test_who_has_other_settings_has_spans_of_its_own(tmp_path, made):
 
 
 class Drawing(Task):
-    """Some draw random numbers."""
+    """Some members draw random numbers."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         noise = torch.rand(()) if self.config.get("noisy") else 1.0
         return super().loss(model, batch) * noise
 
 
-def test_gradients_are_computed_at_once_where_nobody_draws(tmp_path, monkeypatch, made):
+def test_gradients_are_computed_at_once_where_no_member_draws(tmp_path, monkeypatch, made):
     passes: list[int] = []
     real = JointOptimizer.backward
     monkeypatch.setattr(
@@ -177,7 +177,7 @@ def test_gradients_are_computed_at_once_where_nobody_draws(tmp_path, monkeypatch
 
 
 class Hooked(Task):
-    """What happens to its gradients depends on its configuration."""
+    """Scales gradients by a number of the configuration."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         loss = super().loss(model, batch) * 1.0
@@ -205,11 +205,11 @@ class Failing(Task):
 
 def test_an_error_in_the_common_backward_pass_concerns_all(made):
     together = several(Failing(), [{"lr": 0.01}, {"lr": 0.02}])
-    with pytest.raises(IsolationError, match=r"gradients cannot be computed at once \(AttributeError"):
+    with pytest.raises(IsolationError, match=r"gradients cannot be computed in one pass \(AttributeError"):
         together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 2)
 
 
-def test_large_ones_step_one_after_another(monkeypatch, tmp_path, made):
+def test_large_models_step_one_after_another(monkeypatch, tmp_path, made):
     monkeypatch.setattr(steps, "SMALL", 4 * (4 * 3 + 3 + 3 * 3 + 3) - 1)
     alone, together = (several(Task(), [{"lr": 0.01}, {"lr": 0.02}]) for _ in range(2))
     found = together[0].task.framework.flotilla(together).train(Batches(), last=[True] * 2)
@@ -218,7 +218,7 @@ def test_large_ones_step_one_after_another(monkeypatch, tmp_path, made):
     assert made == []
 
 
-def test_who_may_come_along():
+def test_trials_that_may_join():
     def trained(more: Mapping[str, Any]) -> TorchSession:
         (one,) = several(Task(), [{"lr": 0.01, "more": more}])
         one.train(Batches(), last=False)
@@ -236,7 +236,7 @@ def test_who_may_come_along():
     assert not admits(several(Task(), [{"lr": 0.01}])[0])
 
 
-def test_who_gains_by_training_together():
+def test_trials_that_gain_by_training_together():
     class Plain(Task):
         def build(self, config: Mapping[str, Any]) -> Any:
             model = super().build(config)[0]

@@ -1,4 +1,4 @@
-"""Programs do, bit for bit, what the functions do that they were written of."""
+"""Programs compute, bit for bit, what the recorded functions compute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ELSEWHERE = torch.full((3,), 0.5)
 
 
 def everything(x: Any, y: Any, kept: Any) -> Any:
-    """Views, chance, a tensor from elsewhere, something kept and written into, several results of one operation."""
+    """Use views, chance, a tensor from outside, one that is written into, and an operation with several results."""
 
     def loss(x: Any) -> Any:
         hidden = torch.nn.functional.dropout(x.t().t() @ y, 0.5) * ELSEWHERE
@@ -63,8 +63,8 @@ def test_views_of_the_same_places_are_one():
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x, y: x * 2 if x.sum() > 0 else y, "goes by values"),
-        (lambda x, y: x.nonzero(), "goes by values"),
+        (lambda x, y: x * 2 if x.sum() > 0 else y, "depends on values"),
+        (lambda x, y: x.nonzero(), "depends on values"),
         (lambda x, y: x + y, "the same tensor"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Random streams in a file: what comes out is what went in, and what nobody has drawn from takes no room."""
+"""Random streams in a file: they come back exactly, and streams without a draw take no room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def drawn(*names: str, seed: int = 7) -> dict[str, Any]:
-    """Streams of a trial, some of which have been drawn from."""
+    """Return the streams of a trial after draws from some of them."""
     before = randomness.current(CPU)
     try:
         randomness.put(randomness.seeded(seed), CPU)

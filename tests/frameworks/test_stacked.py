@@ -1,4 +1,4 @@
-"""Members as one program: as good as alone but for rounding, whatever the optimizer."""
+"""Members as one program: equal to training alone but for rounding, with any optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
 
-#: Where there is a GPU, all of this is about captured steps.
+#: On a GPU, these tests cover captured steps.
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 
 OPTIMIZERS: dict[str, Any] = {
@@ -100,7 +100,7 @@ def close(one: TorchSession, other: TorchSession) -> None:
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_as_alone_but_for_rounding(name, norm, capsys):
-    """Three units together, one alone, one together in other company; doubles, so that mistakes show."""
+    """Train three units together, one alone, and one with other members; in double precision, so that mistakes show."""
     task = Task()
     alone, together = (several(task, configs(name, norm=norm)) for _ in range(2))
     stacks = []
@@ -112,7 +112,7 @@ def test_as_alone_but_for_rounding(name, norm, capsys):
             assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
             close(together[n], alone[n])
         stacks.append(together[0].kept[Stack])
-        # Of the smaller batch in the end, when it is known that it comes again.
+        # The last, smaller batch is captured once it is known to come again.
         assert len(stacks[-1].captures) == (0 if DEVICE == "cpu" else [1, 2, 2, 2, 1][unit])
     assert [stack is stacks[0] for stack in stacks] == [True, True, True, True, False]
     assert flotilla.evaluate(Batches(), seed=1)[0].keys() == {"loss"}
@@ -143,8 +143,8 @@ class Peeking(Task):
         return loss if loss.item() < 1e9 else loss * 2
 
 
-def test_who_cannot_be_stacked_trains_in_turn(tmp_path, capsys):
-    """Another width, an optimizer that nobody stacks, a look at values: the bits that they have alone."""
+def test_members_that_cannot_be_stacked_train_in_turn(tmp_path, capsys):
+    """Members with another width, an unknown optimizer or a loss that reads values get the bits that they get alone."""
     odd = [{**configs("adam")[0], "width": 5}, *configs("nadam", 1)]
     OPTIMIZERS["nadam"] = lambda p, c: torch.optim.NAdam(p, lr=c["lr"])
     try:
@@ -197,7 +197,7 @@ programs = pytest.mark.skipif(DEVICE != "cpu", reason="on CUDA steps are capture
 @pytest.mark.parametrize("name", ["adam", "momentum"])
 @pytest.mark.parametrize("norm", [False, True])
 def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
-    """With dropout and buffers: the very same bits as without a program."""
+    """With dropout and buffers, get the same bits as without a program."""
     some = [{**config, "dropout": 0.3, "norm": norm} for config in configs(name)]
     plain, written = (several(Task(), some) for _ in range(2))
     for members, pays in ((plain, 10**9), (written, 2)):
@@ -211,7 +211,7 @@ def test_a_program_does_what_it_stands_for(name, norm, monkeypatch):
 
 
 class Counting(Task):
-    """Weighs the loss by something that no program knows, from some call on."""
+    """Weighs the loss by a counter that no program knows, from some call on."""
 
     calls = 0
     start = 0
@@ -241,7 +241,7 @@ def test_a_loss_that_changes_is_noticed(monkeypatch):
 
 @pytest.mark.parametrize("off", [1e-13, 1.0])
 def test_compiled_on_request(off, monkeypatch, capsys):
-    """What a compiler made may round otherwise; if it does something else, it is not used."""
+    """A compiled program may round differently; one that computes something else is not used."""
     compiled: list[Any] = []
 
     def compiler(program: Any, inputs: Any, **options: Any) -> Any:
@@ -249,7 +249,7 @@ def test_compiled_on_request(off, monkeypatch, capsys):
         return lambda *inputs: [value * (1 + off) for value in program(*inputs)]
 
     monkeypatch.setattr(torch._inductor, "compile", compiler)
-    monkeypatch.setattr(torch, "compile", lambda model: None)  # nobody compiles the models one by one
+    monkeypatch.setattr(torch, "compile", lambda model: None)  # the models are not compiled one by one
     task = Task()
     alone, together = (several(task, configs("adam")) for _ in range(2))
     task.compile = True
@@ -275,7 +275,7 @@ def test_long_steps_are_not_worth_a_program(monkeypatch):
 
 
 @pytest.mark.parametrize(("long", "times"), [(10.0, 6), (0.0, 4)])
-def test_the_quicker_library_is_chosen(long, times, monkeypatch):
+def test_the_faster_library_is_chosen(long, times, monkeypatch):
     monkeypatch.setattr(onednn, "LONG", long)
     seen: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""The habits of a trainer: what each does, that it hops with the model, and that company changes nothing."""
+"""The training options: the effect of each, and equal bits after a hop and in a flotilla."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def bits(one: TorchSession, folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_it_hops_and_company_changes_nothing(tmp_path, name):
+def test_bits_are_equal_after_a_hop_and_in_a_flotilla(tmp_path, name):
     task = Task(**OPTIONS[name])
     alone, together = several(task), several(task)
     for unit in range(3):
@@ -95,7 +95,7 @@ def test_it_hops_and_company_changes_nothing(tmp_path, name):
 
 
 def by_hand(task: hop.TorchTask, seed: int, *, every: int = 1, norm: float | None = None) -> Any:
-    """The same training as anybody would write it."""
+    """Train in a plain loop without Hopfleet."""
     torch.manual_seed(seed)
     model, optimizer = task.build({"lr": 0.01})
     batches = list(Batches())
@@ -173,12 +173,12 @@ class PerTrial(Task):
         return self.config["lr"]
 
 
-def test_a_habit_may_depend_on_the_configuration():
+def test_an_option_may_depend_on_the_configuration():
     assert [one.options.clip_norm for one in several(PerTrial())] == [0.01, 0.02, 0.03]
 
 
 @pytest.mark.parametrize(
-    ("habit", "value"),
+    ("option", "value"),
     [
         ("precision", "int8"),
         ("clip_norm", 0),
@@ -188,13 +188,13 @@ def test_a_habit_may_depend_on_the_configuration():
         ("deterministic", 1),
     ],
 )
-def test_bad_habits_are_named(habit, value):
-    with pytest.raises(TaskError, match=f"{habit}={value!r}: must be"):
-        Task(**{habit: value}).framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+def test_bad_options_are_named(option, value):
+    with pytest.raises(TaskError, match=f"{option}={value!r}: must be"):
+        Task(**{option: value}).framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
 
 
 class Watching(Task):
-    """Notes whether the process is strict while a trial is at work."""
+    """Notes whether the process uses deterministic algorithms while a trial is at work."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         self.seen = [*getattr(self, "seen", []), torch.are_deterministic_algorithms_enabled()]
@@ -234,13 +234,13 @@ def test_what_has_no_deterministic_algorithm_raises() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_the_strict_do_not_sail_with_others() -> None:
+def test_deterministic_trials_do_not_train_with_others() -> None:
     class Mixed(Task):
         @property
         def deterministic(self) -> bool:  # type: ignore[override]
             return bool(self.config["lr"] > 0.015)
 
-    with pytest.raises(IsolationError, match="some are deterministic"):
+    with pytest.raises(IsolationError, match="some trials are deterministic"):
         Mixed().framework.flotilla(several(Mixed(), 2))
 
 

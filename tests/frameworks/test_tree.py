@@ -1,4 +1,4 @@
-"""Any state that optimizers keep comes back exactly."""
+"""Nested state of optimizers comes back exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers do without the compiler; who wants it gets it."""
+"""Optimizers work without the compiler, and code that asks for the compiler gets it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_compiler_is_imported_when_it_is_wanted() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
 
 
-def test_who_compiles_has_the_compiler_before_workers_fork() -> None:
+def test_a_task_that_compiles_loads_the_compiler_before_workers_fork() -> None:
     class Plain(hop.TorchTask):
         pass
 

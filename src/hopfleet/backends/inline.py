@@ -54,7 +54,7 @@ class Inline:
         self._events.append(WorkerLost(worker, RELEASED))
 
     def stop(self, worker: str) -> None:
-        """What runs here runs in the caller's own thread: it is over before anybody can ask."""
+        """Do nothing: units run in the caller's own thread and end before a caller can ask."""
 
     def place(self, worker: str, partition: int) -> None:
         """All can read everything."""
@@ -71,7 +71,7 @@ class Inline:
             assert isinstance(command, RunUnit | SaveVersion)
             self._workers[command.worker].execute(command, trial)
         elif not self._events:
-            time.sleep(timeout)  # nothing will happen until somebody asks for something, or a disk has room again
+            time.sleep(timeout)  # nothing happens until a command arrives or a disk has room again
             for worker in self._workers.values():
                 worker.retry()
         events = list(self._events)

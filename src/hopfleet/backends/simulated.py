@@ -57,7 +57,7 @@ class Simulated:
 
     ``partitions`` gives, for each worker, the partitions that it can read (None: all); those that are added later can
     read none at first, or all if all can. ``failures`` tell when a worker is lost and when, if ever, it comes back;
-    ``together`` tells what a flotilla takes, of which each member alone would take so long: by default all of that;
+    ``together`` tells what a flotilla takes, given the time of each member alone: by default their sum;
     ``fails`` tells whether the user's code would raise; ``fetch`` how long a worker takes to get hold of another
     partition, or None if it cannot.
     """
@@ -82,7 +82,7 @@ class Simulated:
         self._failures = failures
         self._together = together
         self._fails = fails
-        #: Commands of flotillas of which more members are to come, with their trials.
+        #: Commands of incomplete flotillas, with their trials.
         self._crew: list[tuple[RunUnit, Trial]] = []
         self._fetch = fetch
         #: When each worker will be done with what it was told, and with each trial of it.
@@ -183,7 +183,7 @@ class Simulated:
                 continue
             events.append(event)
         if not events:
-            time.sleep(timeout)  # nothing will happen until somebody asks for something
+            time.sleep(timeout)  # nothing happens until a command arrives
         return events
 
     def _forget(self, worker: str) -> None:

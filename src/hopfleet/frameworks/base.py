@@ -185,7 +185,7 @@ class Framework(ABC):
     @property
     def fusion_blocker(self) -> str:
         """The reason why trials of the task cannot train together on the same batches; empty if they can."""
-        return "its framework cannot do that"
+        return "its framework does not support that"
 
     def flotilla(self, sessions: Sequence[Any], *, fast: bool = False) -> Flotilla:
         """Return a flotilla of sessions on one device; with ``fast``, rounding may differ from training alone."""

@@ -45,7 +45,7 @@ WAIT_SECONDS = 0.25
 """Longest wait in seconds for an event, after which signals and observers get their turn."""
 
 AWAY_SECONDS = 1.0
-"""Most seconds between two looks at the stopwatch that count as running time; the rest was a suspension, as by Ctrl-Z."""
+"""Most seconds between two looks at the stopwatch that count as running time; the process may have been suspended."""
 
 
 class Loop:

@@ -9,8 +9,8 @@ and the saver tries until it succeeds. Others wait behind it in the order in whi
 A thread that writes many small files takes the interpreter away from the main thread, which has the next unit to begin.
 So copies of small models are written when the main thread says that it is under way, or after a moment.
 
-What is kept far away is written here first, and brought there by another thread: nobody waits for the network, neither
-the model that trains on nor the next save. A version counts as saved when it has arrived.
+A remote version is written locally first, and uploaded by another thread: neither the model that trains on nor the next
+save waits for the network. A version counts as saved when it has arrived.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOMENT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A save that was asked for. Without ``write``, the version is in a file that somebody else has saved."""
+    """A requested save. Without ``write``, the version is in a file that another worker has saved."""
 
     command: SaveVersion
     write: Callable[[Path], None] | None
@@ -93,7 +93,7 @@ class Saver:
     def save(self, command: SaveVersion, session: Session | None) -> None:
         """Save what ``session`` holds now. It must not train again before ``wait`` returns.
 
-        Without a session, save durably what somebody else has saved for others, and tell of a loss if nobody has.
+        Without a session, make durable what another worker has saved; report a loss if there is no such file.
         """
         order = Order(command, None) if session is None else Order(command, session.save, session.size)
         small = session is not None and not command.durable and order.size < SMALL
@@ -138,7 +138,7 @@ class Saver:
         self.retry()
 
     def _copied(self, order: Order, session: Session) -> Order:
-        """The order with a copy of what is to be saved, if that is possible."""
+        """Return the order with a copy of the state, if there is room for a copy."""
         room = self._room()
         if order.size > room // PARTS or self._copies + order.size > room:
             return order

@@ -1,4 +1,4 @@
-"""A worker: obeys commands one after another and tells what came of each.
+"""A worker: executes commands one after another and reports the result of each.
 
 It keeps the models that it has trained or loaded in memory, so a trial that stays is neither written nor read to go
 on. It knows nothing of schedules; it runs alike in a process of its own, in the user's process, or on a cluster.
@@ -56,8 +56,8 @@ SAVERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 """Threads that save models."""
 
 COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
-"""To see what flotillas bring, so many trials are tried together, in about so many seconds for each way; of so many
-rounds the quickest counts."""
+"""Measuring the gain of flotillas: trials tried together, approximate seconds per mode, and rounds; the fastest
+round counts."""
 
 PROBE = VersionRef("probe", 1, 1)
 """Where a version is written that only shows how long that takes."""
@@ -265,7 +265,7 @@ class Worker:
             self._alone(command, trial)
 
     def _part(self, members: int, reason: str, *, most: int) -> None:
-        """From now on let no more than so many train together."""
+        """Limit the members of later flotillas to ``most``."""
         self._most = max(1, most)
         how = f"at most {self._most} at once" if self._most > 1 else "one by one"
         sys.stderr.write(f"hopfleet: {members} trials that trained together go on {how}: {reason}\n")
@@ -303,7 +303,7 @@ class Worker:
         return list(zip(aboard, results, flotilla.shares, strict=True))
 
     def _check_sizes(self, aboard: list[Sailor]) -> None:
-        """Whoever made it up, a flotilla has one stream of batches."""
+        """Check that all members use the same batch size: a flotilla has one stream of batches."""
         sizes = sorted({self._batch_size(sailor.trial) for sailor in aboard})
         if len(sizes) > 1:
             raise IsolationError(
@@ -333,7 +333,7 @@ class Worker:
             raise Broken
 
     def _cramps(self, result: Result) -> bool:
-        """Whether there was no memory for so many at once."""
+        """Whether the members did not fit into memory together."""
         return isinstance(result, Exception) and self._framework.out_of_memory(result)
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:

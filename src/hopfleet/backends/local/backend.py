@@ -55,7 +55,7 @@ SILENCE_SECONDS = 60.0
 """A worker that has not beaten for so long, nor used a processor, is taken for dead."""
 
 AWAY_SECONDS = 1.0
-"""If nobody has listened for so long, say because of a Ctrl-Z, silence says nothing."""
+"""Seconds without listening, for example after Ctrl-Z, after which silence means nothing."""
 
 MAX_STARTS = 5
 """How often in a row a worker may die before it is ready, and how often a fork server may fail to start one."""
@@ -86,7 +86,7 @@ class Member:
     useful: bool = False
     #: The process that forked it.
     parent: int = 0
-    #: Nobody takes its place.
+    #: Whether the worker is not replaced when it ends.
     retired: bool = False
     #: It may go.
     released: bool = False
@@ -97,7 +97,7 @@ class Member:
     #: Processor time that it had used, and when that was last seen to change.
     ticks: int = 0
     worked: float = 0.0
-    #: What it is to be told with what comes next: who is woken for each word gets up late for the last.
+    #: Messages buffered until the next send, so that the worker wakes once.
     unsent: list[list[Any]] = field(default_factory=list)
 
 
@@ -130,7 +130,7 @@ class Local:
         self._spec = spec
         self._payload = pickled(spec)
         self._start_fork_server()
-        # They are started when somebody first listens: who started them has something to do while the framework loads.
+        # Workers are started at the first ``receive``, so that the caller can work while the framework loads.
         now = time.monotonic()
         self._due = [(now, _device(spec, number), 0) for number in range(workers)]
 
@@ -286,12 +286,12 @@ class Local:
         return line.decode().strip()
 
     def _ending(self, member: Member) -> int | None:
-        """How the process of a worker ended, as the fork server has it that forked it; None if nobody knows."""
+        """Return the exit code of a worker from the fork server that forked it; None if unknown."""
         assert self._fork_server is not None
         if member.parent == self._fork_server.pid:
             with contextlib.suppress(ValueError):
                 return int(self._ask_fork_server(str(member.pid)))
-        # Nobody else makes sure that it is gone.
+        # No other process makes sure that the worker is gone.
         _kill(member.pid)
         return None
 
@@ -350,7 +350,7 @@ class Local:
     def _look(self) -> None:
         """Kill who is taken for dead."""
         if self._awake and self._fork_server is not None and self._fork_server.poll() is not None:
-            self._renew_fork_server()  # perhaps it is ready when somebody needs it
+            self._renew_fork_server()  # it may be ready by the next fork
         now = time.monotonic()
         away, self._looked = now - self._looked, now
         for member in list(self._members.values()):
@@ -452,7 +452,7 @@ def _lives_on(member: Member) -> bool:
 
 
 def _verdict(member: Member, now: float) -> str:
-    """Why a silent worker is to be taken for dead; nothing if it may live."""
+    """Return why a silent worker counts as dead; empty if it may be alive."""
     found = vitals(member.pid)
     silence = now - member.heard
     if found is not None:

@@ -4,7 +4,7 @@ A host does for its node what no worker should wait for: it fetches partitions, 
 Ray's object store, sends durable ones to where they are kept, and looks after the workers' processes. Its beat tells
 that the node lives.
 
-A worker obeys in a thread of its own, one command after another; the actor around it only passes commands in and
+A worker executes commands in its own thread, one after another; the actor around it only passes commands in and
 events out. Ray restarts nothing and repeats nothing here: that is the controller's business.
 """
 
@@ -264,7 +264,7 @@ class WorkerActor:
         self._payload = payload
         self._inbox: queue.SimpleQueue[tuple[str, Any, Any, Parcel | None]] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        #: What nobody waits for: it goes along with what is told next.
+        #: Messages without urgency: they are sent along with the next one.
         self._notes: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._fetching = ThreadPoolExecutor(PARCELS, "fetch")
         #: The hosts of nodes. Of those that are not there, what is being fetched will not come.
@@ -277,7 +277,7 @@ class WorkerActor:
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
     def tell(self, number: int, words: Sequence[Told], drops: Sequence[VersionRef]) -> None:
-        """Take commands, and drop what nobody needs on this node. Letters are numbered: calls overtake each other.
+        """Take commands, and drop unneeded versions of this node. Letters are numbered: calls overtake each other.
 
         What lies on other nodes is ordered at once.
         """
@@ -344,7 +344,7 @@ class WorkerActor:
             shutil.rmtree(logs, ignore_errors=True)
             self._say("Stopped")
         except Exception as error:
-            # Broken, or nobody knows what: another process must go on, once all that there is to say is said.
+            # Broken, or an unknown failure: another process must continue, once all messages are delivered.
             if not isinstance(error, Broken):
                 traceback.print_exc()
             while not self._outbox.empty():
@@ -353,7 +353,7 @@ class WorkerActor:
             os._exit(1)
 
     def _serve(self, worker: Worker) -> None:
-        """Obey until told to stop."""
+        """Execute commands until told to stop."""
         while True:
             kind, body, trial, parcel = self._inbox.get()
             if kind == "Stop":
@@ -376,7 +376,7 @@ class WorkerActor:
     def _fetch(self, node: str, host: Any, ref: VersionRef) -> None:
         """Have a version from another node. If it does not come, the worker will not find it, and says so.
 
-        What a worker asks for itself belongs to it: nobody else has to know of it.
+        A version that a worker fetches for itself belongs to it alone.
         """
         import ray
 

@@ -90,7 +90,7 @@ class Ray:
     there is none. ``storage`` is where durable model versions go: a folder that all nodes see, or an fsspec URL; by
     default the run folder, which all nodes must see then. Each partition is kept on ``replicas`` nodes. With
     ``elastic`` the nodes that join while a run is going on get workers too. With ``autoscale`` a run begins with the
-    workers that fit; Ray's autoscaler is asked for room for the others, and may have nodes back that nobody is left on.
+    workers that fit; Ray's autoscaler is asked for room for the others, and may end nodes without workers.
     """
 
     name = "ray"
@@ -259,7 +259,7 @@ class Ray:
         for station in self._stations.values():
             station.hang_up()
         self._stations.clear()
-        self._calls = Calls()  # whatever comes now, nobody hears
+        self._calls = Calls()  # later answers are ignored
         if self._ours:
             cluster.require_ray().shutdown()
             self._ours = False
@@ -339,7 +339,7 @@ class Ray:
         self._look()
 
     def _flush(self) -> None:
-        """Tell workers what they are to be told, and ask those that have answered what else there is."""
+        """Flush outboxes and re-arm the long poll of each worker that replied."""
         for member in list(self._members.values()):
             if member.listened and not member.outbox:
                 continue
@@ -442,7 +442,7 @@ class Ray:
         return Counter(member.node for member in self._members.values())
 
     def _homeless(self) -> int:
-        """How many workers are to be started that no node in use has room for."""
+        """Count the pending workers that no node in use has room for."""
         return len(self._pending.homeless(self._stations))
 
     def _start_due(self) -> None:
@@ -499,7 +499,7 @@ class Ray:
             reason = member.killed
         wanted = not (self._closing or member.retired)
         if member.joined:
-            # Only on the same node can somebody else read the same.
+            # Only a worker on the same node can read the same partitions.
             replaced = wanted and member.node in self._stations
             self._events.append(WorkerLost(member.name, reason, self._last_words(member), replaced))
         if not wanted:
@@ -603,7 +603,7 @@ class Ray:
             self._discovery.lose_last(f"the last node is lost: {station.node.name}, {reason}")
 
     def _deserted(self, station: Station) -> bool:
-        """Whether a node has nothing that a run may need, and nobody who is or will be there."""
+        """Whether a node has nothing that a run may need, and no present or future worker."""
         node = station.node.id
         wanted = self._crews().keys() | self._pending.nodes()
         return station.ready and node not in wanted and not self._locations.alone(node)

@@ -29,7 +29,7 @@ class Member:
     device: str = ""
     ready: bool = False
     joined: bool = False
-    #: Nobody takes its place.
+    #: Whether the worker is not replaced when it ends.
     retired: bool = False
     #: It may go.
     released: bool = False
@@ -43,7 +43,7 @@ class Member:
     stopped: bool = False
     #: It is asked what it has to tell, and has not answered yet.
     listened: bool = False
-    #: What it is to be told at the next opportunity, and how often it was told something before.
+    #: Messages for the next send, and the number of sends so far.
     outbox: list[Told] = field(default_factory=list)
     told: int = 0
 
@@ -52,14 +52,14 @@ class Member:
         self.outbox.append((kind, body, trial, source))
 
     def letter(self, drops: Sequence[VersionRef]) -> tuple[int, Sequence[Told], Sequence[VersionRef]]:
-        """All that it is to be told, and what its node is to drop, under a number."""
+        """Return a numbered letter with all pending messages and the versions that the node must drop."""
         number, words = self.told, self.outbox
         self.told, self.outbox = number + 1, []
         return number, words, drops
 
 
 def start_member(setup: Setup, payload: Any, *, cpus: int, gpus: int, failures: int) -> Member:
-    """Start a worker as an actor on its node, with so many processors of it."""
+    """Start a worker as an actor on its node, with its share of processors."""
     ray = cluster.require_ray()
     actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False)(
         WorkerActor

@@ -28,7 +28,7 @@ class VersionLocations:
             return frozenset(self._nodes.get(ref, ()))
 
     def source(self, ref: VersionRef, node: str) -> str | None:
-        """From where a node is to fetch it; None if it has it, or if nobody has."""
+        """Return the node to fetch a version from; None if ``node`` has it, or if no node has."""
         there = self.nodes(ref)
         return None if node in there else min(there, default=None)
 

@@ -37,7 +37,7 @@ class Scattered(ClusterVersions):
     ) -> None:
         super().__init__(checkpoints, url=url)
         self._drop_on_nodes, self._forget_on_nodes, self._release_nodes = drop, forget, release
-        #: What is far away is dropped and fetched beside the work: nobody waits for that.
+        #: Remote versions are dropped and fetched in the background.
         self._errands = ThreadPoolExecutor(1)
 
     def drop(self, ref: VersionRef) -> None:

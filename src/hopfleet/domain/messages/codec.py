@@ -95,7 +95,7 @@ _FINISHED = (
 )
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
-    ("RunStarted", e.RunStarted, _plain("hopfleet", "workers", requests="wishes")),
+    ("RunStarted", e.RunStarted, _plain("hopfleet", "workers", requests="wishes")),  # prose: allow, a wire name
     ("WorkerJoined", e.WorkerJoined, (*_plain("worker", "device"), _PARTITIONS)),
     ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
     ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
@@ -107,7 +107,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"))),
     ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
     ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
-    ("OperatorAsked", e.RequestMade, _plain("arguments", "who", "number", request="wish")),
+    ("OperatorAsked", e.RequestMade, _plain("arguments", "who", "number", request="wish")),  # prose: allow, a wire name
     (
         "TrialAdded",
         d.TrialAdded,

@@ -180,7 +180,7 @@ class TorchSession(Session):
         try:
             checkpoint.load(self, path)
         except RuntimeError as error:
-            raise TaskError(f"build() made another model than before from the same configuration: {error}") from None
+            raise TaskError(f"build() returned a different model for the same configuration: {error}") from None
 
     def inherit(self, path: Path, parent: Session) -> None:
         assert isinstance(parent, TorchSession)

@@ -167,7 +167,7 @@ def _check_loss(loss: object) -> None:
 
 def _mean_loss(losses: Sequence[torch.Tensor], rows: Sequence[int]) -> RowSum:
     if not losses:
-        raise TaskError("a unit without a single batch: the partition is empty, or smaller than a batch with drop_last")
+        raise TaskError("the unit has no batches: the partition is empty, or smaller than a batch with drop_last")
     # Fetch all losses of a device in one transfer.
     runs = itertools.groupby(losses, lambda some: some.device)
     values = [value for _, run in runs for value in torch.cat(list(run)).tolist()]

@@ -51,7 +51,7 @@ class ClusterVersions(Versions):
 
     def send(self, ref: VersionRef) -> None:
         path = self.path(ref, durable=True)
-        if self.far and path.is_file():  # else nobody needs it any more
+        if self.far and path.is_file():  # otherwise it is not needed any more
             self._remote.upload(path, self._name(path))
             if self._node:
                 path.unlink(missing_ok=True)
@@ -219,7 +219,7 @@ def _fill(path: Path, content: Content) -> None:
 
 
 def link_storage(checkpoints: Path, storage: Path) -> None:
-    """Let the checkpoints of a run folder lie in a shared folder: everybody who looks there finds them."""
+    """Link the checkpoints of a run folder to a shared folder, where all nodes find them."""
     storage.mkdir(parents=True, exist_ok=True, mode=0o700)
     if checkpoints.is_symlink() or checkpoints.resolve() == storage.resolve():
         return

@@ -4,8 +4,8 @@ A version that is only handed over to the next worker lies on tmpfs where there 
 as fast as memory. A durable version lies in the run folder, written atomically and synced. Whatever lies on a disk is
 hashed. Both are plain safetensors files; what is in them is the business of the framework that writes them.
 
-A file bears the number of the save that wrote it, so no two saves ever write the same one: who comes late, also a
-worker that everybody took for dead, does no harm. Which file is the version, the journal says.
+The name of a file contains the number of the save that wrote it, so no two saves ever write the same file: a late
+writer, even a worker that was declared dead, does no harm. The journal records which file is the version.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ DAMAGED = "is damaged: another SHA-256 than in the journal"
 SPARE = "spare"
 SPARES = 4
 SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 1 << 28
-"""A folder of shared memory with at most so many dropped versions, to be written over: each of at least so many bytes,
-and all together of no more than the most."""
+"""Minimum bytes of a dropped version that is kept in shared memory for overwriting, and maximum bytes of all."""
 
 OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
 """Names of version files, in their folders; those included that they have while they are written."""
@@ -185,7 +184,7 @@ class Versions:
             shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Give back the shared memory of experiments whose folders are gone: nobody will resume them."""
+        """Free the shared memory of experiments whose folders are gone: they cannot be resumed."""
         for folder in self.shared_folder.parent.glob(f"hopfleet-{os.getuid()}-*"):
             with contextlib.suppress(OSError):
                 if not Path((folder / OWNER).read_text()).exists():
@@ -196,7 +195,7 @@ class Versions:
         return self.durable_folder / ref.trial / f"hop-{ref.version:05d}{_suffix(ref)}"
 
     def share(self) -> None:
-        """Have a folder in shared memory that nobody else can see into, and that says whose it is."""
+        """Create a folder in shared memory that no other user can read, with a file that names its owner."""
         if not (self.shared_folder / OWNER).exists():
             self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
@@ -208,7 +207,7 @@ class Versions:
         return False
 
     def _is_mine(self) -> bool:
-        """Whether nobody else can write into shared memory of that name: anybody might have made it before."""
+        """Whether no other user can write into the shared memory of that name; another user may have created it."""
         with contextlib.suppress(OSError):
             found = self.shared_folder.lstat()
             return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

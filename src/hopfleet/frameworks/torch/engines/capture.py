@@ -35,7 +35,7 @@ SIZES = 3
 
 DEVICE = frozenset({"device"})
 
-UNEQUAL = "replayed steps do not have the bits of eager ones"
+UNEQUAL = "replayed steps do not have the bits of eager steps"
 ADVICE = "; build the optimizer with capturable=True or fused=True"
 
 
@@ -96,9 +96,9 @@ def captured(member: Member, inputs: Batch) -> Capture:
     if member.draws - DEVICE:
         raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(member.draws - DEVICE))})")
     if session.scaler is not None:
-        raise Refused("a gradient scaler looks at values")
+        raise Refused("a gradient scaler reads values")
     if session.options.accumulate > 1:
-        raise Refused("gradients are gathered over several batches")
+        raise Refused("gradients are accumulated over several batches")
     device = session.device
     generator = torch.Generator(device)
     generator.set_state(member.random["device"])

@@ -12,7 +12,9 @@ from hopfleet.frameworks.torch.session import TorchSession
 def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
     """Return a flotilla of the engine that suits the device and the model; with ``fast``, rounding may differ."""
     if len({session.options.deterministic for session in sessions}) > 1:
-        raise IsolationError("some are deterministic and others are not; that is a matter of the whole process")
+        raise IsolationError(
+            "some trials are deterministic and others are not, but the setting applies to the whole process"
+        )
     on_cuda = sessions[0].device.type == "cuda"
     # On CUDA, the convolutions of many models as one are slower than side by side.
     if fast and not (on_cuda and _compat.convolves(sessions[0].model)):

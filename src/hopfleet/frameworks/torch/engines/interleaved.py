@@ -28,8 +28,8 @@ from hopfleet.frameworks.torch.session import TorchSession, process_settings
 from hopfleet.frameworks.torch.steps import Steps, summed
 from hopfleet.frameworks.torch.trial import Metrics
 
-LATE = "a trial drew from a random stream that it had left alone in its first batch"
-WRITTEN = "the task writes into the tensors of its batch; let it make new ones"
+LATE = "a trial drew from a random stream that it had not used in its first batch"
+WRITTEN = "the task writes into the tensors of its batch; make new tensors instead"
 
 
 class Measures:

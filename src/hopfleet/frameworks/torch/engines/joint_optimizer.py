@@ -28,7 +28,7 @@ from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import is_small
 from hopfleet.frameworks.torch.trial import ParameterGroup
 
-INSEPARABLE = "their gradients cannot be computed at once"
+INSEPARABLE = "their gradients cannot be computed in one pass"
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
 """Optimizers whose updates can be made jointly. Classes derived from them may do something else."""

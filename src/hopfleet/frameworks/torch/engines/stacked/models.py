@@ -1,4 +1,4 @@
-"""Stacked models: which trials can be stacked, and the loss of a task as a module that takes all its inputs."""
+"""Stacked models: which trials can be stacked, and the loss of a task as a module that is passed all its inputs."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def kind_of(session: TorchSession) -> Hashable:
         names = [type(one).__name__ for one in session.optimizers] or ["none"]
         raise Unstackable(f"the optimizer is {', '.join(names)}")
     if session.scaler is not None:
-        raise Unstackable("a gradient scaler looks at values")
+        raise Unstackable("a gradient scaler reads values")
     if not session.options.plain:
-        raise Unstackable("the task clips, averages or gathers, or has another precision")
+        raise Unstackable("the task clips gradients, accumulates them, averages weights or uses another precision")
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
     if session.device.type == "cpu" and weights > LARGE and not session.options.compile:
-        raise Unstackable("models are large, and on a CPU large ones gain little by being stacked")
+        raise Unstackable("models are large, and stacking large models on a CPU saves little time")
     return form(session), session.counters["units"] == 0
 
 

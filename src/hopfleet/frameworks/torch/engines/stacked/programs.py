@@ -81,7 +81,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         if READS_VALUES & set(func.tags):
-            self.reason = f"{func} goes by values"
+            self.reason = f"{func} depends on values"
         node = self.graph.call_function(func, map_aggregate(args, self.named), map_aggregate(kwargs, self.named))  # type: ignore[arg-type]
         given = [value for value in _flat((*args, *kwargs.values())) if isinstance(value, torch.Tensor)]
         if torch.is_tensor(found):

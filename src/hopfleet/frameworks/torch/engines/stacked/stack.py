@@ -144,7 +144,7 @@ class Stack:
         cache = self._cache.part(StackCache)
         if key not in cache.tried:
             off, self.onednn = self.gradients.deviation(batch)
-            cache.tell(f"trials are stacked; gradients are off by {off:.0e} of the largest")
+            cache.tell(f"trials are stacked; gradients deviate by {off:.0e} of the largest")
             cache.tried[key] = Findings(self.onednn, self.sessions[0].config)
         self.onednn = cache.tried[key].onednn
         self.sessions[0].config.share(cache.tried[key].config)
@@ -238,4 +238,4 @@ class StackCapture:
             if again:
                 eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
         if not all(alike(a, b, stack.compiles) for a, b in zip(replayed, eager, strict=True)):
-            raise ValueError("a replayed step does not do what the step does")
+            raise ValueError("a replayed step differs from the step")

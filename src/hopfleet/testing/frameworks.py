@@ -1,0 +1,308 @@
+"""What every framework adapter must do. Derive ``FrameworkSuite`` in a test file and override ``make``:
+
+    class TestMyFramework(FrameworkSuite):
+        module = "my_framework"
+        config = {"lr": 0.1}
+        other = {"lr": 0.01}
+
+        def make(self):
+            return MyTask()
+
+The suite opens sessions, trains, evaluates, saves and loads them, in this process and in new ones, and compares saved
+versions byte by byte. Two units of training take 64 rows with the columns ``x`` and ``y``; ``columns`` gives others.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.errors import CheckpointError
+from hopfleet.frameworks.base import Batch, Session, Task
+
+SEED = 7
+BATCH = 8
+"""Rows of a batch."""
+
+ROWS = 64
+"""Rows of a unit, in whole batches."""
+
+PICKLES = (b"\x80", b"PK\x03\x04")
+"""First bytes of pickled objects, and of archives that may contain pickled objects."""
+
+Columns = Mapping[str, np.ndarray[Any, Any]]
+
+
+class FrameworkSuite:
+    """The tests."""
+
+    #: The package that the adapter imports; empty for an adapter without one.
+    module = ""
+    #: Two configurations whose keys the task reads, all of them.
+    config: Mapping[str, Any] = {}
+    other: Mapping[str, Any] = {}
+    #: A configuration that makes ``open`` or ``train`` raise an exception; None leaves out its test.
+    bad: Mapping[str, Any] | None = None
+    #: The device to test on.
+    device = "cpu"
+
+    def make(self) -> Task:
+        raise AssertionError("override make()")
+
+    def columns(self) -> Columns:
+        """Return ``ROWS`` rows of data."""
+        rng = np.random.default_rng(SEED)
+        return {"x": rng.normal(size=(ROWS, 4)).astype("float32"), "y": rng.normal(size=ROWS).astype("float32")}
+
+    # ------------------------------------------------------------------------------------------------- saved versions
+
+    def test_a_version_loads_and_saves_to_the_same_bytes(self, tmp_path: Path) -> None:
+        for units in range(3):
+            first, again = self._open(), self._open(seed=SEED + 1)
+            self._train(first, units)
+            first.save(tmp_path / "first")
+            again.load(tmp_path / "first")
+            again.save(tmp_path / "again")
+            assert _same(tmp_path, "first", "again"), f"another file after load() and save(), after {units} units"
+
+    def test_the_same_seed_gives_the_same_bytes(self, tmp_path: Path) -> None:
+        self._alone(tmp_path / "first")
+        self._alone(tmp_path / "second")
+        assert _same(tmp_path, "first", "second"), "two sessions with one seed differ"
+
+    def test_a_loaded_version_continues_to_the_same_bytes(self, tmp_path: Path) -> None:
+        self._alone(tmp_path / "alone")
+        self._half(tmp_path / "half")
+        _continue(self, tmp_path / "half", tmp_path / "continued", None)
+        assert _same(tmp_path, "alone", "continued"), "training goes on differently after load()"
+
+    def test_a_fresh_process_continues_to_the_same_bytes(self, tmp_path: Path) -> None:
+        self._alone(tmp_path / "alone")
+        self._half(tmp_path / "half")
+        _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", None), tmp_path)
+        assert _same(tmp_path, "alone", "continued"), "training goes on differently in a new process"
+
+    def test_a_process_that_trained_something_else_continues_to_the_same_bytes(self, tmp_path: Path) -> None:
+        self._alone(tmp_path / "alone")
+        self._half(tmp_path / "half")
+        _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", self.other), tmp_path)
+        assert _same(tmp_path, "alone", "continued"), "training depends on what the process trained before"
+
+    def test_sessions_that_take_turns_do_not_affect_each_other(self, tmp_path: Path) -> None:
+        self._alone(tmp_path / "alone")
+        session, neighbour = self._open(), self._open(self.other, seed=SEED + 1)
+        for unit in range(2):
+            self._unit(session, unit)
+            self._unit(neighbour, unit)
+        session.save(tmp_path / "beside")
+        assert _same(tmp_path, "alone", "beside"), "training depends on another session"
+
+    def test_a_snapshot_keeps_the_state_of_its_moment(self, tmp_path: Path) -> None:
+        session = self._open()
+        self._unit(session, 0)
+        session.save(tmp_path / "saved")
+        write = session.snapshot()
+        if write is None:
+            return
+        self._unit(session, 1)
+        write(tmp_path / "snapshot")
+        assert _same(tmp_path, "saved", "snapshot"), "the snapshot differs from the version saved at the same moment"
+
+    def test_a_version_holds_no_pickle(self, tmp_path: Path) -> None:
+        self._half(tmp_path / "half")
+        content = (tmp_path / "half").read_bytes()
+        assert content, "save() wrote nothing"
+        assert not content.startswith(PICKLES), "save() wrote a pickle, which runs code when it is loaded"
+
+    def test_a_damaged_version_is_refused(self, tmp_path: Path) -> None:
+        self._half(tmp_path / "half")
+        content = (tmp_path / "half").read_bytes()
+        for damaged in (b"", content[: len(content) // 2], bytes(range(128, 256))):
+            (tmp_path / "damaged").write_bytes(damaged)
+            try:
+                self._open().load(tmp_path / "damaged")
+            except CheckpointError:
+                continue
+            raise AssertionError(f"load() accepts a damaged file of {len(damaged)} bytes")
+
+    def test_a_model_comes_out_of_a_version(self, tmp_path: Path) -> None:
+        self._half(tmp_path / "half")
+        assert self.make().framework.model(dict(self.config), tmp_path / "half") is not None
+
+    # ----------------------------------------------------------------------------------------- training and evaluation
+
+    def test_evaluation_changes_nothing(self, tmp_path: Path) -> None:
+        self._alone(tmp_path / "alone")
+        session = self._open()
+        self._unit(session, 0)
+        session.save(tmp_path / "before")
+        first, second = self._evaluate(session), self._evaluate(session)
+        session.save(tmp_path / "after")
+        assert first == second, f"two evaluations of one model give {first} and {second}"
+        assert _same(tmp_path, "before", "after"), "evaluate() changes the saved state"
+        self._unit(session, 1)
+        session.save(tmp_path / "trained")
+        assert _same(tmp_path, "alone", "trained"), "evaluate() changes how training goes on"
+
+    def test_metrics_are_sums_over_rows(self) -> None:
+        session = self._open()
+        self._unit(session, 0)
+        whole = self._evaluate(session)
+        assert whole, "evaluate() returns no metric"
+        parts = [self._evaluate(session, start, start + ROWS // 2) for start in (0, ROWS // 2)]
+        for name, total in whole.items():
+            assert isinstance(total, RowSum), f"{name}: is a {type(total).__name__}, must be a RowSum"
+            assert total.rows == ROWS, f"{name}: counts {total.rows} rows instead of {ROWS}"
+            added = parts[0][name] + parts[1][name]
+            assert added == total, f"{name}: two halves add up to {added}, the whole is {total}"
+
+    def test_training_reports_its_loss(self) -> None:
+        sums = self._unit(self._open(), 0)
+        names = [name for name in sums if name.startswith("train_")]
+        assert names, f"train() returns {sorted(sums)}: must have a name that starts with train_"
+
+    def test_random_streams_of_the_process_stay_as_they_are(self) -> None:
+        before = random.getstate(), json.dumps(np.random.get_state(legacy=False), default=str)
+        session = self._open()
+        self._unit(session, 0)
+        self._evaluate(session)
+        after = random.getstate(), json.dumps(np.random.get_state(legacy=False), default=str)
+        assert before == after, "a session in the user's own process must restore its random streams"
+
+    def test_a_failing_trial_fails_alone(self, tmp_path: Path) -> None:
+        if self.bad is None:
+            return
+        self._alone(tmp_path / "alone")
+        session = self._open()
+        self._unit(session, 0)
+        try:
+            self._unit(self._open(self.bad), 0)
+        except Exception:
+            pass
+        else:
+            raise AssertionError(f"{dict(self.bad)}: raises nothing")
+        self._unit(session, 1)
+        session.save(tmp_path / "beside")
+        assert _same(tmp_path, "alone", "beside"), "a trial that failed affects another one"
+
+    def test_unused_keys_are_reported(self) -> None:
+        session = self._open({**self.config, "unheard_of": 1})
+        self._unit(session, 0)
+        self._evaluate(session)
+        assert session.unused() == ("unheard_of",), f"unused() returns {session.unused()}, not ('unheard_of',)"
+
+    # ---------------------------------------------------------------------------------------- processes and resources
+
+    def test_memory_is_freed(self) -> None:
+        session = self._open()
+        self._unit(session, 0)
+        assert session.size > 0, "size must be positive"
+        gone = weakref.ref(session)
+        del session
+        self.make().framework.free_memory()
+        gc.collect()
+        assert gone() is None, "a closed session is still referenced"
+
+    def test_there_is_a_device(self) -> None:
+        kind, count = self.make().framework.devices()
+        assert kind and count >= 1, f"devices() returns {(kind, count)}"
+
+    def test_hopfleet_does_without_the_framework(self, tmp_path: Path) -> None:
+        _elsewhere(partial(_import_without, self.module), tmp_path)
+
+    # ------------------------------------------------------------------------------------------------------- sessions
+
+    def _open(self, config: Mapping[str, Any] | None = None, seed: int = SEED) -> Session:
+        chosen = dict(self.config if config is None else config)
+        return self.make().framework.open(chosen, seed=seed, device=self.device, threads=1)
+
+    def _unit(self, session: Session, unit: int) -> dict[str, RowSum]:
+        """Train on all rows, in another order in each unit."""
+        order = np.random.default_rng([SEED, unit]).permutation(ROWS)
+        return session.train(_Batches(session, {k: v[order] for k, v in self.columns().items()}), last=unit == 1)
+
+    def _train(self, session: Session, units: int) -> None:
+        for unit in range(units):
+            self._unit(session, unit)
+
+    def _evaluate(self, session: Session, start: int = 0, stop: int = ROWS) -> dict[str, RowSum]:
+        rows = {name: column[start:stop] for name, column in self.columns().items()}
+        return session.evaluate(_Batches(session, rows), seed=SEED)
+
+    def _alone(self, path: Path) -> None:
+        """Save a version after two units without an interruption."""
+        session = self._open()
+        self._train(session, 2)
+        session.save(path)
+
+    def _half(self, path: Path) -> None:
+        """Save a version after one unit."""
+        session = self._open()
+        self._train(session, 1)
+        session.save(path)
+
+
+class _Batches:
+    """Rows as batches that are prepared for a session."""
+
+    def __init__(self, session: Session, columns: Columns) -> None:
+        self._session, self._columns = session, columns
+        self.rows = len(next(iter(columns.values())))
+
+    def __len__(self) -> int:
+        return self.rows // BATCH
+
+    def __iter__(self) -> Iterator[Batch]:
+        dtypes = {name: str(column.dtype) for name, column in self._columns.items()}
+        for start in range(0, self.rows, BATCH):
+            batch = {name: column[start : start + BATCH].copy() for name, column in self._columns.items()}
+            yield self._session.prepare(batch, dtypes)
+
+
+def _continue(suite: FrameworkSuite, version: Path, path: Path, before: Mapping[str, Any] | None) -> None:
+    """Load a version after one unit, train the second, and save; train another configuration ``before``."""
+    if before is not None:
+        suite._train(suite._open(before, seed=SEED + 1), 2)
+    session = suite._open(seed=SEED + 2)
+    session.load(version)
+    suite._unit(session, 1)
+    session.save(path)
+
+
+def _import_without(module: str) -> None:
+    if module:
+        sys.modules[module] = None  # type: ignore[assignment]
+    import hopfleet.experiment.experiment  # noqa: F401
+
+
+_CHILD = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import cloudpickle
+with open(sys.argv[2], "rb") as file:
+    cloudpickle.load(file)()
+"""
+
+
+def _elsewhere(work: Callable[[], None], folder: Path) -> None:
+    """Call a function in a new process."""
+    (folder / "work.pickle").write_bytes(cloudpickle.dumps(work))
+    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), str(folder / "work.pickle")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _same(folder: Path, first: str, second: str) -> bool:
+    return (folder / first).read_bytes() == (folder / second).read_bytes()
