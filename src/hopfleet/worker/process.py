@@ -23,7 +23,8 @@ from hopfleet.store.versions.local import Versions
 from hopfleet.worker.feeding.feed import open_feed
 from hopfleet.worker.logs import captured
 from hopfleet.worker.spec import WorkerSpec
-from hopfleet.worker.worker import Broken, Worker
+from hopfleet.worker.unit_runner import Broken
+from hopfleet.worker.worker import Worker
 
 BEAT_SECONDS = 0.25
 

@@ -42,7 +42,8 @@ from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
 from hopfleet.version import __version__
 from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.spec import WorkerSpec
-from hopfleet.worker.worker import Broken, Worker
+from hopfleet.worker.unit_runner import Broken
+from hopfleet.worker.worker import Worker
 
 Told = tuple[str, Any, Any, Any]
 """A word to a worker: its kind, what it is about, the trial, and the node that has the version that it needs."""
