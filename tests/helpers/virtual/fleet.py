@@ -107,6 +107,9 @@ class Fleet:
                 events.append(event)
         return events
 
+    def now(self) -> float:
+        return self.clock
+
     def say(self, worker: FakeWorker, event: m.Event) -> None:
         self.later(self.clock, lambda: self.emit(worker, event), worker)
 
