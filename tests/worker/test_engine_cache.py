@@ -40,7 +40,7 @@ def test_a_worker_has_one_engine_cache_and_frees_it(tmp_path: Path) -> None:
     data = hop.partition({"x": np.arange(8.0)}, tmp_path / "data", partitions=1)
     task = Cached()
     places: dict[str, Any] = {"checkpoints": tmp_path, "logs": tmp_path}
-    spec = WorkerSpec(task, data, None, **places, seed=0, placement=CPU, threads=1, batch_size=4, drop_last=False)
+    spec = WorkerSpec(task, data, None, **places, seed=0, device="cpu", threads=1, batch_size=4, drop_last=False)
     one, other = (Worker(name, spec, CPU, lambda events: None, capture=copied, guest=True) for name in ("w1", "w2"))
     for worker, number in ((one, 0), (one, 1), (other, 2)):
         worker.probe(Trial(f"t{number}", number, {"n": number}, 0, 1))
