@@ -57,11 +57,12 @@ gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train tog
 GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py interleaved.py stacked.py attention.py session.py compat.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py
 
-lint: $(VENV)/.dev  ## style, types and the direction of imports
+lint: $(VENV)/.dev  ## style, types, the direction of imports, and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_prose.py
 
 format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .

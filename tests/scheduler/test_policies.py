@@ -15,7 +15,7 @@ from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.random import random_choice
-from hopfleet.scheduler.schedule import Assignment
+from hopfleet.scheduler.slots import Assignment
 from tests.helpers.schedule_desk import Desk
 
 quick = settings(deadline=None, max_examples=60)

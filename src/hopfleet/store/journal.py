@@ -3,8 +3,8 @@
 One writer, any number of readers in other processes. An append is one transaction that is on the disk when it
 returns (WAL, synchronous FULL), so the controller acts only on what survives its own death.
 
-Beside the messages lies a queue of wishes, into which any process may put one. The run that takes a wish from it
-journals it as a message; those that no run has taken yet wait for the next.
+Beside the messages there is a queue of requests, which any process may add to. The run that takes a request journals it
+as a message; requests that no run has taken yet wait for the next run.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TROUBLE = {
 """Errors of a disk that may take the same transaction later."""
 
 REQUESTS = (
-    "CREATE TABLE IF NOT EXISTS wishes (number INTEGER PRIMARY KEY AUTOINCREMENT, "
-    "time REAL NOT NULL, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"
+    "CREATE TABLE IF NOT EXISTS wishes (number INTEGER PRIMARY KEY AUTOINCREMENT, "  # prose: allow, a wire name
+    "time REAL NOT NULL, who TEXT NOT NULL, wish TEXT NOT NULL, arguments TEXT NOT NULL)"  # prose: allow, a wire name
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A wish as the audit trail has it. ``granted`` is None, and ``text`` empty, while nobody has answered it."""
+    """A request in the audit trail. ``granted`` is None, and ``text`` empty, until it is answered."""
 
     number: int
     time: float  #: when it was asked, in seconds since the epoch
@@ -56,7 +56,7 @@ class Request:
     @property
     def wish(self) -> str:
         """Return ``request``. The old name; deprecated."""
-        deprecated("Request.wish", "Request.request")
+        deprecated("Request.wish", "Request.request")  # prose: allow, the old name
         return self.request
 
 
@@ -65,7 +65,7 @@ class Journal:
 
     def __init__(self, path: Path, *, writable: bool = False) -> None:
         self.path = path
-        #: The last wish that is journaled; None until somebody asks.
+        #: The last journaled request; None until it is looked up.
         self._taken: int | None = None
         if not writable and not path.exists():
             raise JournalError(f"{path}: there is no journal")
@@ -151,16 +151,16 @@ class Journal:
             raise JournalError(f"{self.path}: is damaged ({error!r})") from error
 
     def ask(self, who: str, request: str, arguments: Mapping[str, Any]) -> int:
-        """Put a wish into the queue, from any process; returns its number."""
+        """Put a request into the queue, from any process; return its number."""
         self._database.execute(REQUESTS)
         row = (clocks.time(), who, request, json.dumps(arguments))
-        insert = "INSERT INTO wishes (time, who, wish, arguments) VALUES (?, ?, ?, ?)"
+        insert = "INSERT INTO wishes (time, who, wish, arguments) VALUES (?, ?, ?, ?)"  # prose: allow, a wire name
         number = self._database.execute(insert, row).lastrowid
         assert number is not None
         return number
 
     def requests(self) -> list[RequestMade]:
-        """Wishes that nobody has journaled yet, in the order in which they came."""
+        """Return the requests that are not journaled yet, in order of arrival."""
         if self._taken is None:
             query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = ?"
             self._taken = self._database.execute(query, (kind_of(RequestMade),)).fetchone()[0] or 0
@@ -170,24 +170,27 @@ class Journal:
         ]
 
     def trail(self) -> list[Request]:
-        """All wishes that anybody ever put into the queue, with what came of them."""
+        """Return all requests ever made, with their answers."""
         query = "SELECT body FROM messages WHERE kind = ?"
         bodies = self._database.execute(query, (kind_of(RequestAnswered),))
         answers = {answer.number: answer for answer in map(_answer, bodies)}
         return [_request(row, answers.get(row[0])) for row in self._queue(0)]
 
     def answer(self, number: int) -> RequestAnswered | None:
-        """What came of a wish, if anything has yet."""
+        """Return the answer to a request, if there is one yet."""
         query = "SELECT body FROM messages WHERE kind = ? AND json_extract(body, '$.number') = ?"
         row = self._database.execute(query, (kind_of(RequestAnswered), number)).fetchone()
         return None if row is None else _answer(row)
 
     def _queue(self, after: int) -> list[tuple[int, float, str, str, str]]:
-        query = "SELECT number, time, who, wish, arguments FROM wishes WHERE number > ? ORDER BY number"
+        query = (
+            "SELECT number, time, who, wish, arguments FROM wishes "  # prose: allow, wire names
+            "WHERE number > ? ORDER BY number"
+        )
         try:
             return self._database.execute(query, (after,)).fetchall()
         except sqlite3.OperationalError as error:
-            if "no such table" in str(error):  # nobody has ever asked for anything
+            if "no such table" in str(error):  # there was never a request
                 return []
             raise
 
