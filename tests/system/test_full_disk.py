@@ -26,6 +26,7 @@ from hopfleet.domain.messages import (
     VersionLost,
     VersionSaved,
 )
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted
 from hopfleet.frameworks.base import Session
@@ -286,7 +287,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 class Heavy(CountingTask):
     """Its files are large."""
 
-    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+    def open(self, config: Mapping[str, Any], *, seed: int, placement: Placement, threads: int) -> Session:
         return HeavySession(config)
 
 

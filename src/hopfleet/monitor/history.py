@@ -181,8 +181,8 @@ class History(Observer):
         self.missing = ()
 
     def _join(self, time: float, message: WorkerJoined) -> None:
-        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))
-        worker.device, worker.joined, worker.lost = message.device, time, None
+        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, str(message.placement), time))
+        worker.device, worker.joined, worker.lost = str(message.placement), time, None
 
     def _lose_worker(self, time: float, message: WorkerLost) -> None:
         self._lose(time, self.workers[message.worker])

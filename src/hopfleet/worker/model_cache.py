@@ -96,7 +96,7 @@ class ModelCache:
 
     @functools.cached_property
     def _memory(self) -> int:
-        return max(MEMORY, self._context.framework.spare_memory(self._context.device) // 4)
+        return max(MEMORY, self._context.framework.spare_memory(self._context.placement) // 4)
 
     def with_room(self, command: RunUnit, work: Callable[[], Done]) -> Done:
         """Do some work; if the device runs out of memory, empty it and try once more.

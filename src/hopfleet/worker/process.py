@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from hopfleet.domain.messages import Event, decode, encode
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
 from hopfleet.store.versions.local import Versions
@@ -49,7 +50,7 @@ def serve(connection: Connection) -> None:
         worker = Worker(
             setup["worker"],
             spec,
-            setup["device"],
+            Placement.on(setup["device"]),
             emit,
             capture=captured,
             guest=False,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.version_ref import VersionRef
 from tests.helpers.virtual.settings import Setting
@@ -83,7 +84,7 @@ class Fleet:
 
         def joined() -> m.Event:
             self.workers[worker.name] = worker
-            return m.WorkerJoined(worker.name, "fake", partitions)
+            return m.WorkerJoined(worker.name, Placement.on("fake"), partitions)
 
         self.later(self.clock + delay, joined)
 

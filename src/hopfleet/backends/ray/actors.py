@@ -36,6 +36,7 @@ from hopfleet.backends.supervision import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
 from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
@@ -329,7 +330,7 @@ class WorkerActor:
             worker = Worker(
                 setup.name,
                 replace(spec, logs=logs),
-                device,
+                Placement.on(device),
                 self._emit,
                 capture=self._captured,
                 guest=False,
