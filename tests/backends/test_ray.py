@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hopfleet as hop
@@ -32,7 +31,7 @@ from hopfleet.store.versions.local import TMPFS
 from hopfleet.support.files import digest
 from hopfleet.testing.backends import BackendSuite, spec, trial, wait_for, wait_for_any
 from hopfleet.worker.spec import WorkerSpec
-from tests.helpers.cluster.chained import Chain
+from tests.helpers.cluster.chained import chained
 from tests.helpers.marks import long
 
 ray = pytest.importorskip("ray")
@@ -124,24 +123,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOPFLEET_HOME", str(tmp_path_factory.mktemp("alone")))
         return fingerprints(demo("alone", "local").fit(quiet=True))
-
-
-def chained(name: str, backend: Any) -> hop.Experiment:
-    """Short units without a framework, whose workers start in a second."""
-    return hop.Experiment(
-        Chain(),
-        train={"x": np.arange(320, dtype="float32")},
-        valid={"x": np.arange(32, dtype="float32")},
-        space={"seconds": 0.03},
-        search=hop.Random(trials=6, max_epochs=3),
-        metric="loss",
-        partitions=4,
-        name=name,
-        backend=backend,
-        workers=3,
-        run_options=hop.RunOptions(order="fixed"),
-        worker_options=hop.WorkerOptions(device="cpu"),
-    )
 
 
 def test_a_cluster_gives_the_same_bits(alone: dict[str, str]) -> None:

@@ -103,11 +103,22 @@ class Popen(subprocess.Popen[Any]):
         return self.returncode
 
 
-def run(command: list[str], *, timeout: float | None = None, check: bool = False, **options: Any) -> Any:
+def run(
+    command: list[str],
+    *,
+    input: Any = None,  # noqa: A002
+    timeout: float | None = None,
+    check: bool = False,
+    capture_output: bool = True,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
     """Run a command to its end and capture its output, like ``subprocess.run``."""
-    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+    assert capture_output
+    pipe = subprocess.PIPE
+    source = subprocess.DEVNULL if input is None else pipe
+    with Popen(command, stdin=source, stdout=pipe, stderr=pipe, **options) as process:
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(input, timeout=timeout)
         except BaseException:
             process.kill()
             raise

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
@@ -46,3 +49,21 @@ class ChainSession(CountingSession):
         if len(saved) != LENGTH + 4:
             raise CheckpointError(f"{path}: is damaged")
         self.state, self.units = saved[:LENGTH], int.from_bytes(saved[LENGTH:])
+
+
+def chained(name: str, backend: Any, *, workers: int = 3) -> hop.Experiment:
+    """Return an experiment with short units without a framework, whose workers start in a second."""
+    return hop.Experiment(
+        Chain(),
+        train={"x": np.arange(320, dtype="float32")},
+        valid={"x": np.arange(32, dtype="float32")},
+        space={"seconds": 0.03},
+        search=hop.Random(trials=6, max_epochs=3),
+        metric="loss",
+        partitions=4,
+        name=name,
+        backend=backend,
+        workers=workers,
+        run_options=hop.RunOptions(order="fixed"),
+        worker_options=hop.WorkerOptions(device="cpu"),
+    )

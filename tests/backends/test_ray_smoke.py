@@ -1,0 +1,38 @@
+"""One experiment on a real Ray cluster of one node. ``make test-all`` runs many more, in ``test_ray.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hopfleet.domain.messages import UnitFinished
+from tests.helpers.cluster.chained import chained
+from tests.helpers.cluster.started import fingerprints, messages
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A node with two CPUs, which this process has joined."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token of nothing but this test")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    ray._raylet.Config.initialize("")  # Ray has looked at the environment when it was imported
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+    started.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_gives_the_bits_of_one_process() -> None:
+    alone = chained("alone", "inline", workers=1).fit(quiet=True)
+    spread = chained("spread", "ray", workers=2).fit(quiet=True)
+    assert fingerprints(spread.folder) == fingerprints(alone.folder)
+    assert len({unit.worker for unit in messages(spread.folder, UnitFinished)}) == 2
