@@ -233,7 +233,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> hop.Results:
 
     def drained(self: Loop, events: Any) -> None:
         take(self, events)
-        if any(isinstance(event, VersionSaved) and event.version == 4 for event in events):
+        if any(isinstance(event, VersionSaved) and event.ref.version == 4 for event in events):
             self.drain()
 
     with monkeypatch.context() as patch:

@@ -38,9 +38,10 @@ from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
+from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
-from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.local import LOCAL, find_store
+from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.version import __version__
 
@@ -120,6 +121,7 @@ class Experiment:
         self.name = arguments.name(name or resumed, task)
         folder = self.run_options.folder
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
+        self.store = find_store(self.run_options.store)
         self.train = arguments.dataset("train", train)
         self.valid = None if valid is None else arguments.dataset("valid", valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` sets its own value.
@@ -191,7 +193,7 @@ class Experiment:
                 raise
             history = self._history(len(data.train))
             with (
-                contextlib.closing(Journal(self.folder.journal_file, writable=True)) as journal,
+                contextlib.closing(self.store.journal(self.folder, writable=True)) as journal,
                 open_view(history, quiet=quiet) as view,
             ):
                 complete = self._run(data, journal, view, resumed=resumed)
@@ -229,10 +231,10 @@ class Experiment:
 
     def _last_message(self) -> tuple[Message | None, int]:
         """Return the last message of an earlier run, and how many requests have come since."""
-        if not (self.folder.exists and self.folder.journal_file.exists()):
+        if not (self.folder.exists and self.store.has_journal(self.folder)):
             return None, 0
-        with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            return journal.last(), len(journal.requests())
+        with contextlib.closing(self.store.journal(self.folder)) as journal:
+            return journal.last(), len(journal.requests.pending())
 
     def _data(self, place: RunFolder) -> Data:
         """Return the checked data; rows that are not partitioned yet are partitioned into ``place``."""
@@ -309,16 +311,17 @@ class Experiment:
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run(self, data: Data, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
+    def _run(self, data: Data, journal: JournalStore, view: LiveView, *, resumed: bool) -> bool:
         """Run until the search is complete or the run ends early. Return whether the search is complete."""
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
         plan = self._plan(backend)
         count = plural(plan.workers, "worker")
         view.note(f"{self.name}: {count} on {plan.device} ({plan.why}), run folder {self.folder.path}")
-        versions = backend.versions(self.folder.checkpoints)
-        versions.sweep()
-        versions.clear_batches()
+        versions = self._versions(backend)
+        memory = SharedMemory(self.folder.checkpoints)
+        memory.sweep()
+        memory.clear_batches()
         forecast = self._forecast(backend, plan, data, self.folder)
         for text in self._warnings(forecast):
             view.warn(text)
@@ -332,7 +335,7 @@ class Experiment:
             versions.tidy(controller.schedule.files())
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
-                complete = loop.run([RunStarted(__version__, plan.workers, len(journal.requests())), *missing])
+                complete = loop.run([RunStarted(__version__, plan.workers, len(journal.requests.pending())), *missing])
             self._reason = loop.reason
             backend.close(kill=loop.stuck)
             if resumed:  # workers of a controller that was killed may have written until now
@@ -342,8 +345,14 @@ class Experiment:
             backend.close(kill=True)
             raise
         finally:
-            versions.clear_batches()
+            memory.clear_batches()
         return complete
+
+    def _versions(self, backend: Backend) -> VersionStore:
+        """Return the store of versions: the backend's own, unless the run has another store and one machine."""
+        if self.run_options.store == LOCAL or self._on_cluster:
+            return backend.versions(self.folder.checkpoints)
+        return self.store.versions(self.folder.checkpoints)
 
     def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """Yield warnings about settings that a run cannot follow as the user may expect."""
@@ -430,13 +439,13 @@ class Experiment:
         return backend
 
 
-def _recalled(journal: Journal, view: LiveView) -> Iterator[Message]:
+def _recalled(journal: JournalStore, view: LiveView) -> Iterator[Message]:
     for _, when, message in journal.read():
         view.recall(when, message)
         yield message
 
 
-def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost]:
+def _missing(controller: Controller, versions: VersionStore) -> Iterator[VersionLost]:
     """Yield the versions that are in the journal but not on the disk."""
     for name, progress in controller.schedule.trials.items():
         for version, saved in progress.saved.items():

@@ -39,8 +39,7 @@ from hopfleet.domain.messages import (
     WorkerRetired,
 )
 from hopfleet.errors import CheckpointError, Interrupted
-from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.support.background import Chores
 from hopfleet.support.files import back_off, trouble
 
@@ -70,7 +69,12 @@ class Loop:
     """One run of an experiment, from its first event to ``Finish``."""
 
     def __init__(
-        self, controller: Controller, backend: Backend, journal: Journal, versions: Versions, observer: Observer
+        self,
+        controller: Controller,
+        backend: Backend,
+        journal: JournalStore,
+        versions: VersionStore,
+        observer: Observer,
     ) -> None:
         self._controller = controller
         self._backend = backend
@@ -99,7 +103,7 @@ class Loop:
                 continue
             own, self._own = self._own, []
             waits = min(WAIT_SECONDS, self._controller.next_look(self._ages))
-            self._take([*own, *self._journal.requests()] or self._backend.receive(waits))
+            self._take([*own, *self._journal.requests.pending()] or self._backend.receive(waits))
             self._follow(self._controller.look_ahead(self._ages))
             if self._patience.look(stands=self._controller.stands):
                 self._take(self._controller.overdue(self._patience.ages))

@@ -37,7 +37,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import EngineCache, IsolationError, Result, Session
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.support import clock
 from hopfleet.worker.feeding.feed import Feed, UnitBatches
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
@@ -106,7 +106,7 @@ class Worker:
         *,
         capture: Callable[..., contextlib.AbstractContextManager[Turn]],
         guest: bool,
-        versions: Versions | None = None,
+        versions: VersionStore | None = None,
         feed: Feed | None = None,
     ) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class Worker:
         self._mail: list[Event] = []
         self._capture = capture
         self._guest = guest
-        self._versions = versions or Versions(spec.checkpoints)
+        self._versions = versions or spec.store.versions(spec.checkpoints)
         self._saver = Saver(
             self._versions,
             lambda event: emit([event]),
