@@ -289,7 +289,7 @@ def test_files_that_the_run_drops_or_saves_meanwhile(results: hop.Results, monke
     dropped, again = results["t0001"].last_checkpoint, results["t0002"].last_checkpoint
     saved = dropped.with_name("v00009.safetensors")
     version = int(dropped.stem[1:6])
-    attempts = [results.history.trials[trial].saved[version].attempt for trial in ("t0001", "t0002")]
+    attempts = [results.history.trials[trial].saved[version].ref.attempt for trial in ("t0001", "t0002")]
 
     def moves_on(path: Path) -> str:
         monkeypatch.setattr(module, "digest", digest)

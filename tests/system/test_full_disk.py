@@ -242,7 +242,7 @@ def test_a_run_waits_for_room_and_ends_as_if_nothing_had_been(
     shown = "".join(capsys.readouterr())
     assert "journal.sqlite: cannot be written (database or disk is full); make room on that disk" in shown
     assert ".safetensors: cannot be written (No space left on device); make room on that disk" in shown
-    assert shown.count("it goes on\n") == 2
+    assert shown.count("the run continues\n") == 2
 
 
 def test_ctrl_c_ends_a_run_that_waits_for_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
