@@ -4,10 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test pure-tests long-tests other-tests ray-tests cluster-tests gpu lint format bench chaos cluster docs clean
+.PHONY: help demo test test-all pure-tests other-tests slow-tests cluster-tests gpu lint format bench chaos cluster docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(VENV)/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hopfleet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -25,33 +25,30 @@ $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
 	$(BIN)/hopfleet demo
 
-test: $(VENV)/.dev  ## all tests, and the coverage of the pure folders
-	$(MAKE) --jobs=3 --output-sync=target long-tests pure-tests other-tests ray-tests
+test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores: tests, and the coverage of the pure folders
+	$(MAKE) --jobs=2 --output-sync=target other-tests pure-tests
 
-PURE_TESTS := tests/domain tests/search tests/scheduler tests/planner tests/controller
-PURE_FILES := src/hopfleet/domain/*,src/hopfleet/search/*,src/hopfleet/scheduler/*,src/hopfleet/planner/*,src/hopfleet/controller/*
+test-all: test slow-tests  ## make test, and what takes longer: clusters, benchmarks, notebooks, 10,000 simulated seeds
 
-# Whole simulated experiments cover nothing that others do not, and watching them takes longer than running them.
-SUITES := tests/search/test_search_suite.py tests/scheduler/test_whole_experiments.py
+# Processes of pytest for tests that are not watched by coverage. Some tests wait, so there are more than cores.
+JOBS ?= 2
+RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
+
+PURE := controller domain planner scheduler search
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
+COMMA := ,
 
 pure-tests: $(VENV)/.dev
-	$(BIN)/coverage run -m pytest $(PURE_TESTS) $(addprefix --ignore=,$(SUITES))
-	$(BIN)/python -m pytest $(SUITES)
-	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 --include='$(PURE_FILES)'
-
-LONG_TESTS := $(addprefix tests/system/test_,benchmarks.py docs.py notebook.py resume.py) tests/forecast tests/runs
-
-long-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest $(LONG_TESTS)
+	$(BIN)/coverage run -m pytest -m 'not slow' $(addprefix tests/,$(PURE))
+	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 \
+	  --include='$(subst $(SPACE),$(COMMA),$(patsubst %,src/hopfleet/%/*,$(PURE)))'
 
 other-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(LONG_TESTS) $(CLUSTER_TESTS))
+	$(RUN) -m 'not slow' $(addprefix --ignore=tests/,$(PURE))
 
-RAY_TESTS := $(addprefix tests/backends/test_,ray.py ray_by_hand.py ray_autoscaler.py ray_gpu.py kuberay.py)
-CLUSTER_TESTS := $(RAY_TESTS) tests/data/test_s3.py tests/system/test_paradigms.py
-
-ray-tests: $(VENV)/.dev  # a real Ray cluster, a real S3 server and other paradigms, on this machine
-	$(BIN)/python -m pytest $(CLUSTER_TESTS)
+slow-tests: $(VENV)/.dev
+	$(RUN) -m slow
 
 gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits, and how fast
 	PYTHONPATH=src:. $(PYTHON) -m pytest $(GPU_TESTS)
@@ -60,11 +57,12 @@ gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train tog
 GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py interleaved.py stacked.py attention.py session.py compat.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py
 
-lint: $(VENV)/.dev  ## style, types and the direction of imports
+lint: $(VENV)/.dev  ## style, types, the direction of imports, and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_prose.py
 
 format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .
@@ -79,8 +77,8 @@ FAULTS ?= 1000
 chaos: $(VENV)/.dev  ## attack everything for long: SEEDS=1000000 simulated experiments, FAULTS=1000 in real processes
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --faults $(FAULTS)
 
-cluster-tests: $(VENV)/.dev  # the same as ray-tests, and what takes minutes
-	HOPFLEET_LONG=1 $(BIN)/python -m pytest $(CLUSTER_TESTS)
+cluster-tests: $(VENV)/.dev  # clusters and other paradigms on this machine, with what takes minutes
+	HOPFLEET_LONG=1 $(BIN)/python -m pytest -m slow tests/backends tests/data tests/system/test_paradigms.py
 
 RATE ?= 200
 

@@ -24,7 +24,8 @@ from hopfleet.planner.costs import Times, cnns, homogeneous
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 

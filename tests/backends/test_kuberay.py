@@ -27,7 +27,7 @@ from tests.helpers.processes import ROOT
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
-pytestmark = [long, pytest.mark.filterwarnings("default")]
+pytestmark = [long, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 DEPLOY = ROOT / "deploy"
 

@@ -36,7 +36,7 @@ from tests.helpers.cluster.chained import Chain
 from tests.helpers.marks import long
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 def free_port() -> int:

@@ -25,7 +25,7 @@ from tests.helpers.cluster.started import PATIENCE, Nodes, dated, fingerprints, 
 from tests.helpers.marks import long
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 HEAD = "f" * 51 + "00000"
 IDLE_SECONDS = 3

@@ -24,7 +24,7 @@ from tests.helpers.processes import ROOT
 
 pytest.importorskip("ray")
 pytest.importorskip("opencensus", reason="jobs need ray[default]")
-pytestmark = [long, pytest.mark.filterwarnings("default")]
+pytestmark = [long, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 DEPLOY = ROOT / "deploy"
 TRIALS, EPOCHS, PARTITIONS = 4, 12, 2

@@ -27,6 +27,7 @@ from tests.helpers.sample_tasks import Everything, arrays  # noqa: E402
 
 GPU = torch.cuda.is_available()
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("default"),
     pytest.mark.skipif(not GPU and not os.environ.get("HOPFLEET_LONG"), reason="no GPU; HOPFLEET_LONG=1 runs a part"),
 ]

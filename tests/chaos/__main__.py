@@ -13,22 +13,23 @@ from statistics import median
 import benchmarks.faults
 import benchmarks.verify
 from benchmarks.row import Row, milliseconds, table
-from tests.chaos import real, simulated
+from tests.chaos import files, processes, simulated, soak
+from tests.chaos.runs import Report
 
 RESUME_BAR = 3.0
 
 #: The attacks on real processes. Each takes the number of faults wanted of all together, and the seed.
-ATTACKS: dict[str, Callable[[int, int], real.Report]] = {
-    "worker-steps": lambda faults, seed: real.worker_points(faults * 2 // 5, seed),
-    "controller-steps": lambda faults, seed: real.controller_points("inline", every=max(1, 1000 // faults)),
-    "controller-steps-local": lambda faults, seed: real.controller_points("local", every=max(4, 4000 // faults)),
-    "controller-again": lambda faults, seed: real.controller_again_and_again(max(3, faults // 10), seed),
-    "soak": lambda faults, seed: real.soak(max(32, 2 * faults), 0.02, (0.1, 0.3), seed)[0],
-    "stop": lambda faults, seed: real.stopped_and_continued(max(3, faults // 50), seed),
-    "models": lambda faults, seed: real.damaged_models(max(6, faults // 10), seed),
-    "journal": lambda faults, seed: real.damaged_journal(max(3, faults // 50), seed),
-    "clock": lambda faults, seed: real.clock_jumps(max(2, faults // 100), seed),
-    "disk": lambda faults, seed: real.full_disk(max(1, faults // 300)),
+ATTACKS: dict[str, Callable[[int, int], Report]] = {
+    "worker-steps": lambda faults, seed: processes.worker_points(faults * 2 // 5, seed),
+    "controller-steps": lambda faults, seed: processes.controller_points("inline", every=max(1, 1000 // faults)),
+    "controller-steps-local": lambda faults, seed: processes.controller_points("local", every=max(4, 4000 // faults)),
+    "controller-again": lambda faults, seed: processes.controller_again_and_again(max(3, faults // 10), seed),
+    "soak": lambda faults, seed: soak.soak(max(32, 2 * faults), 0.02, (0.1, 0.3), seed)[0],
+    "stop": lambda faults, seed: processes.stopped_and_continued(max(3, faults // 50), seed),
+    "models": lambda faults, seed: files.damaged_models(max(6, faults // 10), seed),
+    "journal": lambda faults, seed: files.damaged_journal(max(3, faults // 50), seed),
+    "clock": lambda faults, seed: files.clock_jumps(max(2, faults // 100), seed),
+    "disk": lambda faults, seed: files.full_disk(max(1, faults // 300)),
 }
 
 
@@ -72,12 +73,12 @@ def attack(names: list[str], faults: int, seed: int) -> list[Row]:
 
 def figures() -> list[Row]:
     rows = [*benchmarks.faults.measure(quick=False), *benchmarks.verify.measure(quick=False)]
-    report, soak = real.soak(48, 1.0, (2.0, 4.0), 1, controller=False)
-    allowed = f"{soak.quiet:.1f} s undisturbed, {soak.faults} faults in units of {soak.unit:.0f} s"
-    ok = report.ok and soak.overhead <= soak.allowed
-    bar = f"≤ faults × unit + 10%: {soak.allowed:.1f} s"
-    rows.append(Row("soak", "what faults cost in all", f"{soak.overhead:.1f} s", allowed, None, bar, ok))
-    times = real.resume_seconds(5)
+    report, measured = soak.soak(48, 1.0, (2.0, 4.0), 1, controller=False)
+    allowed = f"{measured.quiet:.1f} s undisturbed, {measured.faults} faults in units of {measured.unit:.0f} s"
+    ok = report.ok and measured.overhead <= measured.allowed
+    bar = f"≤ faults × unit + 10%: {measured.allowed:.1f} s"
+    rows.append(Row("soak", "what faults cost in all", f"{measured.overhead:.1f} s", allowed, None, bar, ok))
+    times = soak.resume_seconds(5)
     worst = f"worst {milliseconds(max(times))}"
     what = "process start to first new unit after the controller was killed, import included, median of 5"
     rows.append(

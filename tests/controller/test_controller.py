@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hopfleet.controller.controller import AT_RISK, Controller
+from hopfleet.controller.controller import Controller
+from hopfleet.controller.decisions.versions import AT_RISK
 from hopfleet.domain import messages as m
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.seeds import derive
@@ -22,7 +23,7 @@ from tests.helpers.controller_desk import Desk, of
 @pytest.fixture(autouse=True)
 def few_saves(monkeypatch):
     """Units take a second here. What is saved within an epoch has tests of its own."""
-    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 1.5)
+    monkeypatch.setattr("hopfleet.controller.decisions.versions.AT_RISK", 1.5)
 
 
 def test_trials_are_added_at_once_and_named_in_order():
@@ -478,7 +479,7 @@ def test_a_resumed_run_goes_on_where_it_stopped():
     desk = Desk("w1", trials=2)
     desk.finished()
     desk.saved(1, durable=False)
-    again = Controller(desk.search, desk.controller.policy, partitions=2, valid_partitions=1)
+    again = Controller(desk.search, desk.controller.dispatcher.policy, partitions=2, valid_partitions=1)
     again.restore(desk.messages)
     assert again.handle(m.RunStarted("test")) == []
     assert not again.schedule.slots

@@ -16,7 +16,7 @@ from tests.helpers.controller_desk import Desk, of
 @pytest.fixture(autouse=True)
 def few_saves(monkeypatch):
     """Units take a second here. What is saved within an epoch has tests of its own."""
-    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 1.5)
+    monkeypatch.setattr("hopfleet.controller.decisions.versions.AT_RISK", 1.5)
 
 
 class Wheel(Desk):

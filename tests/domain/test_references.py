@@ -1,4 +1,4 @@
-"""References to what nobody may see."""
+"""References to secret values."""
 
 from __future__ import annotations
 

@@ -16,10 +16,11 @@ import hopfleet as hop
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Work
 from hopfleet.errors import TaskError, UsageError
-from hopfleet.forecast import preview as previews
+from hopfleet.forecast import rehearsal as rehearsals
 from hopfleet.forecast.forecast import Forecast
-from hopfleet.forecast.preview import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_profiling
+from hopfleet.forecast.preview import slow as report_if_slow
 from hopfleet.forecast.profiling import BATCHES, MOST, Profiles, from_record, profile_trials
+from hopfleet.forecast.rehearsal import UNIT_SECONDS, Outline, Rehearsal, foresee, worth_profiling
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
@@ -186,7 +187,7 @@ def test_too_few_findings_make_no_prediction() -> None:
     def foreseen(trials: int, cost: float) -> Rehearsal | None:
         probing = Probing(dict.fromkeys(range(64), cost), row=0.1)
         found, rehearsal = foresee(probing, configs(trials), outline(trials=trials, epochs=1), {}, probing.clock)
-        assert len(found.found) < previews.ENOUGH
+        assert len(found.found) < rehearsals.ENOUGH
         return rehearsal
 
     assert foreseen(64, 1.0) is None
@@ -195,9 +196,9 @@ def test_too_few_findings_make_no_prediction() -> None:
 
 
 def test_too_many_units_make_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(previews, "PREDICTING", 1e9)
+    monkeypatch.setattr(rehearsals, "PREDICTING", 1e9)
     assert foresee(Probing(), configs(4), outline(), {})[1] is not None
-    monkeypatch.setattr(previews, "SIMULATED", 23)
+    monkeypatch.setattr(rehearsals, "SIMULATED", 23)
     assert foresee(Probing(), configs(4), outline(), {})[1] is None
 
 
@@ -313,11 +314,11 @@ def test_a_rehearsal_gives_up_in_time() -> None:
 def test_a_large_experiment_is_simulated_in_part() -> None:
     large = outline(trials=10_000, epochs=50, rows=(100,) * 8, workers=8)
     part = large.small_enough()
-    assert part.trials * part.per_trial <= previews.SIMULATED
+    assert part.trials * part.per_trial <= rehearsals.SIMULATED
     assert part.trials >= 4 * 8
     assert outline().small_enough() == outline()
     long = outline(trials=8, epochs=10**6).small_enough()
-    assert (long.trials, long.trials * long.per_trial <= previews.SIMULATED) == (8, True)
+    assert (long.trials, long.trials * long.per_trial <= rehearsals.SIMULATED) == (8, True)
 
 
 def test_the_prediction_can_be_kept() -> None:
@@ -414,7 +415,7 @@ def test_a_folder_of_the_users_own_stays(tmp_path: Path) -> None:
 
 
 def test_a_large_search_is_previewed_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(previews, "SIMULATED", 60)
+    monkeypatch.setattr(rehearsals, "SIMULATED", 60)
     found = experiment(
         backend="inline", space={"lr": hop.uniform(0, 1)}, search=hop.Random(trials=100, max_epochs=2)
     ).preview()
@@ -470,7 +471,7 @@ def test_a_backend_is_started_once() -> None:
 
 def test_progress_is_told_only_when_it_is_slow(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    with previews.slow(False, lambda: now[0]) as tell, previews.slow(True, lambda: now[0]) as silent:
+    with report_if_slow(False, lambda: now[0]) as tell, report_if_slow(True, lambda: now[0]) as silent:
         for text in ("one", "two", "three", "four"):
             tell(text)
             silent(text)
@@ -485,7 +486,7 @@ def test_progress_is_told_only_when_it_is_slow(capsys: pytest.CaptureFixture[str
 def generous(monkeypatch: pytest.MonkeyPatch) -> None:
     """Profiling and a prediction may take as long as they like."""
     for name in ("SHARE", "LONG_SHARE", "PREDICTING"):
-        monkeypatch.setattr(previews, name, 1e9)
+        monkeypatch.setattr(rehearsals, name, 1e9)
 
 
 def counting(**more: Any) -> hop.Experiment:

@@ -120,6 +120,15 @@ def test_a_task_may_be_given_a_configuration_by_hand() -> None:
     assert opened(task, 0.1).hooks.config == {"lr": 0.1}
 
 
+def test_a_value_in_the_class_body_does_not_hide_that_of_the_trial() -> None:
+    class Declaring(Remembering):
+        config: Mapping[str, Any] = {}
+        optimizer = None
+
+    one = opened(Declaring(), 0.1)
+    assert one.hooks.config == {"lr": 0.1} and one.hooks.optimizer is one.optimizers[0]
+
+
 @dataclass(slots=True)
 class Slotted(Task):
     """A task with attributes outside of its ``__dict__``."""

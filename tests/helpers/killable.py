@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import hopfleet as hop
-from tests.helpers import warm
 from tests.helpers.sample_tasks import Everything, arrays
 
 
@@ -29,5 +28,4 @@ def experiment(backend: str, workers: int) -> hop.Experiment:
 
 
 if __name__ == "__main__":
-    warm.warm_fork_servers()
     experiment(sys.argv[1], int(sys.argv[2])).fit(quiet=True)

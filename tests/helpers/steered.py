@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 import hopfleet as hop
-from tests.helpers import warm
 from tests.helpers.sample_tasks import Everything, arrays
 
 SEED = 5
@@ -78,5 +77,4 @@ def experiment(folder: Path, **more: Any) -> hop.Experiment:
 
 
 def run(folder: str, epochs: int) -> None:
-    warm.warm_fork_servers()
     experiment(Path(folder), epochs=epochs).fit()

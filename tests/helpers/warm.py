@@ -147,7 +147,7 @@ class Session:
 
 
 def warm_fork_servers() -> None:
-    """Let the local backend in this process fork its fork servers from the warm process, if there is one."""
+    """Let the local backend of this process get its fork servers from the warm process."""
     from hopfleet.backends.local import backend
 
     backend.Popen = Popen  # type: ignore[misc, assignment]
@@ -192,6 +192,7 @@ def serve(listener: socket.socket) -> None:
     gc.disable()
     for module in PRELOAD:
         importlib.import_module(module)
+    warm_fork_servers()
     gc.freeze()
     gc.enable()
     selector = selectors.DefaultSelector()

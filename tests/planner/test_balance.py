@@ -207,7 +207,7 @@ def run(cells: dict[Cell, dict[str, float]], seconds: dict[Cell, dict[str, float
                 worker_free[worker] = config_free[chosen[0]] = now + cells[chosen][worker]
                 break
         else:
-            assert running, "everybody waits for nobody"
+            assert running, "every worker waits, and none runs"
             worker = min(running, key=lambda worker: running[worker])
             now, cell = running.pop(worker)
             del worker_free[worker], config_free[cell[0]]
@@ -275,7 +275,7 @@ class TestChoose:
         [
             (0.0, 5.0, None),  # "long" is free at 1 and has no time to lose; "short" has
             (0.0, 10.0, ("short", 0)),  # neither has time to lose, and "short" has more left
-            (1.5, 5.0, ("short", 0)),  # overdue: nobody knows when it will be free
+            (1.5, 5.0, ("short", 0)),  # overdue: the time when it will be free is unknown
         ],
     )
     def test_it_waits_for_a_config_that_would_end_late(self, now, short_left, expected):

@@ -52,7 +52,7 @@ def test_an_optimum_above_the_bound_is_proven():
     assert timetable.ratio == 1.1
 
 
-def test_a_hint_may_be_mirrored():
+def test_a_hint_may_be_reversed():
     shop = Shop(2, 2, (ShopUnit(0, 0, 1.0), ShopUnit(0, 1, 1.0), ShopUnit(1, 0, 1.0), ShopUnit(1, 1, 5.0)))
     late = Timetable(shop, (0.0, 1.0, 1.0, 2.0))
     timetable, proven = exact.solve(shop, seconds=10, hint=late)

@@ -55,7 +55,7 @@ def test_the_bound_is_the_busiest_worker_or_configuration():
 
 def test_the_bound_knows_when_one_is_ready():
     late = Shop(2, 2, (ShopUnit(0, 0, 1.0),), config_ready=(2.0, 9.0), worker_ready=(3.0, 9.0))
-    assert lower_bound(late) == 4.0  # nobody waits for those without work
+    assert lower_bound(late) == 4.0  # configurations without work delay nothing
     assert Grid.of(late).bound == 4
 
 

@@ -168,16 +168,16 @@ def test_population_based_training() -> None:
     assert set(verdicts(found).values()) == {"equal"} and len(found.trials) == len(results.trials)
 
 
-def test_stopped_trials_and_wishes() -> None:
+def test_stopped_trials_and_requests() -> None:
     def run() -> hop.Results:
         return fitted(Plain(), {"lr": hop.loguniform(1e-3, 1.0)}, search=hop.ASHA(trials=6, max_epochs=4, min_epochs=1))
 
     assert len({trial.state for trial in run().trials}) > 1
-    wheel = hop.control("first")
-    wheel.clone("t0001", {"lr": 0.5}, warm=True, epochs=6)
-    wheel.add({"lr": 0.25})
+    control = hop.control("first")
+    control.clone("t0001", {"lr": 0.5}, warm=True, epochs=6)
+    control.add({"lr": 0.25})
     run()
-    wheel.delete("t0001")
+    control.delete("t0001")
     assert run()["t0007"].parent == "t0001"
     found = replay("first", backend="inline", workers=2)
     told = verdicts(found)
@@ -232,14 +232,14 @@ def test_a_difference_that_no_loss_tells(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def astray(self: Worker, command: Any, trial: Any) -> None:
         execute(self, command, trial)
-        if isinstance(command, RunUnit) and command.version == 7:
+        if isinstance(command, RunUnit) and command.model.version == 7:
             with torch.no_grad():
                 self._held[trial.id].session.model[1].bias += 1.0  # type: ignore[attr-defined]
 
     monkeypatch.setattr(Worker, "execute", astray)
     found = replay("first", backend="inline", trials=["t0001"])
     assert found.trials[0].verdict == "different"
-    assert found.trials[0].reason == "no training loss differs, the models do"
+    assert found.trials[0].reason == "the models differ, but no training loss does"
 
 
 def test_a_trial_that_fails_now() -> None:

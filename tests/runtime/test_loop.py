@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import signal
@@ -133,7 +134,8 @@ class Hasty(Loop):
 
 def test_workers_that_are_told_ahead_what_comes_next(tmp_path):
     with Bench(tmp_path, trials=6, workers=3, partitions=[[0], [1], [2]]) as bench:
-        bench.controller.lookahead = bench.controller.schedule.sticky = True
+        bench.controller.schedule.sticky = True
+        bench.controller.dispatcher = dataclasses.replace(bench.controller.dispatcher, lookahead=True)
         loop = Hasty(bench.controller, bench.backend, bench.journal, SpyVersions(bench.log), bench.observer)
         assert loop.run(START) is True
         messages = bench.journaled()

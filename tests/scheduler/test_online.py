@@ -36,8 +36,8 @@ from hopfleet.scheduler.policies.match_reserve import MatchReserve, match_and_re
 from hopfleet.scheduler.policies.planned import Mode
 from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.progress import Outcome
-from hopfleet.scheduler.schedule import Assignment
 from hopfleet.scheduler.shop_state import initial_state
+from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
 from tests.helpers.schedule_desk import Desk, trial
@@ -86,7 +86,7 @@ def experiments(draw: st.DrawFn) -> Setting:
 @settings(deadline=None, max_examples=25)
 @given(setting=experiments())
 def test_whatever_happens(policy, setting):
-    """The driver checks every invariant at every step, and that nobody waits for what will never come."""
+    """The driver checks every invariant at every step, and that no worker waits for an event that never comes."""
     Driver(replace(setting, policy=policy)).run()
 
 
@@ -308,7 +308,7 @@ def test_a_model_that_is_being_saved_is_worth_an_instant():
     desk.start("w2", "t2", 1)
     desk.train("w1", "t1", 0)
     desk.schedule.now = 0.5
-    desk.schedule.abandon("w2")
+    desk.schedule.abandon("w2", desk.schedule.slots["w2"].unit.trial)
     desk["t1"].trial = replace(desk["t1"].trial, epochs=9)
     policy = MatchReserve()
     assert decide(policy, desk) is None

@@ -15,7 +15,7 @@ from hopfleet.scheduler.policies import DEFAULT, POLICIES
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.random import random_choice
-from hopfleet.scheduler.schedule import Assignment
+from hopfleet.scheduler.slots import Assignment
 from tests.helpers.schedule_desk import Desk
 
 quick = settings(deadline=None, max_examples=60)
@@ -124,7 +124,7 @@ def test_a_clock_that_was_set_back_stops_nobody():
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
-def test_forced_order_is_obeyed(policy):
+def test_forced_order_is_followed(policy):
     policy = policy()
     desk = Desk(None, partitions=4, valid=0)
     desk.train("w1", "t1", 2, 0, 3, 1)
@@ -224,7 +224,7 @@ def staying(desk):
 
 def test_where_hops_cost_a_trial_stays_while_it_owes_something():
     desk = Desk(None, trials=3)
-    assert staying(desk) == following(desk), "nobody holds anything yet"
+    assert staying(desk) == following(desk), "no worker holds a model yet"
     desk.train("w1", "t1", 0)
     assert (staying(desk).unit.trial, following(desk).unit.trial) == ("t1", "t2")
     assert staying(desk).unit.partition == 1

@@ -12,7 +12,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies import exact as exact_policy
 from hopfleet.scheduler.policies import portfolio as portfolio_policy
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
-from hopfleet.scheduler.schedule import Assignment
+from hopfleet.scheduler.slots import Assignment
 from hopfleet.testing.policies import PolicySuite
 
 

@@ -14,7 +14,8 @@ from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.random import random_choice
 from hopfleet.scheduler.ready import DRAWS
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment
 from tests.helpers.schedule_desk import Desk, trial
 
 PARTITIONS = 3
@@ -92,7 +93,7 @@ class Walk:
 
     def abandon(self, pick):
         if worker := self.one(self.busy, pick):
-            self.schedule.abandon(worker)
+            self.schedule.abandon(worker, self.schedule.slots[worker].unit.trial)
 
     def save(self, pick):
         if name := self.one(self.schedule.trials, pick):

@@ -186,7 +186,7 @@ def test_a_lost_worker_takes_its_unit_and_its_models():
 def test_an_abandoned_unit_did_not_happen():
     desk = Desk(None)
     desk.start("w1", "t1", 0)
-    desk.schedule.abandon("w1")
+    desk.schedule.abandon("w1", "t1")
     validate(desk.schedule)
     assert desk["t1"].todo == {0, 1}
     assert list(desk.schedule.idle) == ["w1"]

@@ -1,4 +1,4 @@
-"""What a person's wishes meet at the edges: workers on their way, runs that begin, models that nobody holds."""
+"""Requests in edge cases: workers about to join, runs about to begin, models that no worker holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopfleet.search import Random
 from hopfleet.search.base import Goal
 
 
-class Wheel:
+class Steering:
     """A controller and its messages; ``train`` reports whatever runs on a worker as finished."""
 
     def __init__(self, *workers, trials=1, epochs=2, partitions=2, fixed=False, seed=0, started=None):
@@ -63,79 +63,84 @@ def answers(messages):
 
 
 def test_the_number_of_workers_is_settled_when_all_have_come():
-    wheel = Wheel(started=m.RunStarted("test", workers=2))
-    assert answers(wheel.ask("workers", count=3)) == []
-    assert answers(wheel.tell(m.WorkerJoined("w1"))) == []
-    follow = wheel.tell(m.WorkerJoined("w2"))
+    steering = Steering(started=m.RunStarted("test", workers=2))
+    assert answers(steering.ask("workers", count=3)) == []
+    assert answers(steering.tell(m.WorkerJoined("w1"))) == []
+    follow = steering.tell(m.WorkerJoined("w2"))
     assert answers(follow) == ["from 2 to 3 workers"]
     assert m.AddWorkers(1) in follow
-    assert answers(wheel.ask("workers", by=1)) == []
-    assert answers(wheel.tell(m.WorkerJoined("w3"))) == ["from 3 to 4 workers"]
+    assert answers(steering.ask("workers", by=1)) == []
+    assert answers(steering.tell(m.WorkerJoined("w3"))) == ["from 3 to 4 workers"]
 
 
 def test_a_run_is_not_finished_while_a_wish_has_no_answer():
-    wheel = Wheel("w1", epochs=1)
-    wheel.train()
-    wheel.train()
-    assert wheel.tell(m.RunStarted("test", workers=2, requests=2)) == []
-    assert wheel.ask("workers", count=1) == wheel.ask("extend", epochs=1) == wheel.tell(m.WorkerJoined("w1")) == []
-    follow = wheel.tell(m.WorkerJoined("w2"))
+    steering = Steering("w1", epochs=1)
+    steering.train()
+    steering.train()
+    assert steering.tell(m.RunStarted("test", workers=2, requests=2)) == []
+    assert (
+        steering.ask("workers", count=1)
+        == steering.ask("extend", epochs=1)
+        == steering.tell(m.WorkerJoined("w1"))
+        == []
+    )
+    follow = steering.tell(m.WorkerJoined("w2"))
     assert answers(follow) == ["from 2 to 1 workers", "all train until epoch 2"]
     assert m.ReleaseWorker("w2") in follow
-    wheel.train()
-    wheel.train()
-    assert wheel.controller.finished
+    steering.train()
+    steering.train()
+    assert steering.controller.finished
 
 
 def test_a_worker_that_was_stopped_is_replaced_before_others_are_counted():
-    wheel = Wheel("w1", "w2", trials=2)
-    stopped = wheel.ask("stop", trial="t0001", now=True)
+    steering = Steering("w1", "w2", trials=2)
+    stopped = steering.ask("stop", trial="t0001", now=True)
     (command,) = [message for message in stopped if isinstance(message, m.StopUnit)]
-    wheel.tell(m.WorkerLost(command.worker, "its process ended", replaced=True))
-    assert answers(wheel.ask("workers", count=2)) == []
-    assert answers(wheel.tell(m.WorkerJoined("w3"))) == ["there are 2 workers already"]
+    steering.tell(m.WorkerLost(command.worker, "its process ended", replaced=True))
+    assert answers(steering.ask("workers", count=2)) == []
+    assert answers(steering.tell(m.WorkerJoined("w3"))) == ["there are 2 workers already"]
 
 
 def test_a_run_hears_the_wishes_that_waited_for_it_before_it_is_finished():
-    wheel = Wheel("w1", epochs=1)
-    wheel.train()
-    wheel.train()
-    assert wheel.controller.finished
-    assert wheel.tell(m.RunStarted("test", workers=1, requests=2)) == []
-    assert not wheel.controller.finished
-    assert m.Finish(complete=True) not in wheel.ask("extend", trials=0)
-    follow = wheel.ask("resume", trial="t0001", epochs=2)
+    steering = Steering("w1", epochs=1)
+    steering.train()
+    steering.train()
+    assert steering.controller.finished
+    assert steering.tell(m.RunStarted("test", workers=1, requests=2)) == []
+    assert not steering.controller.finished
+    assert m.Finish(complete=True) not in steering.ask("extend", trials=0)
+    follow = steering.ask("resume", trial="t0001", epochs=2)
     assert answers(follow) == ["t0001 goes on from epoch 1 until epoch 2"]
-    assert wheel.tell(m.RunStarted("test", workers=1, requests=1)) == []
-    wheel.ask("stop", trial="t0001")
-    assert wheel.controller.finished
+    assert steering.tell(m.RunStarted("test", workers=1, requests=1)) == []
+    steering.ask("stop", trial="t0001")
+    assert steering.controller.finished
 
 
 def test_a_new_run_is_not_paused():
-    wheel = Wheel("w1")
-    wheel.ask("pause")
-    assert wheel.controller.held
-    wheel.tell(m.RunStarted("test"))
-    assert not wheel.controller.held
+    steering = Steering("w1")
+    steering.ask("pause")
+    assert steering.controller.held
+    steering.tell(m.RunStarted("test"))
+    assert not steering.controller.held
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_clone_from_the_middle_of_an_epoch_visits_each_partition_once(seed):
     """In a fixed order too: the clone's own order, without what its parent has visited in that epoch."""
-    wheel = Wheel("w1", partitions=5, epochs=2, fixed=True, seed=seed)
-    schedule = wheel.controller.schedule
+    steering = Steering("w1", partitions=5, epochs=2, fixed=True, seed=seed)
+    schedule = steering.controller.schedule
     for _ in range(7):
-        wheel.train()
-    wheel.ask("stop", trial="t0001")
-    wheel.train()
+        steering.train()
+    steering.ask("stop", trial="t0001")
+    steering.train()
     assert "t0001" in schedule.parked
     assert schedule.parked["t0001"].saved[8]
-    wheel.tell(m.RunStarted("test", requests=1))
-    wheel.ask("clone", trial="t0001", warm=True, epochs=3)
-    wheel.tell(m.WorkerJoined("w1"))
-    while not wheel.controller.finished:
-        wheel.train()
+    steering.tell(m.RunStarted("test", requests=1))
+    steering.ask("clone", trial="t0001", warm=True, epochs=3)
+    steering.tell(m.WorkerJoined("w1"))
+    while not steering.controller.finished:
+        steering.train()
     visits = schedule.parked["t0002"].visits
     assert len(visits) == 15
     assert [sorted(visits[start : start + 5]) for start in (0, 5, 10)] == [list(range(5))] * 3
-    validate_history(wheel.messages, partitions=5)
+    validate_history(steering.messages, partitions=5)

@@ -9,7 +9,8 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
-from hopfleet.testing.searches import Run, SearchSuite, Setting
+from hopfleet.testing.searches import SearchSuite
+from hopfleet.testing.virtual import Run, Setting
 
 
 def controller_of(search, partitions=1):

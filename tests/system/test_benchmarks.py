@@ -21,6 +21,7 @@ LONG = {"faults", "hop", "memory", "overhead", "preview", "ray"}
 """They start so many processes that they take a quarter of a minute each; with HOPFLEET_LONG=1 they run too."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_runs(name: str) -> None:
     if name in LONG and not os.environ.get("HOPFLEET_LONG"):
@@ -37,6 +38,7 @@ def test_no_benchmark_is_left_out() -> None:
     assert files == set(NAMES)
 
 
+@pytest.mark.slow
 def test_contenders_on_two_cores() -> None:
     """Without Ray Tune, which is not there and would take long."""
     options = ["short", "--quick", "--others", "--modes", "exact"]
@@ -53,11 +55,13 @@ def test_a_tendency_is_not_taken_for_chance() -> None:
 
 
 @long
+@pytest.mark.slow
 def test_stacked_trials_have_curves() -> None:
     assert all(row.ok for row in measure(quick=True))
 
 
 @long
+@pytest.mark.slow
 def test_overheads_of_flotillas() -> None:
     command = [sys.executable, "-m", "benchmarks.flotilla.overheads", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

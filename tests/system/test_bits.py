@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.forecast import preview
+from hopfleet.forecast import rehearsal
 from tests.helpers.plain_loop import train_in_sequence
 from tests.helpers.sample_tasks import Everything, arrays
 from tests.helpers.states import assert_same_state
@@ -29,9 +29,9 @@ def test_every_trial_equals_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, workers: int, profile_trials: bool, device: str
 ) -> None:
     # Profiling that may take as long as it likes tries all configurations first; profiling without time, none.
-    monkeypatch.setattr(preview, "SHARE", 1e9 if profile_trials else 0.0)
-    monkeypatch.setattr(preview, "LONG_SHARE", 1e9)
-    monkeypatch.setattr(preview, "PREDICTING", 1e9)
+    monkeypatch.setattr(rehearsal, "SHARE", 1e9 if profile_trials else 0.0)
+    monkeypatch.setattr(rehearsal, "LONG_SHARE", 1e9)
+    monkeypatch.setattr(rehearsal, "PREDICTING", 1e9)
     folder = tmp_path / "train"
     hop.partition(arrays(), folder, partitions=4, seed=3)
     task = Everything()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain.seeds import derive
+from tests.helpers import warm
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -86,13 +85,13 @@ def run_command(line: str, folder: Path) -> None:
         words = [sys.executable, "-m", *words]
     elif words[0] == "python":
         words[0] = sys.executable
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, env=os.environ, check=False)
+    done = warm.run(words, cwd=folder, text=True)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
 
 def check_exists(words: list[str]) -> None:
     if words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets), words
     else:
         extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])

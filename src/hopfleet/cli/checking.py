@@ -119,8 +119,8 @@ def replay(
 
 def _task(results: Results) -> Task:
     """Return the experiment's task: import it, or run the file that defined it without training."""
-    told, origin = results.definition["task"], results.definition.get("origin") or {}
-    if told["module"] != "__main__" and told["name"] != "FunctionTask":
+    recorded, origin = results.definition["task"], results.definition.get("origin") or {}
+    if recorded["module"] != "__main__" and recorded["name"] != "FunctionTask":
         return results.find_task()
     from hopfleet.cli.scripts import enter, load_for_preview
 
@@ -130,8 +130,8 @@ def _task(results: Results) -> Task:
     enter(origin["cwd"])
     task = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", [])).task
     made = type(task).__qualname__
-    if made != told["name"]:
-        raise UsageError(f"{results.name}: {origin['file']} now creates {made} instead of {told['name']}; {remedy}")
+    if made != recorded["name"]:
+        raise UsageError(f"{results.name}: {origin['file']} now creates {made} instead of {recorded['name']}; {remedy}")
     return task
 
 

@@ -1,7 +1,7 @@
-"""What a person may ask of a running experiment, and what is to be done about it.
+"""The requests that users can make to an experiment, and the steps that carry them out.
 
-Pure: from the state of things to a list of things to do, or a reason why not. A wish that is refused changes nothing.
-Wishes come through the queue of the journal, from the API, the command line or a dashboard; all are answered alike.
+Pure: from the state of the experiment to a list of steps, or a reason to refuse. A refused request changes nothing.
+Requests come through the queue of the journal, from the API, the command line or a dashboard; all are answered alike.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hopfleet.search.base import Clone, Search, at_least, at_least_one
 
 
 class Refused(Exception):
-    """A wish makes no sense; says why."""
+    """A request that makes no sense; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a trial with a configuration that nobody suggested."""
+    """Add a trial with a configuration of the user's own."""
 
     config: Config
 
@@ -61,15 +61,15 @@ class Office:
 
 
 def answer(asked: m.RequestMade, office: Office) -> tuple[list[Step], str]:
-    """What to do about a wish, in order, and how to tell the person. Raises Refused."""
+    """Return the steps of a request, in order, and the answer to the user. Raises Refused."""
     if asked.request not in REQUESTS:
-        raise Refused(f"wish {asked.request!r}: unknown; there are {', '.join(sorted(REQUESTS))}")
+        raise Refused(f"request {asked.request!r}: unknown; there are {', '.join(sorted(REQUESTS))}")
     try:
         return REQUESTS[asked.request](office, **asked.arguments)
     except UsageError as error:
         raise Refused(str(error)) from error
     except TypeError as error:
-        raise Refused(f"wish {asked.request!r}: {error}") from error
+        raise Refused(f"request {asked.request!r}: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------- one trial
@@ -91,7 +91,7 @@ def _stop(office: Office, trial: str, now: bool = False) -> tuple[list[Step], st
 
 
 def _running(office: Office, progress: Progress, now: bool) -> list[Step]:
-    """Commands to give up what a trial is doing, if that is to be ``now``; what it is about to do would cost others."""
+    """Return commands to abort the running units of a trial if ``now``; aborting its next units would cost others."""
     trial, slots = progress.trial.id, office.schedule.slots.values() if now else ()
     running = ((slot.worker, unit, attempt) for slot in slots for unit, attempt in slot.units.items())
     return [m.StopUnit(worker, trial, attempt) for worker, unit, attempt in running if unit.trial == trial]

@@ -25,8 +25,9 @@ from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.resources import Data, WorkerPlan, check_configs, partitioned, plan_workers, worker_spec
 from hopfleet.forecast.forecast import IN_TURN, Forecast
 from hopfleet.forecast.fusion import apart
-from hopfleet.forecast.preview import Outline, Preview, slow
+from hopfleet.forecast.preview import Preview, slow
 from hopfleet.forecast.profiling import Profiles
+from hopfleet.forecast.rehearsal import Outline
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.live import LiveView, open_view

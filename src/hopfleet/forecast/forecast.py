@@ -18,7 +18,7 @@ from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import TaskError, UsageError, WorkersLost
 from hopfleet.forecast.fusion import fusions
-from hopfleet.forecast.preview import SLOW, Outline, Preview, foresee, previewed, worth_profiling
+from hopfleet.forecast.preview import Preview, previewed
 from hopfleet.forecast.profiling import (
     BATCHES,
     Profiles,
@@ -28,6 +28,7 @@ from hopfleet.forecast.profiling import (
     trial_for_probe,
     unsteady,
 )
+from hopfleet.forecast.rehearsal import SLOW, Outline, foresee, worth_profiling
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.wording import plural
 from hopfleet.runtime.loop import WAIT_SECONDS

@@ -278,13 +278,12 @@ class _Verification:
 
     def _roles(self) -> list[str]:
         roles = [role for role in ("train", "valid") if self._definition[role] is not None]
-        told = [f"{role}: {self._definition[role]['rows']:,} rows" for role in roles]
-        self._checked["data"] = ", ".join(told)
+        self._checked["data"] = ", ".join(f"{role}: {self._definition[role]['rows']:,} rows" for role in roles)
         return roles
 
     def _data_fault(self, role: str) -> Fault | None:
-        told, own = self._definition[role], self._folder.data / role
-        url = str(own if own.is_dir() else told["url"])
+        recorded, own = self._definition[role], self._folder.data / role
+        url = str(own if own.is_dir() else recorded["url"])
         here = self._folder.path in Path(url).parents or ("://" not in url and Path(url).exists())
         try:
             dataset = find_data(self._folder, role)
@@ -293,7 +292,7 @@ class _Verification:
                 return _damage(role, error)
             self._notes.append(f"{role} data: not checked because it cannot be reached ({error})")
             return None
-        if dataset.fingerprint != told["fingerprint"]:
+        if dataset.fingerprint != recorded["fingerprint"]:
             return Fault("data", url, f"is not the {role} data of the experiment: its fingerprint differs", RESTORE)
         try:
             dataset.check(checksums=True)

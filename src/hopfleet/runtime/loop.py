@@ -1,7 +1,7 @@
 """The shell around the controller: events in from the backend, messages into the journal, commands out.
 
-Everything is written down before anybody acts on it. What happens here is order and effects; every decision is the
-controller's.
+Everything is journaled before it takes effect. The loop is responsible for order and effects; the controller makes all
+decisions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ AWAY_SECONDS = 1.0
 
 
 class Observer(Protocol):
-    """Somebody who watches a run."""
+    """A watcher of a run."""
 
     def update(self, time: float, message: Message) -> None:
         """Hear of a message right after it was journaled."""
@@ -86,14 +86,14 @@ class Loop:
         #: What happened while acting on messages, to be taken in next.
         self._own: list[Event] = []
         self._complete = False
-        #: Why the run ended, if it was not by a wish.
+        #: Why the run ended, unless by a request.
         self.reason = ""
         self._patience = Stopwatch()
         #: When workers began what they do, as far as is known here, by a clock that cannot be set.
         self._began: dict[str, float] = {}
 
     def run(self, first: list[Event]) -> bool:
-        """Go on, after the events ``first``, until all is finished (True) or drained by a wish (False)."""
+        """Continue, after the events ``first``, until all is finished (True) or drained by a request (False)."""
         self._take(first)
         asked = False
         while not self._controller.finished:
@@ -160,7 +160,7 @@ class Loop:
                     self._begins(message.worker)
                 self._backend.send(message, progress.trial)
             case DropVersion():
-                # Deleting a large file takes a while, and nobody waits for it. What is left is tidied up in the end.
+                # Deleting a large file takes a while, so do it in the background. Leftovers are removed at the end.
                 self._chores.add(partial(self._versions.drop, message.ref))
             case CopyVersion():
                 self._own.append(self._copied(message))
@@ -217,7 +217,7 @@ class Loop:
         raise AssertionError("there is always another attempt")
 
     def _idle(self, seconds: float, why: str) -> None:
-        """Wait, and give up if somebody presses Ctrl-C: what is journaled so far can be resumed."""
+        """Wait, and give up on Ctrl-C: what is journaled so far can be resumed."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._request.is_set():
@@ -227,7 +227,7 @@ class Loop:
 
 
 class Stopwatch:
-    """How long workers have been at what they were told last, as far as somebody looked.
+    """The seconds that workers have spent on their last command, as far as they were sampled.
 
     It takes no notice of the date, and time in which this process or the whole machine stood still does not count.
     """

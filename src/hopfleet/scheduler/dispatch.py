@@ -12,7 +12,8 @@ from typing import Protocol
 
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.progress import Progress
-from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment, Slot
 
 
 class Policy(Protocol):

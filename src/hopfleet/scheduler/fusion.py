@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from hopfleet.domain.trial import Config
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.progress import Progress
-from hopfleet.scheduler.schedule import Schedule, Slot
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Slot
 
 UNKNOWN = 8
 """Maximum number of members while the size of a model is unknown."""

@@ -1,232 +1,33 @@
-"""The state machine of units: who may run what, and what follows when it ends.
+"""The state machine of units: which trial may run where, and what follows when a unit ends.
 
     waiting --start--> running --finish--> done
        ^                  |
        +------abandon-----+     the worker was lost, or the model could not be loaded: it did not happen
 
 Every transition checks, in constant time, that it breaks none of the four invariants of model hopping, and raises
-InvariantBroken with the trial's story if it would. Policies read this class and never change it.
+InvariantBroken with the trial's story if it would. Nothing else changes the progress of trials or the slots of workers.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import InvariantBroken
-from hopfleet.scheduler.estimates import Estimates
-from hopfleet.scheduler.progress import Outcome, Progress, Readable, Save, Saved
-from hopfleet.scheduler.ready import Ready
+from hopfleet.scheduler.progress import Outcome, Progress, Save, Saved
+from hopfleet.scheduler.slots import Slot
+from hopfleet.scheduler.view import ScheduleView
 
 TINY = 1e-6
-"""No unit counts as having taken less, whatever a clock that was set back may say."""
+"""Least seconds that a unit counts as having taken, even if the clock was set back."""
 
 
-@dataclass(slots=True)
-class Slot:
-    """One worker, as the scheduler sees it."""
-
-    worker: str
-    partitions: Readable
-    #: What it runs now, and under which attempt numbers: one unit, or those of a flotilla.
-    units: dict[Unit, int] = field(default_factory=dict)
-    flotilla: int = 0
-    #: The same for the units that come next.
-    lookahead: dict[Unit, int] = field(default_factory=dict)
-    lookahead_flotilla: int = 0
-    #: The schedule's time when it began what it runs, as far as anybody knows.
-    started: float = 0.0
-    #: The training partition that it read last.
-    warm: int | None = None
-    #: It gets nothing more to do.
-    retired: bool = False
-    #: It was told that it may go.
-    released: bool = False
-    #: Why what it runs is given up, if it is: it takes too long.
-    overdue: str = ""
-
-    @property
-    def unit(self) -> Unit | None:
-        """What it runs: one unit, or the first of a flotilla, whose members have all but the trial in common."""
-        return next(iter(self.units), None)
-
-    @property
-    def attempt(self) -> int:
-        """The number of that unit; 0 if it runs none."""
-        return next(iter(self.units.values()), 0)
-
-    @property
-    def told(self) -> dict[Unit, int]:
-        """All that it was told to do and nobody has ended, what it runs first."""
-        return self.units | self.lookahead if self.lookahead else self.units
-
-    def unit_of(self, trial: str) -> Unit:
-        """The unit of a trial here; without a trial, the first."""
-        return next(unit for unit in self.told if trial in ("", unit.trial))
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A policy's answer: this unit on this worker."""
-
-    worker: str
-    unit: Unit
-
-
-class Schedule:
+class Schedule(ScheduleView):
     """All live trials and all workers of an experiment."""
-
-    def __init__(self, partitions: int, valid_partitions: int, estimates: Estimates | None = None) -> None:
-        self.partitions = partitions
-        #: The latest time that an event has told.
-        self.now = 0.0
-        self.estimates = estimates or Estimates([1] * partitions)
-        self.valid_partitions = valid_partitions
-        #: Trials that train, or will as soon as they can.
-        self.trials: dict[str, Progress] = {}
-        #: Trials that are paused or have ended.
-        self.parked: dict[str, Progress] = {}
-        self.slots: dict[str, Slot] = {}
-        #: Grows when it changes who can read what.
-        self.layouts = 0
-        #: Trials whose next unit may start now. Always {t: can_train}.
-        self.ready: dict[str, Progress] = {}
-        #: The same, by who can take them and by what they have left.
-        self._ready = Ready()
-        #: Trials with validation partitions that nobody evaluates yet.
-        self.awaiting: dict[str, Progress] = {}
-        #: Saves that a disk does not take for now, and the workers that wait for it.
-        self.delayed: dict[int, str] = {}
-        #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
-        self.sticky = False
-        #: Whether trials will be added as others end, nobody knows how many.
-        self.more_to_come = False
-        #: Trials with a level above 0; some may have ended.
-        self.urgent: set[str] = set()
-        #: Workers that run nothing; see ``supposing``.
-        self.idle: dict[str, Slot] = {}
-        #: Training units that all live trials still owe to each partition.
-        self.owed: list[int] = [0] * partitions
-        self._replicas: list[int] = [0] * partitions
-        #: The most that a saved model took; 0 while nobody knows.
-        self.model_bytes = 0
-        #: Measured time of all units that finished, and their number.
-        self.seconds = 0.0
-        self.measured = 0
-        #: The longest of them, and the longest evaluation; 0 if there was none.
-        self.longest_seconds = 0.0
-        self.evaluation_seconds = 0.0
-
-    # -------------------------------------------------------------------------------------------- questions
-
-    def find(self, trial: str) -> Progress | None:
-        """A trial, whatever its state."""
-        return self.trials.get(trial) or self.parked.get(trial)
-
-    def options(self, progress: Progress, slot: Slot) -> Collection[int]:
-        """The partitions that ``progress`` may train on next at ``slot``; none if it cannot get the model there."""
-        return progress.owed_to(slot.partitions) if progress.loadable_by(slot.worker) else ()
-
-    def longest(self, slot: Slot) -> Progress | None:
-        """The ready trial with options at ``slot`` that has the most left.
-
-        Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
-        """
-        return self._ready.longest(slot.worker, self._mean_seconds)
-
-    def longest_held(self, slot: Slot) -> Progress | None:
-        """The same, among the trials whose models its worker holds."""
-        return self._ready.longest_held(slot.worker)
-
-    def draw(self, slot: Slot, rng: random.Random) -> Progress | None:
-        """Each ready trial with options at ``slot`` with the same chance."""
-        return self._ready.draw(slot.worker, rng)
-
-    def able(self, slot: Slot) -> list[Progress]:
-        """All ready trials with options at ``slot``, in no order that means anything."""
-        return self._ready.able(slot.worker)
-
-    def unevaluated(self, progress: Progress) -> Iterator[int]:
-        """Validation partitions that still need somebody to evaluate them."""
-        return (
-            partition
-            for partition in range(self.valid_partitions)
-            if partition not in progress.evaluated and partition not in progress.evaluates_on
-        )
-
-    def unit_seconds(self, progress: Progress) -> float:
-        """The expected time of a unit of this trial: its own mean, or everybody's, or 1."""
-        return progress.unit_seconds if progress.known else self._mean_seconds
-
-    @property
-    def _mean_seconds(self) -> float:
-        return self.seconds / self.measured if self.measured else 1.0
-
-    def remaining(self, progress: Progress) -> float:
-        """The expected time of all units that this trial still has to train."""
-        return self.unit_seconds(progress) * progress.units_left
-
-    def expected(self, progress: Progress, worker: str, partition: int) -> float:
-        """The expected time of one unit of this trial on one worker."""
-        return self.estimates.expected(progress.trial.id, progress.trial.number, worker, partition)
-
-    def load(self, slot: Slot) -> float:
-        """Units that wait for this worker, those on replicated partitions shared out evenly."""
-        mine = range(self.partitions) if slot.partitions is None else slot.partitions
-        return sum(self.owed[partition] / self._replicas[partition] for partition in mine)
-
-    def replicas(self, partition: int) -> int:
-        """How many live workers that are given something to do can read a training partition."""
-        return self._replicas[partition]
-
-    def keeps(self, slot: Slot) -> bool:
-        """Whether a trial may want to go on where it is now."""
-        if any(progress.holder == slot.worker for progress in self.awaiting.values()):
-            return True
-        return any(
-            self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.trains else None)
-            for unit in slot.units
-        )
-
-    @contextmanager
-    def supposing(self, idle: dict[str, Slot]) -> Iterator[None]:
-        """Let policies see these workers as idle, whatever they do, and no others."""
-        before, self.idle = self.idle, idle
-        try:
-            yield
-        finally:
-            self.idle = before
-
-    def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
-        """Whether a report about ``unit`` comes from the attempt that is running now."""
-        slot = self.slots.get(worker)
-        return slot is not None and slot.told.get(unit) == attempt
-
-    def runs(self, worker: str | None, attempt: int) -> bool:
-        """Whether ``attempt`` is what ``worker`` does now."""
-        slot = self.slots.get(worker or "")
-        return slot is not None and attempt in slot.told.values()
-
-    def refers(self, ref: VersionRef) -> bool:
-        """Whether the file of a save is the version, or is still to be dropped."""
-        trial, version, attempt = ref
-        progress = self.find(trial)
-        if progress is None:
-            return False
-        saved = progress.saved.get(version)
-        return (saved is not None and saved.attempt == attempt) or (version, attempt) in progress.stale
-
-    def files(self) -> Iterator[VersionRef]:
-        """Yield every version file that may still be needed."""
-        for name, progress in [*self.trials.items(), *self.parked.items()]:
-            for version, saved in progress.saved.items():
-                yield VersionRef(name, version, saved.attempt)
 
     # ---------------------------------------------------------------------------------------------- workers
 
@@ -239,15 +40,15 @@ class Schedule:
         self._count_replicas(slot, 1)
         self.layouts += 1
         if len(self.slots) == 1:
-            # Trials are compared with each other as this one would train them; for the others it is much the same.
+            # Compare trials by their times on this worker; the order is much the same on the others.
             for progress in self.trials.values():
                 progress.expected = self.estimates.beforehand(progress.trial.number, worker)
                 self._refresh(progress)
 
     def leave(self, worker: str) -> dict[Unit, int]:
-        """Forget a worker and what its memory held. Returns the units that it was running, with their numbers.
+        """Forget a worker and the models in its memory; return the units that it ran, with their attempts.
 
-        What it was to do after that has not begun, and waits for others.
+        Units that were to come next have not begun, and wait for other workers.
         """
         slot = self.slots.pop(worker)
         self.idle.pop(worker, None)
@@ -265,15 +66,23 @@ class Schedule:
         return running
 
     def retire(self, worker: str) -> None:
-        """Give a worker nothing more to do. What only it can read is out of reach from now on."""
+        """Give a worker no more units. Partitions that only this worker can read are out of reach from now on."""
         slot = self.slots[worker]
         self._count_replicas(slot, -1)
         slot.retired = True
         self.layouts += 1
         self.idle.pop(worker, None)
 
+    def release(self, worker: str) -> None:
+        """Note that a retired worker was told to go."""
+        self.slots[worker].released = True
+
+    def mark_overdue(self, worker: str, reason: str) -> None:
+        """Note why a worker's current unit is given up."""
+        self.slots[worker].overdue = reason
+
     def place(self, worker: str, partition: int) -> None:
-        """A worker can read one partition more."""
+        """Let a worker read one more partition."""
         slot = self.slots[worker]
         assert slot.partitions is not None and partition not in slot.partitions
         slot.partitions |= {partition}
@@ -292,8 +101,18 @@ class Schedule:
 
     # ----------------------------------------------------------------------------------------------- trials
 
-    def add(self, trial: Trial, order: Iterable[int] = (), visits: Iterable[int] = ()) -> Progress:
-        """Take in a trial; ``order`` fixes the partitions to visit beforehand, ``visits`` are those of its parent."""
+    def add(
+        self,
+        trial: Trial,
+        order: Iterable[int] = (),
+        visits: Iterable[int] = (),
+        trained: Mapping[int, Mapping[str, RowSum]] | None = None,
+    ) -> Progress:
+        """Add a trial.
+
+        ``order`` fixes the partitions to visit. A warm clone has its parent's ``visits`` and the sums that the parent
+        ``trained`` in the current epoch.
+        """
         progress = self.trials[trial.id] = Progress(trial, self.partitions)
         if self.slots:
             progress.expected = self.estimates.beforehand(trial.number, next(iter(self.slots)))
@@ -301,6 +120,7 @@ class Schedule:
             progress.visit(partition)
         progress.epochs_ended = progress.version // self.partitions
         progress.forced.extend(order)
+        progress.trained |= trained or {}
         self._owe(progress, 1)
         self._refresh(progress)
         return progress
@@ -340,7 +160,7 @@ class Schedule:
         self._refresh(progress)
 
     def _owe(self, progress: Progress, sign: int) -> None:
-        """Count the units that a trial has left as owed, or no more."""
+        """Add a trial's remaining units to those owed, or take them away."""
         for partition in range(self.partitions):
             self.owed[partition] += sign * progress.trial.epochs
         for partition in progress.visits:
@@ -354,15 +174,37 @@ class Schedule:
         self._forget_saves(progress, [number for number, save in progress.saves.items() if save.version > version])
         self._refresh(progress)
 
-    def end_epoch(self, trial: str) -> None:
+    def end_epoch(self, trial: str, best: tuple[int, tuple[bool, float]] | None = None) -> None:
+        """End an epoch; ``best`` is its version and rank if it is the trial's best so far."""
         progress = self.trials[trial]
+        progress.best = best or progress.best
         progress.epochs_ended += 1
         progress.evaluated.clear()
         progress.trained.clear()
         self._refresh(progress)
 
+    def delete(self, trial: str) -> None:
+        """Forget a trial that is paused or has ended."""
+        del self.parked[trial]
+
+    def blame(self, trial: str, reason: str) -> list[str]:
+        """Note that a worker was lost while it ran a unit of a trial; return the reasons of its losses in a row."""
+        losses = self.trials[trial].losses
+        losses.append(reason)
+        return losses
+
+    def lend(self, lender: Progress, clone: str, version: int) -> Mapping[int, Mapping[str, RowSum]]:
+        """Keep a version until a clone has it; return the lender's training sums of that version's epoch."""
+        lender.lends[clone] = version
+        before = version - version % self.partitions
+        return {made: sums for made, sums in lender.trained.items() if before < made <= version}
+
+    def return_loan(self, lender: Progress, clone: str) -> bool:
+        """Note that a clone needs its parent's version no longer; return whether it did until now."""
+        return lender.lends.pop(clone, None) is not None
+
     def settle(self, trial: str, outcome: Outcome) -> None:
-        """The trial goes no further, and ends as soon as nothing of it is under way."""
+        """Let a trial end with ``outcome`` as soon as none of its units and saves is under way."""
         progress = self.trials[trial]
         progress.outcome = outcome
         self._refresh(progress)
@@ -374,7 +216,7 @@ class Schedule:
             self.urgent.add(trial)
 
     def save(self, trial: str, attempt: int, save: Save) -> None:
-        """A save begins."""
+        """Note that a save began."""
         self.trials[trial].saves[attempt] = save
 
     def saved(self, ref: VersionRef, durable: bool, digest: str = "") -> None:
@@ -421,7 +263,7 @@ class Schedule:
         self._refresh(progress)
 
     def forget_saves(self) -> None:
-        """Nothing is being saved any more."""
+        """Forget all saves under way."""
         for progress in self.trials.values():
             self._forget_saves(progress, list(progress.saves))
 
@@ -493,8 +335,8 @@ class Schedule:
         self.owed[unit.partition] -= 1
         self.estimates.measured(unit.trial, progress.trial.number, worker, unit.partition, seconds)
 
-    def abandon(self, worker: str, trial: str = "") -> None:
-        """running -> waiting: it did not happen. Of ``trial``, if there are several."""
+    def abandon(self, worker: str, trial: str) -> None:
+        """running -> waiting: the unit of a trial did not happen."""
         slot = self.slots[worker]
         self._refresh(self._release(slot, slot.unit_of(trial)))
 
@@ -515,7 +357,7 @@ class Schedule:
         return progress
 
     def _begin(self, slot: Slot) -> None:
-        """A worker begins what it runs."""
+        """Note that a worker begins its current units."""
         slot.started = self.now
         if slot.unit is not None and slot.unit.trains:
             slot.warm = slot.unit.partition
@@ -536,5 +378,5 @@ class Schedule:
 
 
 def _alike(one: Unit, other: Unit) -> bool:
-    """Whether two units read the same rows in the same order, so that they can share them."""
+    """Whether two units read the same rows in the same order, so that they can share batches."""
     return (one.work, one.epoch, one.partition) == (other.work, other.epoch, other.partition)

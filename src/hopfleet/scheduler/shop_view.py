@@ -10,8 +10,9 @@ import math
 
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.scheduler.progress import Progress
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
+from hopfleet.scheduler.slots import Assignment
 
 DRIFT = 0.05
 """Mean relative change of expected times, beyond the noise, from which on older plans are worthless."""

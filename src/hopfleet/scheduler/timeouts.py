@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from hopfleet.domain.unit import Unit, Work
-from hopfleet.scheduler.schedule import Schedule, Slot
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Slot
 
 Timeout = float | Literal["auto"] | None
 """Maximum seconds of a unit; "auto" derives them from the estimate; None waits forever."""

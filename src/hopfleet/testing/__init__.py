@@ -1,1 +1,1 @@
-"""Conformance suites. Derive from one, say how to make your implementation, and let pytest collect it."""
+"""Conformance suites. Derive a class from a suite, override ``make``, and let pytest collect the class."""

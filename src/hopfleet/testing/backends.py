@@ -39,11 +39,11 @@ from hopfleet.testing.tasks import CountingTask
 from hopfleet.worker.spec import WorkerSpec
 
 PATIENCE = 240
-"""Rounds of a quarter of a second to wait for an event that must come."""
+"""Rounds of a quarter of a second to wait for an expected event."""
 
 
 class BackendSuite:
-    """The tests. Each starts the backend with two workers on a tiny job and closes it."""
+    """The tests. Each test starts the backend with two workers on a tiny data set and closes it."""
 
     trains = True
     stops = True
@@ -53,7 +53,7 @@ class BackendSuite:
 
     @contextlib.contextmanager
     def started(self, folder: Path, workers: int = 2) -> Iterator[tuple[Backend, list[str]]]:
-        """The backend with all its workers, and their names."""
+        """Start the backend and yield it with the names of its workers."""
         backend = self.make()
         backend.start(spec(folder), workers)
         try:
@@ -76,14 +76,14 @@ class BackendSuite:
             assert (event.attempt, event.version) == (1, 1)
             assert event.started <= event.ended <= backend.now()
 
-    def test_workers_obey_side_by_side(self, tmp_path: Path) -> None:
+    def test_workers_execute_side_by_side(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, workers):
             for number, worker in enumerate(workers, 1):
                 backend.send(unit(worker, f"t{number:04d}"), trial(f"t{number:04d}"))
             events = wait_for(backend, UnitFinished, 2)
             assert {event.worker for event in events} == set(workers)
 
-    def test_a_worker_obeys_in_order(self, tmp_path: Path) -> None:
+    def test_a_worker_executes_in_order(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as (backend, (first, _)):
             for number in range(3):
                 backend.send(unit(first, version=number, partition=number % 2, attempt=number), trial())
@@ -131,7 +131,7 @@ class BackendSuite:
             seconds = (profile.seconds_per_row, profile.evaluation_seconds_per_row, profile.open_seconds)
             assert all(value > 0 for value in (*seconds, profile.save_seconds, profile.load_seconds))
             assert not list((tmp_path / "checkpoints").glob("**/*.safetensors"))
-            # What was rehearsed does not count.
+            # The probe does not count as training.
             backend.send(unit(first), trial())
             (event,) = wait_for(backend, UnitFinished)
             assert event.sums["train_units"].mean == 1.0
@@ -240,7 +240,7 @@ class BackendSuite:
 
 
 def spec(folder: Path, partitions: int = 2) -> WorkerSpec:
-    """Sixty-four rows, and a task that counts."""
+    """Return the spec of workers with 64 rows and a task that counts."""
     rows = np.arange(64, dtype="float32")
     data = partition({"x": rows}, folder / "train", partitions=partitions)
     (folder / "logs").mkdir(exist_ok=True)
@@ -278,14 +278,14 @@ def unit(
 
 
 def wait_for(backend: Backend, kind: Callable[..., Any], count: int = 1) -> list[Any]:
-    """The next ``count`` events, which must all be of ``kind``."""
+    """Return the next ``count`` events, which must all be of ``kind``."""
     events = wait_for_any(backend, count)
     assert [type(event) for event in events] == [kind] * count, events
     return events
 
 
 def wait_for_any(backend: Backend, count: int) -> list[Any]:
-    """The next ``count`` events."""
+    """Return the next ``count`` events."""
     events: list[Event] = []
     for _ in range(PATIENCE):
         events += backend.receive(0.25)

@@ -18,10 +18,12 @@ from typing import Any
 
 from hopfleet.domain.unit import Work
 from hopfleet.scheduler.dispatch import Policy
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment
 from hopfleet.search.base import Search
 from hopfleet.search.random import Random
-from hopfleet.testing.searches import Run, SearchSuite, Setting
+from hopfleet.testing.searches import SearchSuite
+from hopfleet.testing.virtual import Run, Setting
 
 EXPERIMENTS = 12
 """Experiments for each test of the suite."""

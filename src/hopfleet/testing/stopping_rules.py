@@ -19,7 +19,8 @@ from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Goal, Search
 from hopfleet.search.random import Random
 from hopfleet.search.stopping import Stopping, StoppingRule
-from hopfleet.testing.searches import Run, SearchSuite, Setting
+from hopfleet.testing.searches import SearchSuite
+from hopfleet.testing.virtual import Run, Setting
 
 EXPERIMENTS = 20
 """Experiments for each test and each search."""

@@ -248,7 +248,7 @@ def through_json(messages: Sequence[m.Message]) -> list[m.Message]:
 
 def state_of(controller: Controller) -> dict[str, object]:
     """All that a controller knows and that its journal must give back."""
-    schedule = controller.schedule
+    schedule, state = controller.schedule, controller.state
     return {
         "trials": schedule.trials,
         "parked": schedule.parked,
@@ -261,8 +261,8 @@ def state_of(controller: Controller) -> dict[str, object]:
         "replicas": [schedule.replicas(partition) for partition in range(schedule.partitions)],
         "measured": (schedule.seconds, schedule.measured),
         "flags": (controller.finished, controller.draining, controller.held, controller.elapsed),
-        "next": (controller._next_number, controller._next_attempt, controller._suggested, controller._pointed),
-        "open": (controller._wanted, controller._requests),
-        "places": (list(controller._coming), controller._refused, controller.missing),
-        "trouble": (controller._stopped, controller._in_a_row, controller._hopeless),
+        "next": (state.next_number, state.next_attempt, state.suggested, state.pointed),
+        "open": (state.wanted, state.requests),
+        "places": (list(state.coming), state.refused, state.missing),
+        "trouble": (state.stopped, state.losses_in_a_row, state.hopeless),
     }

@@ -85,6 +85,10 @@ class TorchTask(Task):
         super().__init_subclass__(**options)
         if cls.compile is not False and "preload" not in vars(cls):
             cls.preload = (*cls.preload, COMPILER_MODULE)
+        for name in ("config", "optimizer", "lr_scheduler", "scaler"):
+            # A plain value in the body of a class, say ``optimizer = None``, must not hide that of the trial at hand.
+            if name in vars(cls) and not hasattr(vars(cls)[name], "__get__"):
+                delattr(cls, name)
 
     def build(self, config: Config) -> Part:
         """Return the model, its optimizer and, if needed, an LR scheduler and a gradient scaler, as a tuple."""

@@ -301,7 +301,7 @@ def _facts(data: Importances) -> str:
     where = "at the best epoch" if data.epoch is None else f"after epoch {data.epoch}"
     facts = [f"importance for {data.metric} {where}", plural(data.trials, "trial")]
     if data.explained is not None:
-        facts.append(f"the forest explains {max(0.0, data.explained):.0%} of the variance of held-out trials")
+        facts.append(f"the forest explains {max(0.0, data.explained):.0%} of held-out variance")
     return "   ·   ".join(facts)
 
 

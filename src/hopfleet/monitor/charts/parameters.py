@@ -76,16 +76,18 @@ def parameters(trials: Iterable[TrialHistory]) -> list[Parameter]:
     configs = {trial.id: flatten(trial.config) for trial in listed}
     names = dict.fromkeys(name for config in configs.values() for name in config)
     columns = {name: {trial: config[name] for trial, config in configs.items() if name in config} for name in names}
-    told: list[str] = []
+    chosen: list[str] = []
     for name, values in sorted(columns.items(), key=lambda item: len({repr(v) for v in item[1].values()}) == 1):
         alone = len({repr(value) for value in values.values()}) == 1
-        if alone and (len(values) == len(listed) or any(_tells(columns[other], values, configs) for other in told)):
+        if alone and (
+            len(values) == len(listed) or any(_determines(columns[other], values, configs) for other in chosen)
+        ):
             continue
-        told.append(name)
-    return [Parameter(name, scale_of(columns[name].values()), columns[name]) for name in columns if name in told]
+        chosen.append(name)
+    return [Parameter(name, scale_of(columns[name].values()), columns[name]) for name in columns if name in chosen]
 
 
-def _tells(other: dict[str, Any], values: dict[str, Any], trials: Collection[str]) -> bool:
+def _determines(other: dict[str, Any], values: dict[str, Any], trials: Collection[str]) -> bool:
     """Whether the other parameter determines which trials have ``values``."""
     seen: dict[str, bool] = {}
     for trial in trials:

@@ -119,8 +119,8 @@ def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
 def _facts(data: Rungs) -> str:
     better = "higher" if data.mode == "max" else "lower"
     went_on = sum(bool(curve.promotions) for curve in data.curves)
-    told = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
-    return f"{data.metric} by epoch, {better} is better   ·   {told}"
+    promoted = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
+    return f"{data.metric} by epoch, {better} is better   ·   {promoted}"
 
 
 def _dress(axes: Axes, data: Rungs) -> None:
@@ -180,7 +180,7 @@ def _draw_table(figure: Figure, rungs: Sequence[Rung]) -> None:
         for rung in rungs
     ]
     step, top = 0.045, 0.79
-    places = [0.737, 0.787, 0.838, 0.885, 0.928, 0.98]
+    places = [0.722, 0.774, 0.838, 0.885, 0.928, 0.98]
     for place, head in zip(places, heads, strict=True):
         figure.text(place, top, head, ha="right", fontsize=8.5, color=MUTED)
     for line, row in enumerate(rows, 1):

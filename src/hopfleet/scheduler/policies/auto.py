@@ -20,8 +20,9 @@ from hopfleet.scheduler.policies.dispatcher import Dispatcher
 from hopfleet.scheduler.policies.match_reserve import match_and_reserve
 from hopfleet.scheduler.policies.nearly_done import nearly_done
 from hopfleet.scheduler.policies.portfolio import EFFORT, ByPortfolio
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import DispatchRule, ShopState, Start
+from hopfleet.scheduler.slots import Assignment
 
 MANY = 64
 """Idle trials per worker; with more, all policies do equally well, and longest-remaining decides the fastest."""

@@ -19,7 +19,8 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.planner.balance import Balance, Cell, Outlook, balance, choose
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.progress import Progress
-from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment, Slot
 
 FEW = 0.1
 """New trials, as part of all trials, up to which the shares are kept."""

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from hopfleet.planner.balance import installed
 from hopfleet.scheduler.policies.balanced import Balanced
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
 from hopfleet.scheduler.shop_view import Layout, ShopView, layout
+from hopfleet.scheduler.slots import Assignment
 
 
 class Dispatcher(ABC):

@@ -11,7 +11,8 @@ import random
 
 from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.progress import Progress
-from hopfleet.scheduler.schedule import Assignment, Schedule, Slot
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment, Slot
 
 
 def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | None:

@@ -13,7 +13,8 @@ import random
 from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.policies.longest_remaining import by_load, partition_for
 from hopfleet.scheduler.progress import Progress
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment
 
 
 def nearly_done(schedule: Schedule, rng: random.Random) -> Assignment | None:

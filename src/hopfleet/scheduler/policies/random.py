@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from hopfleet.domain.unit import Unit
-from hopfleet.scheduler.schedule import Assignment, Schedule
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.scheduler.slots import Assignment
 
 
 def random_choice(schedule: Schedule, rng: random.Random) -> Assignment | None:

@@ -119,7 +119,7 @@ def test_each_fault_strikes(kind):
 
 def test_rolled_back_across_the_end_of_an_epoch(monkeypatch):
     """The worker dies with epoch 1 ended and unsaved: its units run again, and count in epoch 1 alone."""
-    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 99.0)
+    monkeypatch.setattr("hopfleet.controller.decisions.versions.AT_RISK", 99.0)
     setting = Setting(partitions=3, valid=0, trials=1, epochs=2, save_seconds=1000.0, faults=(Fault(4, "lose"),))
     driver = Driver(setting).run()
     kinds = [type(message) for message in driver.messages]
@@ -129,7 +129,7 @@ def test_rolled_back_across_the_end_of_an_epoch(monkeypatch):
 
 def test_completed_trial_rolled_back(monkeypatch):
     """All units are trained, the last version is lost before it was saved: the last units run again."""
-    monkeypatch.setattr("hopfleet.controller.controller.AT_RISK", 99.0)
+    monkeypatch.setattr("hopfleet.controller.decisions.versions.AT_RISK", 99.0)
     setting = Setting(partitions=2, valid=0, trials=1, epochs=1, save_seconds=1000.0, faults=(Fault(3, "lose"),))
     driver = Driver(setting).run()
     assert driver.ended["t0001"].state is TrialState.COMPLETED

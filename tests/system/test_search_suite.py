@@ -10,7 +10,8 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain import messages as m
-from hopfleet.testing.searches import Run, SearchSuite, Setting
+from hopfleet.testing.searches import SearchSuite
+from hopfleet.testing.virtual import Run, Setting
 
 SIX = {"a": hop.choice([1, 2]), "b": hop.grid_search([3, 4, 5])}
 """A space of six points."""
@@ -71,7 +72,7 @@ class Bracketed(SearchSuite):
     def check(self, run):
         for bracket in run.search._brackets:
             assert not bracket.open or run.search.sample(run.search._begun) is None
-            # All of it is decided: nobody waits for anybody.
+            # Every rung is decided: no trial waits for another.
             last = bracket.rung == len(bracket.levels) - 1
             assert last or not bracket.members
             assert len(bracket.members) <= max(1, bracket.begun // bracket.eta**bracket.rung)
@@ -204,9 +205,9 @@ FAULTS = {
     "epochs": "max_epochs is 3",
     "config": "is not an option",
     "again": "another answer",
-    "endless": "trials instead of 4|it never ends",
+    "endless": "trials instead of 4|does not end",
     "stranger": "unknown trial",
-    "silent": "why",
+    "silent": "give a reason",
     "longer": "max_epochs is 3",
     "memory": "after a restart|another experiment",
     "clones": "trials instead of 4",
@@ -216,7 +217,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_suite_finds_what_is_broken(fault, monkeypatch):
-    monkeypatch.setattr("hopfleet.testing.searches.MANY_STEPS", 500)
+    monkeypatch.setattr("hopfleet.testing.virtual.MANY_STEPS", 500)
 
     class Broken(SearchSuite):
         experiments = 20

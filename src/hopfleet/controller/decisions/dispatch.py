@@ -1,0 +1,90 @@
+"""Which units start next, alone or as a flotilla, now or after the worker's current unit."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hopfleet.controller.decisions.versions import ref_of, save_ahead
+from hopfleet.controller.state import State
+from hopfleet.domain import messages as m
+from hopfleet.domain.unit import Unit
+from hopfleet.scheduler.dispatch import Policy, foreseen, next_assignment
+from hopfleet.scheduler.fusion import Fusion, companions
+from hopfleet.scheduler.slots import Assignment, Slot
+from hopfleet.scheduler.timeouts import estimate
+
+HALF = 0.5
+"""Part of a unit's expected time after which its worker learns what comes next: late enough to know which trials are
+free, and early enough for a model to arrive."""
+
+SLACK = 2
+"""Groups of trials per worker that let models travel while others train."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """The policy, and what a unit may start with."""
+
+    policy: Policy
+    rng: random.Random
+    fusion: Fusion | None = None
+    #: Whether workers learn ahead of time what comes next, so that models travel while others train.
+    lookahead: bool = False
+
+    def dispatch(self, state: State) -> Iterator[m.RunUnit]:
+        """Start units until no idle worker can take another one."""
+        while not (state.ending or state.held or state.schedule.delayed):
+            assignment = next_assignment(state.schedule, self.policy, self.rng)
+            if assignment is None:
+                return
+            yield from self._begin(state, assignment)
+
+    def look_ahead(self, state: State, ages: Mapping[str, float]) -> Iterator[m.Message]:
+        """Tell workers what comes next, given for how many seconds each has run its current unit."""
+        due = {
+            slot.worker: slot
+            for slot in state.schedule.slots.values()
+            if (half := self._half_time(state, slot)) is not None and ages.get(slot.worker, 0.0) >= half
+        }
+        while due:
+            assignment = foreseen(state.schedule, self.policy, self.rng, due)
+            if assignment is None:
+                return
+            yield from save_ahead(state, due.pop(assignment.worker))
+            yield from self._begin(state, assignment, lookahead=True)
+
+    def next_look(self, state: State, ages: Mapping[str, float]) -> float:
+        """Return the seconds until ``look_ahead`` may have more to tell."""
+        halves = ((self._half_time(state, slot), ages.get(slot.worker, 0.0)) for slot in state.schedule.slots.values())
+        return min((half - age for half, age in halves if half is not None and age < half), default=math.inf)
+
+    def _half_time(self, state: State, slot: Slot) -> float | None:
+        """Return the seconds after which a worker may learn what comes next; None if it has to wait for that."""
+        stands = not self.lookahead or state.ending or state.stands
+        if stands or slot.unit is None or slot.lookahead or slot.retired or slot.overdue or state.schedule.keeps(slot):
+            return None
+        expected = estimate(state.schedule, slot)
+        return None if expected is None else HALF * expected
+
+    def _begin(self, state: State, assignment: Assignment, *, lookahead: bool = False) -> Iterator[m.RunUnit]:
+        """Start the chosen unit together with its companions."""
+        slot = state.schedule.slots[assignment.worker]
+        units = [assignment.unit]
+        if self.fusion is not None:
+            groups = SLACK if self.lookahead else 1
+            units += companions(state.schedule, slot, assignment.unit, self.fusion, state.starting, groups)
+        flotilla = state.next_attempt if len(units) > 1 else 0
+        for unit in units:
+            start = _start(state, slot.worker, unit, flotilla, more=unit is not units[-1], lookahead=lookahead)
+            state.decide(start)
+            yield start
+
+
+def _start(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool, lookahead: bool) -> m.RunUnit:
+    progress = state.schedule.trials[unit.trial]
+    model, digest = ref_of(progress, progress.version)
+    last = unit.trains and (progress.version + 1) % state.schedule.partitions == 0
+    return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead)

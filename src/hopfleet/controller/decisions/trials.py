@@ -1,0 +1,172 @@
+"""Which trials there are and how long they train: additions, ends of epochs, pauses, stops and clones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hopfleet.controller.decisions.versions import drop, needed_versions, recover
+from hopfleet.controller.requests import Add, Office, Refused, Step, answer
+from hopfleet.controller.state import State, trial_name
+from hopfleet.domain import messages as m
+from hopfleet.domain.rowsum import add, means
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Config, TrialState
+from hopfleet.scheduler.progress import Outcome, Progress
+from hopfleet.search.base import Clone, Decision, Stop, Suggestion, Train
+
+
+def answer_requests(state: State) -> Iterator[m.Message]:
+    """Answer a person's requests in order, and carry out those that are granted."""
+    while state.requests:
+        asked = state.requests[0]
+        if asked.request == "workers" and state.starting:
+            return  # wait until all workers that are being started have joined
+        office = Office(state.schedule, state.search, state.held, state.next_trial)
+        try:
+            steps, text = answer(asked, office)
+        except Refused as refusal:
+            yield state.decide(m.RequestAnswered(asked.number, False, str(refusal)))
+        else:
+            yield state.decide(m.RequestAnswered(asked.number, True, text))
+            for step in steps:
+                yield from carry_out(state, step)
+
+
+def carry_out(state: State, step: Decision | Step) -> Iterator[m.Message]:
+    """Do what a search or a person wants of trials."""
+    match step:
+        case Train():
+            yield from _train(state, step)
+        case Stop():
+            yield from _stop(state, step)
+        case Clone():
+            yield from _clone(state, step)
+        case Add():
+            yield _added(state, step.config, state.search.max_epochs, "person")
+        case _:
+            yield state.decide(step)
+
+
+def _train(state: State, wanted: Train) -> Iterator[m.Message]:
+    # A person may have stopped or deleted the trial meanwhile, and takes precedence.
+    progress = state.schedule.find(wanted.trial)
+    if progress is None or progress.outcome is not None or progress.trial.epochs >= wanted.epochs:
+        return
+    if not progress.state.ended:
+        yield state.decide(m.TrialResumed(wanted.trial, wanted.epochs))
+
+
+def _stop(state: State, wanted: Stop) -> Iterator[m.Message]:
+    progress = state.schedule.find(wanted.trial)
+    if progress is None or progress.outcome is not None:
+        return
+    if progress.state is TrialState.PAUSED:
+        yield state.decide(m.TrialEnded(wanted.trial, TrialState.STOPPED, wanted.reason))
+    elif not progress.state.ended:
+        yield state.decide(m.TrialStopped(wanted.trial, wanted.reason))
+
+
+def _clone(state: State, wanted: Clone) -> Iterator[m.Message]:
+    parent = state.schedule.find(wanted.parent)
+    if parent is None:
+        return
+    version, epochs = parent.clonable, wanted.epochs or state.search.max_epochs
+    if wanted.warm and not 0 < version < epochs * state.schedule.partitions:
+        return
+    visits = tuple(parent.visits[:version]) if wanted.warm else ()
+    yield _added(state, wanted.config, epochs, "clone", wanted.parent, visits)
+    yield from _stop(state, Stop(wanted.replaces, f"replaced by {trial_name(state.next_number - 1)}"))
+
+
+def _added(
+    state: State, config: Config, epochs: int, origin: str, parent: str = "", visits: tuple[int, ...] = ()
+) -> m.Message:
+    number = state.next_number
+    seed = derive(state.seed, "trial", number)
+    return state.decide(m.TrialAdded(state.next_trial, number, config, seed, epochs, origin, parent, visits))
+
+
+def stop_all_if_over(state: State) -> Iterator[m.Message]:
+    """Stop every trial when the search's budget is used up."""
+    reason = state.search.over(state.elapsed)
+    if reason:
+        for trial in list(state.schedule.trials):
+            yield from _stop(state, Stop(trial, reason))
+
+
+def add_trials(state: State, max_live: int) -> Iterator[m.Message]:
+    """Add suggested trials while there is room."""
+    if state.ending or state.held:
+        return
+    room = min(max_live, state.search.concurrency(len(state.schedule.slots)))
+    while len(state.schedule.trials) < room:
+        suggestion = next_suggestion(state)
+        if suggestion is None:
+            return
+        origin = "point" if state.pointed < len(state.points) else "search"
+        yield _added(state, suggestion.config, suggestion.epochs, origin)
+
+
+def next_suggestion(state: State) -> Suggestion | None:
+    """Return the next trial to add, or None if there is none at the moment."""
+    if state.dry or state.search.over(state.elapsed):
+        return None
+    if state.pointed < len(state.points):
+        return Suggestion(state.points[state.pointed], state.search.max_epochs)
+    suggestion = state.search.suggest(state.suggested)
+    state.dry = suggestion is None
+    return suggestion
+
+
+def advance(state: State, progress: Progress) -> Iterator[m.Message]:
+    """Find a model for a trial that lost its own; end its epoch, pause it or end it."""
+    if progress.trains_on is not None or progress.evaluates_on:
+        return
+    outcome = progress.outcome
+    if outcome is not None and (outcome.state is TrialState.FAILED or outcome.delete):
+        if not progress.lends:
+            yield from _end(state, progress, outcome)
+        return
+    if progress.holder is None and progress.version and progress.version not in progress.saved:
+        yield from recover(state, progress)
+    if outcome is None and progress.awaits_evaluation and len(progress.evaluated) == state.schedule.valid_partitions:
+        yield from _end_epoch(state, progress)
+        return  # the search observes the epoch before the trial ends
+    outcome = progress.outcome or _reached(state, progress)
+    saved = progress.durable(progress.version) or not progress.version
+    if outcome is not None and not progress.can_train and saved and not progress.saves_best:
+        yield from _end(state, progress, outcome)
+
+
+def _reached(state: State, progress: Progress) -> Outcome | None:
+    """Return how a trial ends that has trained for all its epochs."""
+    epochs = progress.trial.epochs
+    if progress.epochs_ended < epochs:
+        return None
+    return Outcome(TrialState.COMPLETED if epochs >= state.search.max_epochs else TrialState.PAUSED)
+
+
+def _end_epoch(state: State, progress: Progress) -> Iterator[m.Message]:
+    goal = state.search.goal
+    metrics = means(add([add(progress.trained.values()), add(progress.evaluated.values())]))
+    missing = next((name for name in goal.metrics if name not in metrics), None)
+    if missing is not None:
+        known = ", ".join(sorted(metrics)) or "none"
+        reason = f"metric={missing!r}: is not among those that the task returned ({known})"
+        yield from _end(state, progress, Outcome(TrialState.FAILED, reason))
+        return
+    best = progress.best is None or goal.rank(metrics) < progress.best[1]
+    epoch = progress.epochs_ended + 1
+    yield state.decide(m.EpochEnded(progress.trial.id, epoch, progress.version, metrics, best))
+
+
+def _end(state: State, progress: Progress, outcome: Outcome) -> Iterator[m.Message]:
+    trial = progress.trial.id
+    kept = set() if outcome.delete else {version for version in needed_versions(progress) if progress.durable(version)}
+    yield from drop(state, progress, kept)
+    if outcome.state is TrialState.PAUSED:
+        yield state.decide(m.TrialPaused(trial))
+        return
+    yield state.decide(m.TrialEnded(trial, outcome.state, outcome.reason, outcome.traceback))
+    if outcome.delete:
+        yield state.decide(m.TrialDeleted(trial))

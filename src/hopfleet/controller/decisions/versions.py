@@ -1,0 +1,84 @@
+"""Which model versions are saved, copied and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from hopfleet.controller.state import State
+from hopfleet.domain import messages as m
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.slots import Slot
+
+AT_RISK = 0.5
+"""Seconds of training that may exist in one worker's memory alone."""
+
+
+def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> Iterator[m.Message]:
+    """Save the newest version unless its worker goes on with it and little is at risk; drop versions no longer needed.
+
+    ``begun`` are the trials with a unit that has just been started.
+    """
+    version, trial = progress.version, progress.trial.id
+    boundary = version > 0 and version % state.schedule.partitions == 0
+    goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
+    durable = boundary or state.ending or progress.outcome is not None
+    enough = progress.durable(version) or (version in progress.saved and not durable)
+    told = progress.told(version, durable=durable)
+    if goes_on and trial in begun:
+        unsaved = version - max(progress.saved, default=0)
+        goes_on = unsaved * state.schedule.unit_seconds(progress) < AT_RISK
+    if version and not enough and not told and (boundary or not goes_on):
+        worker = progress.holder or _keeper(state, progress)
+        if worker is not None:
+            before, digest = ref_of(progress, version)
+            yield state.decide(m.SaveVersion(worker, state.next_ref(trial, version), durable, before.attempt, digest))
+    yield from drop(state, progress, needed_versions(progress))
+
+
+def _keeper(state: State, progress: Progress) -> str | None:
+    """Return a worker that makes a saved version durable when no worker holds it and the trial goes no further."""
+    if progress.outcome is None or progress.version not in progress.saved:
+        return None
+    return next(iter(state.schedule.slots), None)
+
+
+def save_ahead(state: State, slot: Slot) -> Iterator[m.Message]:
+    """Save the version that a worker is about to make, because the worker turns to another trial right after it."""
+    for unit in slot.units if slot.unit is not None and slot.unit.trains else ():
+        version = state.schedule.trials[unit.trial].version + 1
+        yield state.decide(m.SaveVersion(slot.worker, state.next_ref(unit.trial, version), False))
+
+
+def drop(state: State, progress: Progress, needed: Collection[int]) -> Iterator[m.Message]:
+    """Delete all files of a trial except ``needed`` versions and files that a running unit may be reading."""
+    stale = [] if progress.trains_on is not None or progress.evaluates_on else progress.stale
+    others = [(version, saved.attempt) for version, saved in progress.saved.items() if version not in needed]
+    for version, attempt in [*stale, *others]:
+        yield state.decide(m.DropVersion(VersionRef(progress.trial.id, version, attempt)))
+
+
+def recover(state: State, progress: Progress) -> Iterator[m.Message]:
+    """Return to the newest saved version; a clone may have to copy its first version from its parent again."""
+    trial, parent = progress.trial.id, progress.trial.parent
+    version = max(progress.saved, default=progress.base)
+    if version < progress.version:
+        yield state.decide(m.TrialRolledBack(trial, version))
+    if parent is not None and version not in progress.saved and not progress.told(version, durable=True):
+        lender = state.schedule.find(parent.trial)
+        source, digest = (VersionRef(parent.trial, version, None), "") if lender is None else ref_of(lender, version)
+        yield state.decide(m.CopyVersion(source, state.next_ref(trial, version), digest))
+
+
+def needed_versions(progress: Progress) -> set[int]:
+    """Return the saved versions that must stay: the newest, the newest durable, the best, and those lent to clones."""
+    durable = (version for version, saved in progress.saved.items() if saved.durable)
+    best = 0 if progress.best is None else progress.best[0]
+    return {max(progress.saved, default=0), max(durable, default=0), best, *progress.lends.values()}
+
+
+def ref_of(progress: Progress, version: int) -> tuple[VersionRef, str]:
+    """Return a version's reference and the SHA-256 of its file; a version that is not saved has no attempt."""
+    saved = progress.saved.get(version)
+    attempt, digest = (None, "") if saved is None else (saved.attempt, saved.digest)
+    return VersionRef(progress.trial.id, version, attempt), digest

@@ -1,0 +1,449 @@
+"""The controller's state: a fold over the journal.
+
+``State.apply`` takes one message at a time and decides nothing, so a journal rebuilds the state that wrote it. The
+decision makers in ``decisions/`` read this state and change it through ``decide`` alone, which applies a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import singledispatchmethod
+
+from hopfleet.domain import messages as m
+from hopfleet.domain import space as spaces
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Config, Parent, Trial, TrialState
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.orders import fixed_order
+from hopfleet.scheduler.placement import Place
+from hopfleet.scheduler.progress import Outcome, Progress, Save
+from hopfleet.scheduler.schedule import Schedule
+from hopfleet.search.base import Decision, Search
+
+MAX_LOSSES = 3
+"""Lost workers in a row after which a unit counts as poison and its trial fails."""
+
+MANY_LOSSES = 24
+"""Lost workers in a row, across all units, after which the machine is blamed and the run ends; with more than eight
+workers the limit is three losses per worker."""
+
+
+class State:
+    """Everything that the controller knows."""
+
+    def __init__(
+        self, schedule: Schedule, search: Search, *, seed: int, fixed_order: bool, points: Sequence[Config]
+    ) -> None:
+        self.schedule = schedule
+        self.search = search
+        self.seed = seed
+        self.fixed_order = fixed_order
+        #: Configurations to try before those of the search.
+        self.points = points
+        self.finished = False
+        self.draining = False
+        self.held = False
+        #: Seconds for which a run was active.
+        self.elapsed = 0.0
+        self._last_time: float | None = None
+        self.next_number = 0
+        self.next_attempt = 1
+        #: Trials added from ``points``, and from the search's suggestions.
+        self.pointed = self.suggested = 0
+        #: Whether the search had nothing to suggest and has observed nothing since.
+        self.dry = False
+        #: Decisions of the search that are still to be carried out.
+        self.wanted: list[Decision] = []
+        #: Requests without an answer.
+        self.requests: list[m.RequestMade] = []
+        #: Workers that are about to join.
+        self.starting = 0
+        #: Requests that waited for the run and are about to arrive.
+        self.waiting = 0
+        #: Workers that were told to give up an attempt; they are lost, and replaced where possible.
+        self.stopped: dict[str, int] = {}
+        #: Workers lost in a row while they ran a unit.
+        self.losses_in_a_row = 0
+        #: Why the run must end, if it must.
+        self.hopeless = ""
+        #: Partitions on their way to a worker, and placements that failed.
+        self.coming: dict[Place, None] = {}
+        self.refused: set[Place] = set()
+        #: Partitions that no worker has and none can get.
+        self.missing: tuple[int, ...] = ()
+        #: Whether some worker, present or past, can read only some partitions.
+        self.pinned = False
+        #: Live trials that changed since the last decision.
+        self.touched: dict[str, None] = {}
+        # Bound once: binding the dispatcher costs more than most handlers.
+        self._fold: Callable[[m.Message], None] = self._apply
+
+    # ---------------------------------------------------------------------------------------------- questions
+
+    @property
+    def stands(self) -> bool:
+        """Whether workers may wait through no fault of their own: for a person, or for a disk."""
+        return self.held or bool(self.schedule.delayed)
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more may start and the run ends once everything is saved."""
+        return self.draining or bool(self.hopeless)
+
+    @property
+    def next_trial(self) -> str:
+        """The name of the next trial to be added."""
+        return trial_name(self.next_number)
+
+    def find(self, trial: str) -> Progress:
+        """Return a trial that must exist, whatever its state."""
+        progress = self.schedule.find(trial)
+        assert progress is not None, f"{trial} is unknown"
+        return progress
+
+    def next_ref(self, trial: str, version: int) -> VersionRef:
+        """Return the reference of a new save of a version."""
+        return VersionRef(trial, version, self.next_attempt)
+
+    # ----------------------------------------------------------------------------------------------- changes
+
+    def apply(self, message: m.Message) -> None:
+        """Take in the next message of the journal."""
+        self._tell_time(message)
+        self._fold(message)
+
+    def decide(self, message: m.Decision | m.Command) -> m.Message:
+        """Apply a decision or command as it is made, and return it."""
+        self._fold(message)
+        return message
+
+    def touch(self, progress: Progress) -> None:
+        """Have a trial looked at in the next round of decisions."""
+        self.touched[progress.trial.id] = None
+
+    def touch_all(self) -> None:
+        for progress in self.schedule.trials.values():
+            self.touch(progress)
+
+    def _tell_time(self, message: m.Message) -> None:
+        if isinstance(message, m.UnitFinished | m.UnitFailed):
+            self.schedule.now = max(self.schedule.now, message.ended)
+            before = self._last_time if self._last_time is not None else message.started
+            self._last_time = max(before, message.ended)
+            self.elapsed += self._last_time - before
+
+    def _count(self, attempt: int) -> None:
+        # Attempts are not journaled in the order in which they were numbered.
+        self.next_attempt = max(self.next_attempt, attempt + 1)
+
+    @singledispatchmethod
+    def _apply(self, message: object) -> None:
+        """Ignore a message that changes no state."""
+
+    # -------------------------------------------------------------------------------------- the run and workers
+
+    @_apply.register
+    def _(self, message: m.RunStarted) -> None:
+        for worker in list(self.schedule.slots):
+            self._forget_worker(worker)
+        self.schedule.forget_saves()
+        self.touch_all()
+        self.finished = self.draining = self.held = self.dry = False
+        self.starting, self.waiting = message.workers, message.requests
+        self.stopped.clear()  # the names of workers begin anew
+        self._clear_losses()
+        self.coming.clear()
+        self.refused.clear()
+        self.missing, self.pinned = (), False
+        self._last_time = None
+
+    @_apply.register
+    def _(self, message: m.WorkerJoined) -> None:
+        self.schedule.join(message.worker, message.partitions)
+        self.starting = max(0, self.starting - 1)
+        self.pinned = self.pinned or message.partitions is not None
+        self.refused.clear()  # a placement that failed may succeed now
+        for progress in self.schedule.trials.values():
+            if progress.outcome is not None:
+                self.touch(progress)
+
+    @_apply.register
+    def _(self, message: m.WorkerLost) -> None:
+        stopped, overdue = self.stopped.pop(message.worker, None), self.schedule.slots[message.worker].overdue
+        running = self._forget_worker(message.worker)
+        self.starting += message.replaced
+        # The attempt to give up may have ended before the loss; a later unit and its flotilla are not to blame then.
+        blamed = [unit for unit, attempt in running.items() if overdue or stopped in (None, attempt)]
+        # A trial that was about to end anyway may have been stopped by a person.
+        blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
+        for unit in blamed:
+            self._blame(unit, overdue or message.reason, message.log)
+        if blamed:
+            self._count_loss(message.reason)
+
+    def _forget_worker(self, worker: str) -> dict[Unit, int]:
+        live = self.schedule.trials.values()
+        held = [p for p in live if worker in (p.holder, *(save.worker for save in p.saves.values()))]
+        held += [self.schedule.trials[unit.trial] for unit in self.schedule.slots[worker].told]
+        running = self.schedule.leave(worker)
+        for place in [place for place in self.coming if place[0] == worker]:
+            del self.coming[place]
+        for progress in held:
+            self.touch(progress)
+        return running
+
+    def _blame(self, unit: Unit, reason: str, log: str) -> None:
+        """Count a lost worker against the unit that it ran, which may be the cause."""
+        losses = self.schedule.blame(unit.trial, reason)
+        if len(losses) >= MAX_LOSSES:
+            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}"
+            last = log and f"the last lines of its log:\n{log}"
+            self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason, last))
+
+    def _count_loss(self, reason: str) -> None:
+        """Count a loss across all trials: if no unit ends well, the machine is the likelier cause."""
+        self.losses_in_a_row += 1
+        if self.losses_in_a_row >= max(MANY_LOSSES, MAX_LOSSES * (len(self.schedule.slots) + self.starting)):
+            self.hopeless = (
+                f"{self.losses_in_a_row} workers in a row were lost and nothing ended well between, whatever they ran: "
+                f"the last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
+            )
+            self.touch_all()
+
+    def _clear_losses(self) -> None:
+        self.losses_in_a_row, self.hopeless = 0, ""
+
+    @_apply.register
+    def _(self, message: m.AddWorkers) -> None:
+        self.starting += message.count
+
+    @_apply.register
+    def _(self, message: m.WorkerRetired) -> None:
+        self.schedule.retire(message.worker)
+
+    @_apply.register
+    def _(self, message: m.ReleaseWorker) -> None:
+        self.schedule.release(message.worker)
+
+    @_apply.register
+    def _(self, message: m.PlacePartition) -> None:
+        self.coming[message.worker, message.partition] = None
+
+    @_apply.register
+    def _(self, message: m.PartitionPlaced) -> None:
+        del self.coming[message.worker, message.partition]
+        self.schedule.place(message.worker, message.partition)
+
+    @_apply.register
+    def _(self, message: m.PartitionUnavailable) -> None:
+        del self.coming[message.worker, message.partition]
+        self.refused.add((message.worker, message.partition))
+
+    @_apply.register
+    def _(self, message: m.PartitionsMissing) -> None:
+        self.missing = message.partitions
+
+    @_apply.register
+    def _(self, message: m.RequestMade) -> None:
+        if message.request != "drain":
+            self.requests.append(message)
+            self.waiting = max(0, self.waiting - 1)
+            return
+        self.draining = True
+        self.touch_all()
+
+    @_apply.register
+    def _(self, message: m.RequestAnswered) -> None:
+        self.requests.pop(0)
+
+    @_apply.register
+    def _(self, message: m.RunHeld) -> None:
+        self.held = message.held
+
+    @_apply.register
+    def _(self, message: m.Finish) -> None:
+        self.finished = True
+
+    # ------------------------------------------------------------------------------------------------- units
+
+    @_apply.register
+    def _(self, message: m.RunUnit) -> None:
+        self._count(message.attempt)
+        self.schedule.start(
+            message.worker, message.unit, message.attempt, message.flotilla, lookahead=message.lookahead
+        )
+
+    @_apply.register
+    def _(self, message: m.UnitFinished) -> None:
+        seconds = (message.ended - message.started) * message.share
+        self.schedule.finish(message.worker, message.unit, seconds, message.sums)
+        self._clear_losses()
+        self.touch(self.schedule.trials[message.trial])
+
+    @_apply.register
+    def _(self, message: m.UnitFailed) -> None:
+        self.schedule.abandon(message.worker, message.trial)
+        self._fail(message.trial, message.error, message.traceback)
+
+    @_apply.register
+    def _(self, message: m.UnitOverdue) -> None:
+        expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
+        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{expected}")
+
+    @_apply.register
+    def _(self, message: m.StopUnit) -> None:
+        self.stopped[message.worker] = message.attempt
+
+    def _fail(self, trial: str, error: str, traceback: str = "") -> None:
+        self.schedule.settle(trial, Outcome(TrialState.FAILED, error, traceback))
+        self.touch(self.schedule.trials[trial])
+
+    # ---------------------------------------------------------------------------------------------- versions
+
+    @_apply.register
+    def _(self, message: m.SaveVersion) -> None:
+        self._begin_save(message.ref, durable=message.durable, worker=message.worker)
+
+    @_apply.register
+    def _(self, message: m.CopyVersion) -> None:
+        self._begin_save(message.ref, durable=True, worker=None)
+
+    def _begin_save(self, ref: VersionRef, *, durable: bool, worker: str | None) -> None:
+        assert ref.attempt is not None
+        self._count(ref.attempt)
+        self.schedule.save(ref.trial, ref.attempt, Save(ref.version, durable, worker))
+
+    @_apply.register
+    def _(self, message: m.VersionSaved) -> None:
+        progress = self.schedule.trials[message.trial]
+        if message.ref.version > progress.version:
+            self.schedule.premature(message.ref)
+            return
+        self.schedule.saved(message.ref, message.durable, message.digest)
+        self.schedule.model_bytes = max(self.schedule.model_bytes, message.size)
+        if message.ref.version == progress.base:
+            self._return_loan(progress)
+        self.touch(progress)
+
+    @_apply.register
+    def _(self, message: m.VersionLost) -> None:
+        progress, version = self.schedule.trials[message.trial], message.ref.version
+        if message.worker is not None and self.schedule.runs(message.worker, message.attempt):
+            self.schedule.abandon(message.worker, message.trial)
+        self.schedule.lost(message.ref, message.worker, message.attempt)
+        if progress.trial.parent is not None and version == progress.base == progress.version and not progress.loadable:
+            reason = f"the model of {progress.trial.parent.trial} that it should have started with is lost"
+            self.schedule.settle(message.trial, Outcome(TrialState.FAILED, f"{reason}: {message.reason}"))
+        self.touch(progress)
+
+    @_apply.register
+    def _(self, message: m.SaveFailed) -> None:
+        self._fail(message.trial, message.error, message.traceback)
+
+    @_apply.register
+    def _(self, message: m.SaveDelayed) -> None:
+        assert message.ref.attempt is not None
+        self.schedule.delayed[message.ref.attempt] = message.worker
+
+    @_apply.register
+    def _(self, message: m.DropVersion) -> None:
+        self.schedule.dropped(message.ref)
+
+    def _return_loan(self, clone: Progress) -> None:
+        """Note that a clone has its parent's model, or will never need it."""
+        parent = clone.trial.parent
+        lender = None if parent is None else self.schedule.find(parent.trial)
+        if lender is not None and self.schedule.return_loan(lender, clone.trial.id):
+            self.touch(lender)
+
+    # ------------------------------------------------------------------------------------------------ trials
+
+    @_apply.register
+    def _(self, message: m.TrialAdded) -> None:
+        parent = None
+        trained: Mapping[int, Mapping[str, RowSum]] = {}
+        if message.visits:
+            lender, version = self.find(message.parent), len(message.visits)
+            trained = self.schedule.lend(lender, message.trial, version)
+            parent = Parent(message.parent, version, lender.trial.config)
+        names = (message.trial, message.number, message.config, message.seed, message.epochs, parent, message.origin)
+        trial = Trial(*names)
+        self.next_number = message.number + 1
+        self.pointed += message.origin == "point"
+        self.suggested += message.origin == "search"
+        order = self._order(trial, message.visits) if self.fixed_order else ()
+        self.touch(self.schedule.add(trial, order, message.visits, trained))
+        self.search.added(trial)
+
+    def _order(self, trial: Trial, visits: Sequence[int] = ()) -> list[int]:
+        """Return the fixed order of a trial after its parent's visits, each partition of an epoch once."""
+        partitions = self.schedule.partitions
+        order = fixed_order(self.seed, trial.number, partitions=partitions, epochs=trial.epochs)
+        begun = len(visits) - len(visits) % partitions
+        rest = [partition for partition in order[begun : begun + partitions] if partition not in visits[begun:]]
+        return [*rest, *order[begun + partitions :]]
+
+    @_apply.register
+    def _(self, message: m.TrialStopped) -> None:
+        outcome = Outcome(TrialState.STOPPED, message.reason, delete=message.delete)
+        self.schedule.settle(message.trial, outcome)
+        self.touch(self.schedule.trials[message.trial])
+
+    @_apply.register
+    def _(self, message: m.TrialPaused) -> None:
+        self.schedule.park(message.trial, TrialState.PAUSED)
+        self.dry = False
+
+    @_apply.register
+    def _(self, message: m.TrialResumed) -> None:
+        progress = self.find(message.trial)
+        longer = replace(progress.trial, epochs=message.epochs)
+        order = self._order(longer)[progress.trial.epochs * self.schedule.partitions :] if self.fixed_order else ()
+        self.schedule.resume(message.trial, message.epochs, order)
+        self.touch(progress)
+
+    @_apply.register
+    def _(self, message: m.TrialRolledBack) -> None:
+        self.schedule.roll_back(message.trial, message.version)
+
+    @_apply.register
+    def _(self, message: m.EpochEnded) -> None:
+        progress = self.schedule.trials[message.trial]
+        best = (message.version, self.search.goal.rank(message.metrics)) if message.best else None
+        self.wanted += self.search.observe(progress.trial, message.epoch, message.metrics)
+        self.dry = False
+        self.schedule.end_epoch(message.trial, best)
+        self.touch(progress)
+
+    @_apply.register
+    def _(self, message: m.TrialEnded) -> None:
+        progress = self.find(message.trial)
+        self._return_loan(progress)
+        self.schedule.park(message.trial, message.state)
+        self.touched.pop(message.trial, None)
+        self.wanted += self.search.ended(progress.trial, message.state)
+        self.dry = False
+
+    @_apply.register
+    def _(self, message: m.TrialDeleted) -> None:
+        self.schedule.delete(message.trial)
+
+    @_apply.register
+    def _(self, message: m.TrialPrioritised) -> None:
+        self.schedule.prioritise(message.trial, message.level)
+
+    @_apply.register
+    def _(self, message: m.SearchExtended) -> None:
+        self.search.extend(trials=message.trials, epochs=message.epochs, space=spaces.parse(message.space))
+        self.dry = False
+
+
+def trial_name(number: int) -> str:
+    """Return the name of the trial with a number: the first is ``t0001``."""
+    return f"t{number + 1:04d}"
+
+
+def _all(reasons: Sequence[str]) -> str:
+    return f"each time {reasons[0]}" if len(set(reasons)) == 1 else "; then ".join(reasons)

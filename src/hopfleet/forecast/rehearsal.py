@@ -1,0 +1,300 @@
+"""The rehearsal of an experiment: its outline, and a simulation of the whole run based on profiles.
+
+The simulation is decided by the same controller that will run the experiment. ``fit`` rehearses as well: the profiles
+tell its policy which trials are long, and the prediction is stored for comparison with the actual run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hopfleet.backends.simulated import Simulated
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import (
+    DropVersion,
+    Event,
+    Message,
+    RunStarted,
+    RunUnit,
+    SaveVersion,
+    TrialAdded,
+    UnitFinished,
+    VersionSaved,
+)
+from hopfleet.domain.trial import Config, Trial
+from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials
+from hopfleet.monitor.history import History
+from hopfleet.scheduler.dispatch import Policy
+from hopfleet.scheduler.estimates import Estimates, Prior
+from hopfleet.scheduler.fusion import Fusion
+from hopfleet.search.base import Goal, Search, Suggestion
+from hopfleet.version import __version__
+from hopfleet.worker.spec import Profile
+
+UNIT_SECONDS = 0.002
+"""Seconds that a unit or an evaluation adds to its work: decision, journal, two messages, opening the stream."""
+
+ENOUGH = 6
+"""Least number of profiled configurations for a prediction, unless all are profiled."""
+
+SHARE, LONG_SHARE = 0.05, 0.005
+"""Share of a run's expected time that profiling may take; LONG_SHARE applies above SLOW seconds."""
+
+SLOW = 2.0
+"""Seconds after which progress is reported."""
+
+PREDICTING = 0.01
+"""Share of a run's expected time that its prediction may take."""
+
+SIMULATED = 20_000
+"""Most units and evaluations to simulate; of a larger experiment a part is simulated and extrapolated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The properties of an experiment that a schedule depends on."""
+
+    name: str
+    trials: int
+    epochs: int
+    rows: Sequence[int]  #: rows of each partition
+    valid_rows: Sequence[int]  #: rows of each validation partition
+    workers: int
+    policy_name: str
+    policy: Callable[[], Policy]
+    fixed_order: bool
+    seed: int
+    goal: Goal
+    known: bool = True  #: whether the configuration of each trial is known in advance
+    open_ended: bool = False  #: whether a budget, not the search, limits the number of trials
+    configs: Mapping[int, Config] = field(default_factory=dict)  #: known configurations, by trial number
+    fuse: str = "off"  #: how trials train together
+    fusions: Mapping[str, Fusion] = field(
+        default_factory=dict
+    )  #: which trials may train together, by value of ``fuse``
+    crowded: bool = False  #: whether no core is left to produce batches
+
+    @property
+    def per_trial(self) -> int:
+        return self.epochs * (len(self.rows) + len(self.valid_rows))
+
+    def lower_bound(self, profiles: Profiles) -> float:
+        """Return a bound on the makespan of any schedule: work shared evenly, and the longest trial unsplit."""
+        found = [profile for number, profile in profiles.found.items() if number < self.trials]
+        others = self.trials - len(found)
+        every = [*found, profiles.mean] if others else found
+        # The units of a trial run one after another; only its evaluations can run side by side.
+        alone = [self._seconds(profile, max(self.valid_rows, default=0)) for profile in every]
+        share = min(1.0, profiles.share(self.fuse)) if self.fuse in self.fusions else 1.0
+        whole = [self._seconds(profile, sum(self.valid_rows), share) for profile in every]
+        total = sum(whole) + max(0, others - 1) * whole[-1]
+        return max(total / self.workers, *alone)
+
+    def _seconds(self, profile: Profile, valid_rows: int, share: float = 1.0) -> float:
+        """Return the seconds of a trial's work without saves, hops and the production of batches."""
+        training = share * profile.seconds_per_row * sum(self.rows)
+        evaluation = profile.evaluation_seconds_per_row * valid_rows
+        return profile.open_seconds + self.epochs * (training + evaluation) + self.per_trial * UNIT_SECONDS
+
+    def small_enough(self) -> Outline:
+        """Return this outline, or a similar one with fewer trials and, if needed, fewer epochs."""
+        if self.trials * self.per_trial <= SIMULATED:
+            return self
+        per_epoch = len(self.rows) + len(self.valid_rows)
+        enough = min(self.trials, 4 * self.workers)
+        epochs = max(1, min(self.epochs, SIMULATED // (enough * per_epoch)))
+        trials = max(enough, min(self.trials, SIMULATED // (epochs * per_epoch)))
+        return dataclasses.replace(self, trials=trials, epochs=epochs)
+
+    def with_batches(self, training: float, feeding: float) -> float:
+        """Return the seconds to train and to produce the batches: at the same time if cores are to spare."""
+        return training + feeding if self.crowded else max(training, feeding)
+
+    def prior(self, profiles: Profiles) -> Prior:
+        """Return the expected seconds of units, for ``Estimates``."""
+
+        def seconds(number: int, worker: str, partition: int) -> float:
+            profile = profiles.of(number) if self.known else profiles.mean
+            return UNIT_SECONDS + self.with_batches(profile.seconds_per_row, profiles.feeding) * self.rows[partition]
+
+        return seconds
+
+
+class Rehearsal:
+    """A whole experiment in virtual time, based on profiles."""
+
+    def __init__(self, outline: Outline, profiles: Profiles) -> None:
+        self._outline = outline
+        self._profiles = profiles
+        mode: Any = outline.goal.mode
+        self.history = History(
+            metric=outline.goal.metric, mode=mode, partitions=len(outline.rows), name=f"{outline.name}, predicted"
+        )
+        self.hop_bytes = 0
+        self.shared_bytes = 0  #: peak of the bytes in shared memory
+        self.complete = False
+        self._trials: dict[str, Trial] = {}
+        self._maker: dict[str, str] = {}  #: the worker that holds the newest version of each trial
+        self._opened: set[tuple[str, str]] = set()  #: pairs of a worker and a trial that it has built
+        self._written: dict[str, float] = {}  #: when the durable save of a trial is done
+        self._shared: dict[tuple[str, int], int] = {}
+        self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions whose batches are shared
+        self._work: dict[int, tuple[float, float]] = {}  #: seconds to train and to produce batches, by attempt
+        self._backend = Simulated(self._seconds, self._metrics, together=self._together)
+
+    @property
+    def makespan(self) -> float:
+        return max((span.ended for span in self.history.spans), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the makespan and all spans of work."""
+        spans = [
+            [span.worker, span.trial, span.epoch, span.partition, span.work.value, span.started, span.ended]
+            for span in self.history.spans
+        ]
+        return {"makespan": self.makespan, "spans": spans}
+
+    def run(self, until: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
+        """Simulate until the experiment ends or the clock shows ``until``."""
+        outline, backend = self._outline, self._backend
+        controller = Controller(
+            _Known(outline),
+            outline.policy(),
+            partitions=len(outline.rows),
+            valid_partitions=len(outline.valid_rows),
+            seed=outline.seed,
+            estimates=Estimates(outline.rows, outline.prior(self._profiles)),
+            fixed_order=outline.fixed_order,
+            fusion=outline.fusions.get(outline.fuse),
+        )
+        backend.start(None, outline.workers)
+        events: list[Event] = [RunStarted(__version__)]
+        while not controller.finished and clock() < until:
+            for message in controller.take([self._arrived(event) for event in events]):
+                self._act(message)
+            events = backend.receive(0.0)
+        self.complete = controller.finished
+        return self
+
+    def _arrived(self, event: Event) -> Event:
+        if not isinstance(event, UnitFinished) or not event.unit.trains:
+            return event
+        before = self._maker.get(event.trial)
+        self._maker[event.trial] = event.worker
+        return dataclasses.replace(event, hopped=before not in (None, event.worker))
+
+    def _act(self, message: Message) -> None:
+        now = self._backend.now()
+        self.history.apply(now, message)
+        match message:
+            case TrialAdded(trial=name):
+                self._trials[name] = Trial(name, message.number, message.config, message.seed, message.epochs)
+            case SaveVersion(trial=name):
+                if message.durable:
+                    self._written[name] = now + self._profiles.of(self._trials[name].number).save_seconds
+                self._backend.send(message, self._trials[name])
+            case RunUnit():
+                self._backend.send(message, self._trials[message.trial])
+            case VersionSaved(durable=False):
+                number = self._trials[message.trial].number
+                self._shared[message.trial, message.ref.version] = self._profiles.of(number).size
+                self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
+            case DropVersion():
+                self._shared.pop((message.trial, message.ref.version), None)
+            case _:
+                pass
+
+    def _seconds(self, command: RunUnit, trial: Trial) -> float:
+        profile, outline = self._profiles.of(trial.number), self._outline
+        # A model that is being written cannot train on.
+        seconds = UNIT_SECONDS + max(0.0, self._written.pop(trial.id, 0.0) - self._backend.now())
+        if (command.worker, trial.id) not in self._opened:
+            self._opened.add((command.worker, trial.id))
+            seconds += profile.open_seconds
+        if command.model.version and self._maker[trial.id] != command.worker:
+            # One worker writes the model to memory and the other reads it.
+            seconds += 2 * profile.load_seconds
+            self.hop_bytes += profile.size if command.unit.trains else 0
+        self._work[command.attempt] = work = self._training_and_feeding(command, profile)
+        return seconds + outline.with_batches(*work)
+
+    def _training_and_feeding(self, command: RunUnit, profile: Profile) -> tuple[float, float]:
+        """Return the seconds to train or evaluate, and those to produce the batches unless they are shared already."""
+        unit, training, feeding = command.unit, command.unit.trains, self._profiles.feeding
+        rows = (self._outline.rows if training else self._outline.valid_rows)[unit.partition]
+        portion = (unit.epoch if training else 0, unit.partition)
+        # An evaluation was timed with its batches.
+        own = profile.seconds_per_row if training else max(0.0, profile.evaluation_seconds_per_row - feeding)
+        there = portion in self._made
+        if profile.passed_on:
+            self._made.add(portion)
+        return own * rows, 0.0 if there else feeding * rows
+
+    def _together(self, commands: Sequence[RunUnit], seconds: Sequence[float]) -> float:
+        """Return the seconds of a flotilla: the longest member, a share of every other member, the batches once."""
+        works = [self._work[command.attempt] for command in commands]
+        share = self._profiles.share(self._outline.fuse) if commands[0].unit.trains else 1.0
+        training, feeding = [work[0] for work in works], max(work[1] for work in works)
+        beside = sum(seconds) - sum(self._outline.with_batches(*work) for work in works)
+        return beside + self._outline.with_batches((1 - share) * max(training) + share * sum(training), feeding)
+
+    def _metrics(self, trial: Trial, epoch: int) -> dict[str, float]:
+        # No epoch beats the first one, so both the best and the last version are kept.
+        return {self._outline.goal.metric.removeprefix("train_"): 1.0}
+
+
+def worth_profiling(outline: Outline, batch_size: int) -> bool:
+    """Whether profiling can improve the schedule, and its first configuration is a small part of the run."""
+    batches = outline.trials * outline.epochs * sum(outline.rows) / batch_size / outline.workers
+    return outline.workers > 1 and outline.trials > outline.workers and SHARE * batches >= 1 + BATCHES
+
+
+def foresee(
+    probe: Probe,
+    configs: Mapping[int, Config],
+    outline: Outline,
+    known: Mapping[int, Profile],
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[Profiles, Rehearsal | None]:
+    """Profile configurations and predict the run, in a small share of its expected time.
+
+    A policy that knows which trials are long saves up to the time of one unit at the end of a run, so profiling must
+    be cheap.
+    """
+
+    def budget(found: Mapping[int, Profile]) -> float:
+        if not found:
+            return SLOW
+        run = outline.lower_bound(Profiles(found))
+        return min(SHARE * run, max(SLOW, LONG_SHARE * run))
+
+    found = profile_trials(probe, configs, seed=outline.seed, known=known, budget=budget, clock=clock)
+    timed = len({id(profile) for profile in found.found.values()})
+    every = len(found.found) + len(found.failed) == outline.trials
+    if not timed or not (every or timed >= ENOUGH) or outline.trials * outline.per_trial > SIMULATED:
+        return found, None
+    until = clock() + PREDICTING * outline.lower_bound(found)
+    rehearsal = Rehearsal(outline, found).run(until, clock)
+    return found, rehearsal if rehearsal.complete else None
+
+
+class _Known(Search):
+    """The trials of an outline; every trial trains to the end."""
+
+    def __init__(self, outline: Outline) -> None:
+        self._outline = outline
+        self.max_epochs, self.goal = outline.epochs, outline.goal
+
+    @property
+    def trials(self) -> int:
+        return self._outline.trials
+
+    def suggest(self, number: int) -> Suggestion | None:
+        if number >= self.trials:
+            return None
+        return Suggestion(dict(self._outline.configs.get(number, {})), self.max_epochs)

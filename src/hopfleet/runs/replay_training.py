@@ -1,0 +1,222 @@
+"""The training of a replay: courses of trials, each run by one worker in the recorded order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from hopfleet.backends.base import Backend
+from hopfleet.domain.messages import (
+    Event,
+    Message,
+    RunUnit,
+    SaveFailed,
+    SaveVersion,
+    TrialAdded,
+    TrialRolledBack,
+    UnitFailed,
+    UnitFinished,
+    VersionLost,
+    VersionSaved,
+    WorkerJoined,
+    WorkerLost,
+)
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Parent, Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.monitor.wording import plural
+from hopfleet.runtime.loop import WAIT_SECONDS
+from hopfleet.store.versions.local import Versions
+
+MAX_LOSSES = 3
+"""Lost workers after which a trial fails."""
+
+LOSS = "train_loss"
+"""The metric that is compared unit by unit, to find the unit where a difference begins."""
+
+
+@dataclass(slots=True)
+class Course:
+    """One trial: the visits that count, the wanted versions, and its progress."""
+
+    trial: Trial
+    #: Partitions in the order visited, starting with inherited visits.
+    visits: list[int]
+    #: The training loss of each unit, by the version that the unit produced.
+    losses: dict[int, RowSum | None] = field(default_factory=dict)
+    #: Versions to save, for comparison or as the start of clones; ``lent`` are the latter.
+    wanted: set[int] = field(default_factory=set)
+    lent: set[int] = field(default_factory=set)
+    #: SHA-256 of the replayed models, by version.
+    found: dict[int, str] = field(default_factory=dict)
+    #: The saved versions by number.
+    saves: dict[int, VersionRef] = field(default_factory=dict)
+    #: The first version whose unit has a different training loss.
+    differs: int | None = None
+    version: int = 0
+    worker: str | None = None
+    lost: int = 0
+    error: str = ""
+
+    @property
+    def base(self) -> int:
+        return 0 if self.trial.parent is None else self.trial.parent.version
+
+    @property
+    def end(self) -> int:
+        return max(self.wanted)
+
+    @property
+    def done(self) -> bool:
+        return bool(self.error) or self.wanted <= self.found.keys()
+
+    def fail(self, error: str) -> None:
+        self.error = self.error or error
+
+
+def recorded_courses(messages: Iterable[Message]) -> dict[str, Course]:
+    """Return all trials of the journal with the visits that count, leaving out rolled-back ones."""
+    courses: dict[str, Course] = {}
+    for message in messages:
+        match message:
+            case TrialAdded():
+                parent = None
+                if message.visits:
+                    parent = Parent(message.parent, len(message.visits), courses[message.parent].trial.config)
+                names = (message.trial, message.number, message.config, message.seed, message.epochs)
+                courses[message.trial] = Course(Trial(*names, parent, message.origin), list(message.visits))
+            case TrialRolledBack():
+                del courses[message.trial].visits[message.version :]
+            case UnitFinished() if message.unit.trains:
+                courses[message.trial].visits.append(message.unit.partition)
+                courses[message.trial].losses[message.version] = message.sums.get(LOSS)
+            case _:
+                pass
+    return courses
+
+
+class Rehearsal:
+    """The training of all courses: each runs on one idle worker from its start to its end."""
+
+    def __init__(
+        self,
+        courses: dict[str, Course],
+        backend: Backend,
+        versions: Versions,
+        partitions: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._courses = courses
+        self._backend = backend
+        self._versions = versions
+        self._partitions = partitions
+        self._tell = tell
+        # The longest course starts first, so that it does not end last.
+        self._waiting = deque(sorted(courses.values(), key=lambda course: course.base - course.end))
+        self._idle: list[str] = []
+        #: Attempt numbers of running units, by worker.
+        self._running: dict[str, int] = {}
+        self._units = 0
+        self._attempts = 0
+
+    def run(self) -> None:
+        total = sum(course.end - course.base for course in self._courses.values())
+        while not all(course.done for course in self._courses.values()):
+            for event in self._backend.receive(WAIT_SECONDS):
+                self._hear(event)
+            self._assign()
+            self._tell(f"{self._units} of {plural(total, 'unit')}")
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case WorkerJoined():
+                self._idle.append(event.worker)
+            case WorkerLost():
+                self._lose(event)
+            case UnitFinished() | UnitFailed():
+                self._end_unit(event)
+            case VersionSaved():
+                course = self._courses[event.trial]
+                version = event.ref.version
+                course.found[version], course.saves[version] = event.digest, event.ref
+                if version not in course.lent:
+                    self._versions.drop(event.ref)
+            case SaveFailed():
+                self._courses[event.trial].fail(event.error)
+            case VersionLost():  # the unit could not start
+                self._courses[event.trial].fail(event.reason)
+                if self._running.pop(event.worker or "", None) is not None:
+                    self._idle.append(event.worker or "")
+            case _:
+                pass
+
+    def _assign(self) -> None:
+        for course in list(self._waiting):
+            parent = course.trial.parent
+            lender = None if parent is None else self._courses[parent.trial]
+            if lender is not None and lender.error:
+                self._waiting.remove(course)
+                course.fail(f"its parent {lender.trial.id} could not be replayed: {lender.error}")
+            elif self._idle and (lender is None or course.base in lender.found):
+                self._waiting.remove(course)
+                self._begin(course, self._idle.pop(0))
+
+    def _begin(self, course: Course, worker: str) -> None:
+        course.worker, course.version = worker, course.base
+        if course.trial.parent is not None:
+            lender = self._courses[course.trial.parent.trial]
+            digest, number = lender.found[course.base], self._number()
+            source, ref = lender.saves[course.base], VersionRef(course.trial.id, course.base, number)
+            course.found[course.base], _ = self._versions.copy(source, ref, digest)
+            course.saves[course.base] = ref
+        self._go_on(course, worker)
+
+    def _number(self) -> int:
+        self._attempts += 1
+        return self._attempts
+
+    def _go_on(self, course: Course, worker: str) -> None:
+        """Send the course's next unit, or release the worker at its end."""
+        if course.error or course.version == course.end:
+            self._idle.append(worker)
+            return
+        self._running[worker] = self._number()
+        epoch, partition = course.version // self._partitions + 1, course.visits[course.version]
+        last = (course.version + 1) % self._partitions == 0
+        unit, version = Unit(course.trial.id, epoch, partition), course.version
+        model = course.saves.get(version, VersionRef(course.trial.id, version, None))
+        digest = course.found.get(version, "")
+        self._backend.send(RunUnit(worker, unit, self._attempts, model, last, digest), course.trial)
+
+    def _end_unit(self, unit: UnitFinished | UnitFailed) -> None:
+        if self._running.get(unit.worker) != unit.attempt:
+            return
+        del self._running[unit.worker]
+        course = self._courses[unit.trial]
+        if isinstance(unit, UnitFailed):
+            course.fail(unit.error)
+        else:
+            self._units += 1
+            course.version = unit.version
+            if course.differs is None and course.losses.get(unit.version) != unit.sums.get(LOSS):
+                course.differs = unit.version
+            if unit.version in course.wanted and unit.version not in course.found:
+                save = SaveVersion(unit.worker, VersionRef(unit.trial, unit.version, self._number()), True)
+                self._backend.send(save, course.trial)
+        self._go_on(course, unit.worker)
+
+    def _lose(self, lost: WorkerLost) -> None:
+        """Restart the unfinished courses of a lost worker on other workers."""
+        self._running.pop(lost.worker, None)
+        self._idle = [worker for worker in self._idle if worker != lost.worker]
+        for course in self._courses.values():
+            if course.worker == lost.worker and not course.done:
+                self._units -= course.version - course.base
+                course.worker, course.version = None, course.base
+                course.lost += 1
+                if course.lost == MAX_LOSSES:
+                    course.fail(f"{course.lost} workers were lost while it trained; the last one: {lost.reason}")
+                else:
+                    self._waiting.append(course)

@@ -1,0 +1,167 @@
+"""The schedule as policies see it: all live trials and workers, and questions about them.
+
+Policies read this class and never change it; ``Schedule`` adds the transitions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.progress import Progress
+from hopfleet.scheduler.ready import Ready
+from hopfleet.scheduler.slots import Slot
+
+
+class ScheduleView:
+    """All live trials and all workers of an experiment."""
+
+    def __init__(self, partitions: int, valid_partitions: int, estimates: Estimates | None = None) -> None:
+        self.partitions = partitions
+        #: The latest time of any event.
+        self.now = 0.0
+        self.estimates = estimates or Estimates([1] * partitions)
+        self.valid_partitions = valid_partitions
+        #: Trials that train, or will as soon as they can.
+        self.trials: dict[str, Progress] = {}
+        #: Trials that are paused or have ended.
+        self.parked: dict[str, Progress] = {}
+        self.slots: dict[str, Slot] = {}
+        #: Counts changes in which workers can read which partitions.
+        self.layouts = 0
+        #: Trials whose next unit may start now. Always {t: can_train}.
+        self.ready: dict[str, Progress] = {}
+        #: The same, by the workers that can take them and by remaining work.
+        self._ready = Ready()
+        #: Trials with validation partitions that no worker evaluates yet.
+        self.awaiting: dict[str, Progress] = {}
+        #: Saves that a disk refuses for now, and the workers that wait for it.
+        self.delayed: dict[int, str] = {}
+        #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
+        self.sticky = False
+        #: Whether an unknown number of trials will be added as others end.
+        self.more_to_come = False
+        #: Trials with a level above 0; some may have ended.
+        self.urgent: set[str] = set()
+        #: Workers that run nothing; see ``supposing``.
+        self.idle: dict[str, Slot] = {}
+        #: Training units that all live trials still owe to each partition.
+        self.owed: list[int] = [0] * partitions
+        self._replicas: list[int] = [0] * partitions
+        #: Bytes of the largest saved model; 0 before the first.
+        self.model_bytes = 0
+        #: Measured time of all units that finished, and their number.
+        self.seconds = 0.0
+        self.measured = 0
+        #: The longest of them, and the longest evaluation; 0 if there was none.
+        self.longest_seconds = 0.0
+        self.evaluation_seconds = 0.0
+
+    # -------------------------------------------------------------------------------------------- questions
+
+    def find(self, trial: str) -> Progress | None:
+        """Return a trial, whatever its state."""
+        return self.trials.get(trial) or self.parked.get(trial)
+
+    def options(self, progress: Progress, slot: Slot) -> Collection[int]:
+        """Return the partitions that a trial may train on next at ``slot``; none if the model cannot get there."""
+        return progress.owed_to(slot.partitions) if progress.loadable_by(slot.worker) else ()
+
+    def longest(self, slot: Slot) -> Progress | None:
+        """Return the ready trial with options at ``slot`` that has the most work left.
+
+        Ties go to a trial whose model the worker holds, then to the one that has been ready for the longest time.
+        """
+        return self._ready.longest(slot.worker, self._mean_seconds)
+
+    def longest_held(self, slot: Slot) -> Progress | None:
+        """Return the same among the trials whose models the worker holds."""
+        return self._ready.longest_held(slot.worker)
+
+    def draw(self, slot: Slot, rng: random.Random) -> Progress | None:
+        """Draw one of the ready trials with options at ``slot``, each with the same chance."""
+        return self._ready.draw(slot.worker, rng)
+
+    def able(self, slot: Slot) -> list[Progress]:
+        """Return all ready trials with options at ``slot``, in arbitrary order."""
+        return self._ready.able(slot.worker)
+
+    def unevaluated(self, progress: Progress) -> Iterator[int]:
+        """Yield the validation partitions that still need an evaluation."""
+        return (
+            partition
+            for partition in range(self.valid_partitions)
+            if partition not in progress.evaluated and partition not in progress.evaluates_on
+        )
+
+    def unit_seconds(self, progress: Progress) -> float:
+        """Return the expected time of a unit of this trial: its own mean, the overall mean, or 1."""
+        return progress.unit_seconds if progress.known else self._mean_seconds
+
+    @property
+    def _mean_seconds(self) -> float:
+        return self.seconds / self.measured if self.measured else 1.0
+
+    def remaining(self, progress: Progress) -> float:
+        """Return the expected time of all units that a trial still has to train."""
+        return self.unit_seconds(progress) * progress.units_left
+
+    def expected(self, progress: Progress, worker: str, partition: int) -> float:
+        """Return the expected time of one unit of a trial on one worker."""
+        return self.estimates.expected(progress.trial.id, progress.trial.number, worker, partition)
+
+    def load(self, slot: Slot) -> float:
+        """Return the number of units that wait for a worker; replicas of a partition share its units evenly."""
+        mine = range(self.partitions) if slot.partitions is None else slot.partitions
+        return sum(self.owed[partition] / self._replicas[partition] for partition in mine)
+
+    def replicas(self, partition: int) -> int:
+        """Count the workers in use that can read a training partition."""
+        return self._replicas[partition]
+
+    def keeps(self, slot: Slot) -> bool:
+        """Whether a trial may go on where it is now."""
+        if any(progress.holder == slot.worker for progress in self.awaiting.values()):
+            return True
+        return any(
+            self.trials[unit.trial].goes_on(slot.partitions, unit.partition if unit.trains else None)
+            for unit in slot.units
+        )
+
+    @contextmanager
+    def supposing(self, idle: dict[str, Slot]) -> Iterator[None]:
+        """Let policies see exactly these workers as idle."""
+        before, self.idle = self.idle, idle
+        try:
+            yield
+        finally:
+            self.idle = before
+
+    def accepts(self, worker: str, unit: Unit, attempt: int) -> bool:
+        """Whether a report about ``unit`` comes from its current attempt."""
+        slot = self.slots.get(worker)
+        return slot is not None and slot.told.get(unit) == attempt
+
+    def runs(self, worker: str | None, attempt: int) -> bool:
+        """Whether ``worker`` was told to run ``attempt`` and has not ended it."""
+        slot = self.slots.get(worker or "")
+        return slot is not None and attempt in slot.told.values()
+
+    def refers(self, ref: VersionRef) -> bool:
+        """Whether a file is the current one of its version, or is still to be dropped."""
+        trial, version, attempt = ref
+        progress = self.find(trial)
+        if progress is None:
+            return False
+        saved = progress.saved.get(version)
+        return (saved is not None and saved.attempt == attempt) or (version, attempt) in progress.stale
+
+    def files(self) -> Iterator[VersionRef]:
+        """Yield every version file that may still be needed."""
+        for name, progress in [*self.trials.items(), *self.parked.items()]:
+            for version, saved in progress.saved.items():
+                yield VersionRef(name, version, saved.attempt)
