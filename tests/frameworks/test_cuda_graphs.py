@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
@@ -77,7 +78,7 @@ class Images(Task):
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
     cache = EngineCache()
     return [
-        task.framework.open(config, seed=number, device="cuda:0", threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=Placement.on("cuda:0"), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 
@@ -102,7 +103,9 @@ def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, sh
         assert [bits(one, folder) for one in together] == [bits(one, folder) for one in alone]
         if unit == 1:
             together[0].save(folder / "hop")
-            together[0] = task.framework.open(configs[0], seed=99, device="cuda:0", threads=1, cache=together[1].cache)
+            together[0] = task.framework.open(
+                configs[0], seed=99, placement=Placement.on("cuda:0"), threads=1, cache=together[1].cache
+            )
             together[0].load(folder / "hop")
     return captures
 

@@ -10,6 +10,7 @@ import torch
 import torch._inductor
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked import gradients, models, onednn
@@ -77,7 +78,7 @@ def configs(name: str, count: int = 4, **more: Any) -> list[dict[str, Any]]:
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
     cache = EngineCache()
     return [
-        task.framework.open(config, seed=number, device=DEVICE, threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=Placement.on(DEVICE), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 

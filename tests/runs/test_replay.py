@@ -234,7 +234,7 @@ def test_a_difference_that_no_loss_tells(monkeypatch: pytest.MonkeyPatch) -> Non
         execute(self, command, trial)
         if isinstance(command, RunUnit) and command.model.version == 7:
             with torch.no_grad():
-                self._held[trial.id].session.model[1].bias += 1.0  # type: ignore[attr-defined]
+                self._models._held[trial.id].session.model[1].bias += 1.0  # type: ignore[attr-defined]
 
     monkeypatch.setattr(Worker, "execute", astray)
     found = replay("first", backend="inline", trials=["t0001"])

@@ -78,7 +78,7 @@ def test_a_unit_begins_once_more(tmp_path: Path, backend: str) -> None:
     assert not any(isinstance(message, TrialRolledBack) for message in journaled(results))
     assert_undisturbed_bits(tmp_path, results)
     log = (results.folder.path / "logs" / "t0001.log").read_text()
-    assert "the unit begins once more, on an emptied device" in log
+    assert "the unit starts once more, on an emptied device" in log
 
 
 def test_a_version_that_was_nowhere_else_is_made_again(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.messages import RunUnit
+from hopfleet.domain.placement import CPU
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -416,7 +417,7 @@ def test_batches_of_different_sizes_by_force(spec, capfd, fast):
     """Somebody sends units out together that do not fit."""
     events: list[Any] = []
     spec = replace(spec, task=Late("none"), fast=fast, checkpoints=spec.logs)
-    worker = Worker("w1", spec, "cpu", events.extend, capture=copied, guest=True)
+    worker = Worker("w1", spec, CPU, events.extend, capture=copied, guest=True)
     for number, size in enumerate((4, 8)):
         trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
         worker.execute(

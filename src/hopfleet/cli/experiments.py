@@ -323,6 +323,7 @@ def export(
     """Write the table of trials to a file.
 
     Each row has a trial's state, its metrics at its best epoch, and its configuration.
+    Needs pandas: pip install 'hopfleet[pandas]'
 
     Example: hopfleet export demo --csv trials.csv
     """

@@ -30,8 +30,9 @@ from hopfleet.forecast.profiling import Profiles
 from hopfleet.forecast.rehearsal import Outline
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
+from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView, open_view
-from hopfleet.monitor.terminal.watcher import Watcher
+from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
 from hopfleet.runs.results import Results
@@ -331,8 +332,9 @@ class Experiment:
             backend.start(forecast.spec, plan.workers)
             found = forecast.from_record(self.folder) if resumed else forecast.foresee(self.folder, view)
             controller = self._controller(forecast, found, view)
-            controller.restore(_recalled(journal, view))
-            loop = Loop(controller, backend, journal, versions, Watcher(view))
+            observers = [view.history, view, *watchers(view)]
+            controller.restore(_recalled(journal, observers))
+            loop = Loop(controller, backend, journal, versions, observers)
             versions.tidy(controller.schedule.files())
             missing = list(_missing(controller, versions))
             with Interrupts(loop.drain):
@@ -440,9 +442,12 @@ class Experiment:
         return backend
 
 
-def _recalled(journal: JournalStore, view: LiveView) -> Iterator[Message]:
+def _recalled(journal: JournalStore, observers: Sequence[Observer]) -> Iterator[Message]:
+    """Yield the messages of earlier runs, after the observers have taken note of them."""
+    recalls = [observer.recall for observer in observers]
     for _, when, message in journal.read():
-        view.recall(when, message)
+        for recall in recalls:
+            recall(when, message)
         yield message
 
 

@@ -31,6 +31,7 @@ from hopfleet.domain.messages import (
     VersionSaved,
     WorkerJoined,
 )
+from hopfleet.domain.placement import CPU
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -42,7 +43,7 @@ from hopfleet.testing.backends import spec, trial, unit, wait_for
 
 MESSAGES: list[Message] = [
     RunStarted("1", 2),
-    WorkerJoined("w1", "cpu", (0, 2)),
+    WorkerJoined("w1", CPU, (0, 2)),
     UnitFinished("w1", Unit("t0001", 1, 2), 3, 1, 1.5, 2.5, sums={"loss": RowSum.of(0.1, 7)}),
     VersionSaved(VersionRef("t0001", 1, 4), True, "abc", 3),
     VersionLost(VersionRef("t0001", 1, None), "its worker died"),

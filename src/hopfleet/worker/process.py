@@ -17,13 +17,15 @@ from typing import Any
 import cloudpickle
 
 from hopfleet.domain.messages import Event, decode, encode
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import open_feed
 from hopfleet.worker.logs import captured
 from hopfleet.worker.spec import WorkerSpec
-from hopfleet.worker.worker import Broken, Worker
+from hopfleet.worker.unit_runner import Broken
+from hopfleet.worker.worker import Worker
 
 BEAT_SECONDS = 0.25
 
@@ -48,7 +50,7 @@ def serve(connection: Connection) -> None:
         worker = Worker(
             setup["worker"],
             spec,
-            setup["device"],
+            Placement.on(setup["device"]),
             emit,
             capture=captured,
             guest=False,

@@ -36,6 +36,7 @@ from hopfleet.backends.supervision import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
 from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import HopfleetError, describe
 from hopfleet.store.versions import cluster as transfers
@@ -44,7 +45,8 @@ from hopfleet.store.versions.remote import Remote
 from hopfleet.version import __version__
 from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.spec import WorkerSpec
-from hopfleet.worker.worker import Broken, Worker
+from hopfleet.worker.unit_runner import Broken
+from hopfleet.worker.worker import Worker
 
 Told = tuple[str, Any, Any, Any]
 """A word to a worker: its kind, what it is about, the trial, and the node that has the version that it needs."""
@@ -291,7 +293,7 @@ class WorkerActor:
             worker = Worker(
                 setup.name,
                 replace(spec, logs=logs),
-                device,
+                Placement.on(device),
                 self._emit,
                 capture=self._captured,
                 guest=False,

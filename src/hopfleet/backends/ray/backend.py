@@ -63,6 +63,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
@@ -476,7 +477,7 @@ class Ray:
         member.joined = True
         everything = len(station.partitions) == len(self._spec.train)
         partitions = None if everything else station.partitions
-        self._events.append(WorkerJoined(member.name, member.device, partitions))
+        self._events.append(WorkerJoined(member.name, Placement.on(member.device), partitions))
 
     def _give_up(self, member: Member, reason: str) -> None:
         member.killed = member.killed or reason

@@ -1,0 +1,123 @@
+"""What all parts of a worker share: the task, the device, the batches and the secrets of configurations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from hopfleet.domain.objectives import PARAMS
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.secrets import hidden, references, revealed
+from hopfleet.domain.trial import Config, Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.worker.feeding.feed import Feed
+from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
+from hopfleet.worker.logs import Turn, veiled
+from hopfleet.worker.secrets import read
+from hopfleet.worker.spec import WorkerSpec
+
+Capture = Callable[..., contextlib.AbstractContextManager[Turn]]
+"""Opens a context in which output goes to the given log files."""
+
+
+class WorkerContext:
+    """A worker's task on its devices."""
+
+    def __init__(
+        self, spec: WorkerSpec, placement: Placement, *, capture: Capture, guest: bool, feed: Feed | None
+    ) -> None:
+        self.spec = spec
+        self.placement = placement
+        self.framework = spec.task.framework
+        self.capture = capture
+        #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
+        self.guest = guest
+        self.feed = Feed(spec.task) if feed is None and spec.task.transform is not None else feed
+        self.engine_cache = EngineCache()
+        self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
+        #: The values of secrets, by their references.
+        self._secrets: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Free the buffers that engines keep."""
+        self.engine_cache.close()
+
+    # ----------------------------------------------------------------------------------------------- sessions
+
+    def open(self, trial: Trial) -> Session:
+        """Build a trial's model."""
+        session = self.framework.open(
+            self.config(trial),
+            seed=trial.seed,
+            placement=self.placement,
+            threads=self.spec.threads,
+            cache=self.engine_cache,
+        )
+        session.guest = self.guest
+        return session
+
+    def count_parameters(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
+        """Add the number of parameters to the metrics, if the experiment wants it and the task does not report it."""
+        if self.spec.count_parameters and PARAMS not in sums:
+            sums[PARAMS] = RowSum.of(session.parameters, rows)
+
+    # ------------------------------------------------------------------------------------------------ batches
+
+    def batch_size(self, trial: Trial) -> int:
+        return int(trial.config.get("batch_size", self.spec.batch_size))
+
+    def train_stream(self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False) -> Stream:
+        """Return the training batches of a unit; ``shared`` by the members of a flotilla."""
+        spec = self.spec
+        return Stream(
+            spec.train,
+            unit.partition,
+            session=session,
+            feed=self.feed,
+            together=shared,
+            device_cache=self.device_cache,
+            batch_size=self.batch_size(trial),
+            seed=spec.seed,
+            epoch=unit.epoch,
+            drop_last=spec.drop_last,
+        )
+
+    def valid_stream(self, session: Session, partition: int, *, shared: bool = False) -> Stream:
+        """Return the batches of a validation partition; ``shared`` by the members of a flotilla."""
+        assert self.spec.valid is not None
+        return Stream(
+            self.spec.valid,
+            partition,
+            session=session,
+            feed=self.feed,
+            together=shared,
+            device_cache=self.device_cache,
+            batch_size=valid_batch(self.spec.valid, self.placement),
+        )
+
+    # ------------------------------------------------------------------------------------------------ secrets
+
+    def config(self, trial: Trial) -> Config:
+        """Return a trial's configuration with the values of its secrets."""
+        config: Config = revealed(trial.config, self._values(trial))
+        return config
+
+    def veil(self, trial: Trial) -> Callable[[str], str]:
+        """Return a function that hides a trial's secrets in a text."""
+        # A secret that could not be read appears in no text either.
+        values = [self._secrets[reference] for reference in references(trial.config) if reference in self._secrets]
+        return lambda text: hidden(text, values)
+
+    def veiled(self, trial: Trial) -> contextlib.AbstractContextManager[None]:
+        """Open a context in which a trial's secrets stay out of the output."""
+        if not references(trial.config):
+            return contextlib.nullcontext()
+        self._values(trial)
+        return veiled(self.veil(trial))
+
+    def _values(self, trial: Trial) -> dict[str, str]:
+        for reference in references(trial.config) - self._secrets.keys():
+            self._secrets[reference] = read(reference)
+        return self._secrets

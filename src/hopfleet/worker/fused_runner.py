@@ -1,0 +1,131 @@
+"""Runs the units of a flotilla: several trials over the same rows, with one stream of batches."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from hopfleet.domain.messages import RunUnit
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import IsolationError, Result, Session
+from hopfleet.support import clock
+from hopfleet.support.logging import messages
+from hopfleet.worker.context import WorkerContext
+from hopfleet.worker.model_cache import ModelCache
+from hopfleet.worker.saver import Saver
+from hopfleet.worker.unit_runner import UnitRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a flotilla: its unit, its model, and whether the model was loaded."""
+
+    command: RunUnit
+    trial: Trial
+    session: Session
+    hopped: bool
+
+
+class FusedRunner:
+    """Runs units together. A member that cannot take part runs its unit afterwards, alone."""
+
+    def __init__(self, context: WorkerContext, models: ModelCache, saver: Saver, units: UnitRunner) -> None:
+        self._context = context
+        self._models = models
+        self._saver = saver
+        self._units = units
+        #: Most members of a flotilla, as learned on this worker.
+        self._most = sys.maxsize
+
+    def run(self, units: list[tuple[RunUnit, Trial]]) -> None:
+        """Run units over the same rows together."""
+        started = clock.now()
+        members: list[Member] = []
+        for command, trial in units:
+            held = self._models.holds(command.model)
+            with contextlib.nullcontext() if held else self._units.reporting(command, trial, started):
+                members.append(Member(command, trial, *self._models.take(command, trial)))
+        while members:
+            some, members = members[: self._most], members[self._most :]
+            self._run_some(some, started)
+
+    def _run_some(self, members: list[Member], started: float) -> None:
+        if len(members) == 1:
+            (member,) = members
+            self._models.put_back(member.command.trial, member.session, member.command.model.version)
+            left = members
+        elif (results := self._results(members)) is None:
+            left = members  # half trained: each one starts anew
+        else:
+            with self._units.collecting({member.command.trial for member in members}):
+                for member, result, share in results:
+                    self._report(member, result, share, started)
+            left = [member for member, result, _ in results if self._cramped(result)]
+            if left:
+                self._limit(len(members), "there is no memory for all of them", most=len(members) // 2)
+        units = [(member.command, member.trial) for member in left]
+        members.clear()  # free their half-trained models
+        left.clear()
+        for command, trial in units:
+            self._units.run(command, trial)
+
+    def _results(self, members: list[Member]) -> list[tuple[Member, Result, float]] | None:
+        """Return each member's result and share of the time; None if each must start anew from its last version."""
+        context, first = self._context, members[0]
+        logs = [context.spec.logs / f"{member.command.trial}.log" for member in members]
+        try:
+            with context.capture(*logs) as turn, contextlib.ExitStack() as stack:
+                for member in members:
+                    stack.enter_context(context.veiled(member.trial))
+                sessions = [member.session for member in members]
+                flotilla = context.framework.flotilla(sessions, fast=context.spec.fast)
+                flotilla.turn = turn
+                self._saver.under_way()
+                unit = first.command.unit
+                if unit.trains:
+                    self._check_sizes(members)
+                    stream = context.train_stream(first.session, first.trial, unit, shared=True)
+                    results = flotilla.train(stream, last=[member.command.last for member in members])
+                else:
+                    stream = context.valid_stream(first.session, unit.partition, shared=True)
+                    results = flotilla.evaluate(stream, seed=self._units.evaluation_seed(unit))
+        except (Exception, SystemExit) as error:
+            self._units.check_device(error)
+            if isinstance(error, IsolationError):
+                self._limit(len(members), str(error), most=1)
+            else:
+                self._limit(len(members), describe(error), most=len(members) // 2)
+            return None
+        for member, result in zip(members, results, strict=True):
+            self._units.check_device(result)
+            if not isinstance(result, Exception) and (context.spec.valid is None or not unit.trains):
+                context.count_parameters(member.session, result, stream.rows)
+        return list(zip(members, results, flotilla.shares, strict=True))
+
+    def _check_sizes(self, members: list[Member]) -> None:
+        """Check that all members use the same batch size: a flotilla has one stream of batches."""
+        sizes = sorted({self._context.batch_size(member.trial) for member in members})
+        if len(sizes) > 1:
+            raise IsolationError(
+                f"they want batches of {', '.join(map(str, sizes))} rows; only those of one size go along"
+            )
+
+    def _report(self, member: Member, result: Result, share: float, started: float) -> None:
+        command = member.command
+        if not isinstance(result, Exception):
+            self._units.finish(command, member.session, started, member.hopped, result, share)
+        elif not self._cramped(result):
+            with self._units.reporting(command, member.trial, started):
+                raise result
+
+    def _cramped(self, result: Result) -> bool:
+        """Whether a member failed because the members did not fit into memory together."""
+        return isinstance(result, Exception) and self._context.framework.out_of_memory(result)
+
+    def _limit(self, members: int, reason: str, *, most: int) -> None:
+        """Limit the members of later flotillas to ``most``."""
+        self._most = max(1, most)
+        how = f"at most {self._most} at once" if self._most > 1 else "one by one"
+        messages().warning("%d trials that trained together go on %s: %s", members, how, reason)

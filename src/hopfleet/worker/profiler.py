@@ -1,0 +1,177 @@
+"""Tries a configuration before the run: does it work, how long does it take, and what do flotillas gain?"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import describe
+from hopfleet.frameworks.base import Session
+from hopfleet.store.base import VersionStore
+from hopfleet.worker.context import WorkerContext
+from hopfleet.worker.feeding.feed import UnitBatches
+from hopfleet.worker.feeding.stream import Stream, valid_batch
+from hopfleet.worker.spec import Profile
+
+COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
+"""Measuring the gain of flotillas: trials tried together, approximate seconds per mode, and rounds; the fastest
+round counts."""
+
+PROBE = VersionRef("probe", 1, 1)
+"""The version that is written only to time the write."""
+
+
+class Profiler:
+    """Measures trials on a worker. Nothing of them is kept."""
+
+    def __init__(self, context: WorkerContext, versions: VersionStore) -> None:
+        self._context = context
+        self._versions = versions
+        #: Whether the transform was checked for determinism.
+        self._checked = False
+        #: Whether the gain of flotillas was measured.
+        self._compared = False
+
+    def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
+        """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
+        context, metrics = self._context, dict[str, RowSum]()
+        try:
+            with context.capture(context.spec.logs / "probe.log"), context.veiled(trial):
+                began = time.perf_counter()
+                session = context.open(trial)
+                opened = time.perf_counter() - began
+                if context.spec.valid is not None:
+                    metrics, _ = self._evaluate_one(session)
+                context.count_parameters(session, metrics, 1)
+                # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
+                memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
+                gains = context.framework.gains(session, fast=context.spec.fast)
+                found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
+                found = replace(found, unsteady=self._unsteady(trial))
+                return self._timed(found, session, trial, batches, partition) if batches else found
+        except Exception as error:
+            veil = context.veil(trial)
+            return Profile(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
+
+    def _unsteady(self, trial: Trial) -> str:
+        """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""
+        context, spec = self._context, self._context.spec
+        if context.feed is None or self._checked:
+            return ""
+        self._checked = True
+        config = context.config(trial)
+        sources = [UnitBatches(spec.train, 0, context.batch_size(trial), spec.seed, 1)]
+        if spec.valid is not None:
+            sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, context.placement)))
+        return next(filter(None, (context.feed.unsteady(source, config) for source in sources)), "")
+
+    def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
+        """Return the metrics of one batch, and seconds per row."""
+        context = self._context
+        assert context.spec.valid is not None
+        one = _First(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
+        began = time.perf_counter()
+        metrics = session.evaluate(one, seed=0)
+        return metrics, (time.perf_counter() - began) / one.rows
+
+    def _timed(self, found: Profile, session: Session, trial: Trial, batches: int, partition: int) -> Profile:
+        """Return the profile with times, each taken after one round to warm up."""
+        context, framework = self._context, self._context.framework
+        size = context.batch_size(trial)
+        # Use batches of an epoch of this trial's own, so that the time to make them shows.
+        stream = context.train_stream(session, trial, Unit(trial.id, -1 - trial.number, partition))
+        framework.peak_memory(context.placement)
+        before = framework.peak_memory(context.placement)
+        session.train(_First(1, stream, size), last=False)
+        began = time.perf_counter()
+        some = _Some(_First(batches, stream, size))
+        feeding = (time.perf_counter() - began) / some.rows
+        training = _seconds(lambda: session.train(some, last=False)) / some.rows
+        peak = framework.peak_memory(context.placement) - before
+        exact, fast = self._shares(trial, some, training * some.rows) if context.spec.compare else (0.0, 0.0)
+        passed_on = context.feed is not None and context.feed.passes_on
+        evaluation = 0.0 if context.spec.valid is None else self._evaluate_one(session)[1]
+        size, save_seconds, load_seconds = self._save_and_load(session)
+        return replace(
+            found,
+            seconds_per_row=training,
+            feeding_seconds_per_row=feeding,
+            passed_on=passed_on,
+            size=size,
+            memory=peak if peak > 0 else 2 * session.size,
+            exact_share=exact,
+            fast_share=fast,
+            evaluation_seconds_per_row=evaluation,
+            save_seconds=save_seconds,
+            load_seconds=load_seconds,
+        )
+
+    def _save_and_load(self, session: Session) -> tuple[int, float, float]:
+        """Return the bytes of a saved version, and the seconds to save and to load it."""
+        try:
+            began = time.perf_counter()
+            digest, size = self._versions.write(PROBE, session.save, durable=True, size=session.size)
+            saved = time.perf_counter()
+            session.load(self._versions.find(PROBE, digest))
+            return size, saved - began, time.perf_counter() - saved
+        finally:
+            self._versions.forget(PROBE.trial)
+
+    def _shares(self, trial: Trial, some: _Some, alone: float) -> tuple[float, float]:
+        """Return the cost of one more member in a flotilla relative to its time alone, exact and fast; 0 is unknown."""
+        framework, found = self._context.framework, [0.0, 0.0]
+        if framework.fusion_blocker or self._compared:
+            return 0.0, 0.0
+        self._compared = True
+        members = max(2, min(COMPARED, int(COMPARING / (2 * ROUNDS * alone))))
+        many = _Some(some, times=max(1, min(8, int(COMPARING / (ROUNDS * members * alone)))))
+        single = self._context.open(trial)
+        alone = min(_seconds(lambda: single.train(many, last=False)) for _ in range(ROUNDS))
+        for fast in (False, True):
+            with contextlib.suppress(Exception):
+                sessions = [self._context.open(replace(trial, seed=number)) for number in range(members)]
+                flotilla, last = framework.flotilla(sessions, fast=fast), [False] * members
+                flotilla.train(some, last=last)
+                fused = min(_seconds(lambda: flotilla.train(many, last=last)) for _ in range(ROUNDS))  # noqa: B023
+                found[fast] = max(1e-3, (fused - alone) / ((members - 1) * alone))
+        return found[0], found[1]
+
+
+class _First:
+    """A stream cut after its first batches."""
+
+    def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
+        self._count = min(count, len(stream))
+        self._stream = stream
+        self.rows = min(stream.rows, self._count * batch_size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        batches = iter(self._stream)
+        with contextlib.closing(batches):  # type: ignore[type-var]
+            yield from itertools.islice(batches, self._count)
+
+
+class _Some(list[dict[str, Any]]):
+    """Batches in memory, repeated."""
+
+    def __init__(self, batches: _First | _Some, times: int = 1) -> None:
+        super().__init__(list(batches) * times)
+        self.rows: int = batches.rows * times
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -1,0 +1,140 @@
+"""Runs one unit by itself: load the model, stream the partition, report."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+
+from hopfleet.domain.messages import Event, RunUnit, UnitFailed, UnitFinished, VersionLost
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Trial
+from hopfleet.domain.unit import Unit
+from hopfleet.errors import CheckpointError, describe
+from hopfleet.frameworks.base import Session
+from hopfleet.support import clock
+from hopfleet.support.logging import messages
+from hopfleet.worker.context import WorkerContext
+from hopfleet.worker.model_cache import ModelCache
+from hopfleet.worker.saver import Saver
+
+ADVICE = " (also on an emptied device; use a smaller batch_size, a smaller model, or fewer workers per GPU)"
+
+
+class Broken(Exception):
+    """This process can no longer use its device and must be replaced."""
+
+
+class UnitRunner:
+    """Runs units one at a time, and reports units of flotillas too. ``emit`` takes the events of one moment."""
+
+    def __init__(
+        self,
+        worker: str,
+        context: WorkerContext,
+        models: ModelCache,
+        saver: Saver,
+        emit: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self._worker = worker
+        self._context = context
+        self._models = models
+        self._saver = saver
+        self._send = emit
+        #: Events of a flotilla, collected until all of its members have reported; None outside of one.
+        self._collected: list[Event] | None = None
+
+    def run(self, command: RunUnit, trial: Trial) -> None:
+        """Run one unit by itself."""
+        work = self._train if command.unit.trains else self._evaluate
+        with self.reporting(command, trial) as started:
+            session, hopped, sums = self._models.with_room(command, lambda: work(command, trial))
+            self.finish(command, session, started, hopped, sums)
+
+    def _train(self, command: RunUnit, trial: Trial) -> tuple[Session, bool, dict[str, RowSum]]:
+        session, hopped = self._models.take(command, trial)
+        stream = self._context.train_stream(session, trial, command.unit)
+        self._saver.under_way()
+        sums = session.train(stream, last=command.last)
+        if self._context.spec.valid is None:
+            self._context.count_parameters(session, sums, stream.rows)
+        return session, hopped, sums
+
+    def _evaluate(self, command: RunUnit, trial: Trial) -> tuple[Session, bool, dict[str, RowSum]]:
+        session, hopped = self._models.take(command, trial)
+        self._models.put(command.trial, session, command.model.version)
+        stream = self._context.valid_stream(session, command.unit.partition)
+        self._saver.under_way()
+        sums = session.evaluate(stream, seed=self.evaluation_seed(command.unit))
+        self._context.count_parameters(session, sums, stream.rows)
+        return session, hopped, sums
+
+    def evaluation_seed(self, unit: Unit) -> int:
+        return derive(self._context.spec.seed, "evaluate", unit.epoch, unit.partition)
+
+    # ---------------------------------------------------------------------------------------------- reporting
+
+    def finish(
+        self,
+        command: RunUnit,
+        session: Session,
+        started: float,
+        hopped: bool,
+        sums: dict[str, RowSum],
+        share: float = 1.0,
+    ) -> None:
+        """Keep the model and report the unit. Only training makes a new version and tells which keys it read."""
+        version, unused = command.model.version, tuple[str, ...]()
+        if command.unit.trains:
+            version += 1
+            unused = tuple(key for key in session.unused() if key != "batch_size")
+        self._models.put(command.trial, session, version)
+        moved = hopped and command.unit.trains
+        where, times = (self._worker, command.unit, command.attempt, version), (started, clock.now())
+        self._emit(UnitFinished(*where, *times, moved, sums, unused, share))
+
+    @contextlib.contextmanager
+    def reporting(self, command: RunUnit, trial: Trial, started: float | None = None) -> Iterator[float]:
+        """Turn exceptions into events, and keep the output in the trial's log."""
+        context = self._context
+        started = clock.now() if started is None else started
+        try:
+            with context.capture(context.spec.logs / f"{command.trial}.log"), context.veiled(trial):
+                yield started
+        except Broken:
+            raise
+        except CheckpointError as error:
+            self._emit(VersionLost(command.model, str(error), self._worker, command.attempt))
+        except (Exception, SystemExit) as error:
+            advice = ADVICE if context.framework.out_of_memory(error) else ""
+            veil = context.veil(trial)
+            reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
+            self._emit(UnitFailed(self._worker, command.unit, command.attempt, started, clock.now(), reason, trace))
+            self.check_device(error)
+
+    @contextlib.contextmanager
+    def collecting(self, trials: set[str]) -> Iterator[None]:
+        """Send the reports of a flotilla at once: separate ones would look as if the worker turned to other trials.
+
+        The models of all these ``trials`` stay in memory meanwhile.
+        """
+        self._collected, self._models.pinned = [], trials
+        try:
+            yield
+        finally:
+            collected, self._collected, self._models.pinned = self._collected, None, set()
+        self._send(collected)
+
+    def _emit(self, event: Event) -> None:
+        if self._collected is None:
+            self._send([event])
+        else:
+            self._collected.append(event)
+
+    def check_device(self, result: object) -> None:
+        """Raise Broken if an exception says that this process cannot use the device any more."""
+        context = self._context
+        if isinstance(result, Exception) and not context.guest and context.framework.broken(result):
+            messages().warning("this worker is replaced: %s", describe(result))
+            raise Broken
