@@ -16,13 +16,13 @@ from hopfleet.backends.base import Backend, Cluster
 from hopfleet.controller.controller import Controller
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, RunStarted, VersionLost
-from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
+from hopfleet.domain.messages import Finish, Message
+from hopfleet.errors import ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import REPLACE, check_same, define, earlier_trials, script_origin
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.resources import Data, WorkerPlan, check_configs, partitioned, plan_workers, worker_spec
+from hopfleet.experiment.running import observers_of, run_loop
 from hopfleet.forecast.forecast import IN_TURN, Forecast
 from hopfleet.forecast.fusion import apart
 from hopfleet.forecast.preview import Preview, slow
@@ -30,13 +30,12 @@ from hopfleet.forecast.profiling import Profiles
 from hopfleet.forecast.rehearsal import Outline
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
-from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView, open_view
-from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
 from hopfleet.runs.results import Results
-from hopfleet.runtime.loop import Interrupts, Loop
+from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
+from hopfleet.runtime.callbacks import callbacks as named_callbacks
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
@@ -45,7 +44,6 @@ from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
-from hopfleet.version import __version__
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -96,6 +94,7 @@ class Experiment:
         points: Sequence[Mapping[str, Any]] = (),
         warm_start: Any = (),
         stop: Any = (),
+        callbacks: Sequence[Callback | str] = (),
         seed: int = 0,
         name: str | None = None,
         workers: int | str = "auto",
@@ -116,6 +115,7 @@ class Experiment:
         #: Configurations to try first.
         self.points = arguments.points(points, space, self.goal, seed=self.seed)
         self.warm_start = arguments.warm_start(warm_start)
+        self.callbacks = named_callbacks(callbacks)
         self.use(workers=workers, backend=backend, policy=self.run_options.policy, fuse=self.worker_options.fuse)
         self.batch_size = at_least_one("batch_size", batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
@@ -332,13 +332,10 @@ class Experiment:
             backend.start(forecast.spec, plan.workers)
             found = forecast.from_record(self.folder) if resumed else forecast.foresee(self.folder, view)
             controller = self._controller(forecast, found, view)
-            observers = [view.history, view, *watchers(view)]
-            controller.restore(_recalled(journal, observers))
-            loop = Loop(controller, backend, journal, versions, observers)
-            versions.tidy(controller.schedule.files())
-            missing = list(_missing(controller, versions))
-            with Interrupts(loop.drain):
-                complete = loop.run([RunStarted(__version__, plan.workers, len(journal.requests.pending())), *missing])
+            info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, resumed)
+            with CallbackObserver(self.callbacks, info) as callbacks:
+                observers = observers_of(view, callbacks)
+                loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
             self._reason = loop.reason
             backend.close(kill=loop.stuck)
             if resumed:  # workers of a controller that was killed may have written until now
@@ -440,22 +437,3 @@ class Experiment:
                 "give its class or its name"
             ) from error
         return backend
-
-
-def _recalled(journal: JournalStore, observers: Sequence[Observer]) -> Iterator[Message]:
-    """Yield the messages of earlier runs, after the observers have taken note of them."""
-    recalls = [observer.recall for observer in observers]
-    for _, when, message in journal.read():
-        for recall in recalls:
-            recall(when, message)
-        yield message
-
-
-def _missing(controller: Controller, versions: VersionStore) -> Iterator[VersionLost]:
-    """Yield the versions that are in the journal but not on the disk."""
-    for name, progress in controller.schedule.trials.items():
-        for version, saved in progress.saved.items():
-            try:
-                versions.find(ref := VersionRef(name, version, saved.attempt))
-            except CheckpointError as error:
-                yield VersionLost(ref, str(error))

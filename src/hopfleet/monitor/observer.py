@@ -19,7 +19,7 @@ class Observer:
         """Take note of a message that was journaled and acted on."""
 
     def refresh(self) -> None:
-        """Called a few times a second, also while no message arrives."""
+        """Do what is due by the clock. The loop calls this a few times a second, also while no message arrives."""
 
     def waiting(self, text: str) -> None:
         """Take note that the run waits for a disk, and why; an empty text means that the run continues."""
