@@ -639,6 +639,7 @@ def test_a_partition_that_nobody_can_get_is_named_and_awaited():
     desk.tell(m.WorkerLost("w2", "killed"))
     follow = desk.tell(m.PartitionUnavailable("w1", 1, "no room"))
     assert follow == [m.PartitionsMissing((1,))]
+    assert desk.controller.missing == (1,)
     desk.finished()
     assert not of(desk.messages[-3:], m.Finish)  # it waits
     follow = desk.tell(m.WorkerJoined("w3", partitions=(1,)))

@@ -133,6 +133,7 @@ def test_a_lender_waits_for_its_clone_before_it_goes():
     desk = trained()
     _, follow = desk.granted("clone", trial="t0001", warm=True)
     assert of(follow, m.CopyVersion) == [m.CopyVersion(VersionRef("t0001", 2, 4), VersionRef("t0002", 2, 6), "abc")]
+    assert of(follow, m.CopyVersion)[0].trial == "t0002", "the copy belongs to the clone"
     desk.granted("delete", trial="t0001")
     assert not of(desk.finished(), m.TrialDeleted)
     assert of(desk.saved(2, "t0002"), m.TrialDeleted)

@@ -13,11 +13,6 @@ class Work(Enum):
     EVALUATE = "evaluate"
 
     @property
-    def trains(self) -> bool:
-        """Whether the unit changes the model."""
-        return self is Work.TRAIN
-
-    @property
     def verb(self) -> str:
         return _VERBS[self]
 
