@@ -102,41 +102,41 @@ def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) ->
     url = f"{bucket}/kept/run"
     first, second = (ClusterVersions(tmp_path / name, node=name, url=url) for name in ("n1", "n2"))
     driver = ClusterVersions(tmp_path / "run", url=url)
-    digest, size = first.write("t0001", 4, 7, lambda path: path.write_bytes(b"four"), durable=True, size=4)
-    first.send("t0001", 4, 7)
-    assert (size, files.digest(second.find("t0001", 4, 7, digest))) == (4, digest)
+    digest, size = first.write(VersionRef("t0001", 4, 7), lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    first.send(VersionRef("t0001", 4, 7))
+    assert (size, files.digest(second.find(VersionRef("t0001", 4, 7), digest))) == (4, digest)
     assert not list((tmp_path / "n1").rglob("*.safetensors")), "no copy is kept"
-    first.receive("t0002", 1, 8, np.frombuffer(b"one", np.uint8))
-    assert first.content("t0002", 1, 8).tobytes() == b"one"
-    assert first.keep("t0002", 1, 9, 8)[1] == 3
-    first.send("t0002", 1, 9)
-    first.send("t0002", 1, 9)  # it is gone from here, and there already
-    assert driver.copy("t0001", 4, 7, "t0003", 10) == (digest, 4)
-    assert second.find("t0003", 4, 10, digest).read_bytes() == b"four"
+    first.receive(VersionRef("t0002", 1, 8), np.frombuffer(b"one", np.uint8))
+    assert first.content(VersionRef("t0002", 1, 8)).tobytes() == b"one"
+    assert first.keep(VersionRef("t0002", 1, 9), 8)[1] == 3
+    first.send(VersionRef("t0002", 1, 9))
+    first.send(VersionRef("t0002", 1, 9))  # it is gone from here, and there already
+    assert driver.copy(VersionRef("t0001", 4, 7), VersionRef("t0003", 4, 10)) == (digest, 4)
+    assert second.find(VersionRef("t0003", 4, 10), digest).read_bytes() == b"four"
     third = ClusterVersions(tmp_path / "n3", node="n3", url=url)
     with pytest.raises(CheckpointError, match="is damaged"):
-        third.find("t0003", 4, 10, "another digest")
+        third.find(VersionRef("t0003", 4, 10), "another digest")
     for versions in (driver, second):
         versions.drop(VersionRef("t0001", 4, 7))
     with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
-        second.find("t0001", 4, 7)
+        second.find(VersionRef("t0001", 4, 7))
     driver.collect("t0003")
-    assert driver.path("t0003", 4, 10, durable=True).read_bytes() == b"four"
-    driver.tidy([("t0002", 1, 9)])
+    assert driver.path(VersionRef("t0003", 4, 10), durable=True).read_bytes() == b"four"
+    driver.tidy([VersionRef("t0002", 1, 9)])
     driver.collect()
     assert [path.name for path in (tmp_path / "run").rglob("*.safetensors")] == ["v00001-9.safetensors"]
-    assert driver.path("t0002", 1, 9, durable=True).read_bytes() == b"one"
+    assert driver.path(VersionRef("t0002", 1, 9), durable=True).read_bytes() == b"one"
     for versions in (first, second, third, driver):
         versions.release()
 
 
 def test_what_is_at_hand_is_found_and_dropped_without_asking_the_bucket(bucket: str, tmp_path: Path) -> None:
     node = ClusterVersions(tmp_path / "n1", node="n1", url=f"{bucket}/kept/run")
-    node.receive("t0001", 1, 2, np.frombuffer(b"one", np.uint8))
-    assert node.find("t0001", 1, 2).read_bytes() == b"one"
+    node.receive(VersionRef("t0001", 1, 2), np.frombuffer(b"one", np.uint8))
+    assert node.find(VersionRef("t0001", 1, 2)).read_bytes() == b"one"
     with pytest.raises(CheckpointError, match="is not saved anywhere"):
-        node.find("t0001", 2, None)
-    node.drop("t0001", 1, 2)
+        node.find(VersionRef("t0001", 2, None))
+    node.drop(VersionRef("t0001", 1, 2))
     node.release()
     assert "_remote" not in vars(node), "loading what talks to it takes long, and a worker would stand still"
 
