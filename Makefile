@@ -63,6 +63,7 @@ lint: $(VENV)/.dev  ## style, types, the direction of imports, and words
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_prose.py
+	$(BIN)/python tools/check_house.py
 
 format: $(VENV)/.dev  ## put the code into shape
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
-"""Decisions of the controller: ``handle(UnitFinished)``, from a few live trials to 10,000.
+"""Decisions of the controller on a finished unit, from a few live trials to 10,000.
 
-The simulated backend supplies the events; only ``handle`` is timed. Unit times differ between trials, so that the
+The simulated backend supplies the events; only the controller is timed. Unit times differ between trials, so that the
 policy has a choice to make.
 """
 
@@ -12,9 +12,9 @@ from statistics import mean, median
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Message, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
+from hopfleet.domain.messages import RunStarted, UnitFinished
 from hopfleet.domain.space import uniform
-from hopfleet.domain.trial import Trial
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
@@ -57,7 +57,7 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[float]:
-    """Return the seconds of each ``handle`` of a finished unit."""
+    """Return the seconds of each decision on a finished unit."""
     search = Random(trials=trials, max_epochs=2)
     search.setup({"cost": uniform(0.5, 1.5)}, seed=0, goal=Goal("loss", "min"))
     controller = Controller(search, POLICIES[policy](), partitions=WORKERS, valid_partitions=1, max_live=trials)
@@ -66,25 +66,15 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
         partitions=[[number] for number in range(WORKERS)] if pinned else None,
     )
     backend.start(None, WORKERS)
-    live: dict[str, Trial] = {}
-    _execute(controller.handle(RunStarted("benchmark")), backend, live)
+    driver = Driver(controller, backend)
     times: list[float] = []
-    while not controller.finished and len(times) < units:
-        for event in backend.receive(0):
+    for events in driver.moments([RunStarted("benchmark")]):
+        for event in events:
             start = time.perf_counter()
-            messages = controller.handle(event)
+            messages = driver.decide([event])
             if isinstance(event, UnitFinished) and event.unit.trains:
                 times.append(time.perf_counter() - start)
-            _execute(messages, backend, live)
+            driver.follow(messages)
+        if len(times) >= units:
+            break
     return times
-
-
-def _execute(messages: list[Message], backend: Simulated, live: dict[str, Trial]) -> None:
-    for message in messages:
-        match message:
-            case TrialAdded():
-                live[message.trial] = Trial(message.trial, message.number, message.config, message.seed, message.epochs)
-            case RunUnit() | SaveVersion():
-                backend.send(message, live[message.trial])
-            case _:
-                pass

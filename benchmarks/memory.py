@@ -28,7 +28,7 @@ from benchmarks.tasks import NoWork, Reader
 from hopfleet.backends.local.backend import Local
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Message, RunStarted, RunUnit, UnitFailed, UnitFinished, WorkerJoined
+from hopfleet.domain.messages import RunStarted, RunUnit, UnitFailed, UnitFinished, WorkerJoined
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -202,22 +202,7 @@ def _controller(backend: Simulated, trials: int) -> None:
         (folder / "checkpoints").mkdir()
         with contextlib.closing(Journal(folder / "journal.sqlite", writable=True)) as journal:
             backend.start(None, 16)
-            Loop(controller, backend, journal, Versions(folder / "checkpoints"), _Nobody()).run(
-                [RunStarted("benchmark")]
-            )
-
-
-class _Nobody:
-    """An observer that ignores everything."""
-
-    def update(self, time: float, message: Message) -> None:
-        return
-
-    def refresh(self) -> None:
-        return
-
-    def waiting(self, text: str) -> None:
-        return
+            Loop(controller, backend, journal, Versions(folder / "checkpoints")).run([RunStarted("benchmark")])
 
 
 def _fit(backend: Simulated, trials: int) -> None:

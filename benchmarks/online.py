@@ -17,10 +17,11 @@ from statistics import mean
 from benchmarks.row import Row, milliseconds
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import Event, RunStarted, RunUnit, SaveVersion, TrialAdded, UnitFinished
+from hopfleet.domain.messages import RunStarted, RunUnit, UnitFinished
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.costs import Times, cnns, homogeneous
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
@@ -124,20 +125,14 @@ def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: 
 
     backend = Simulated(seconds, partitions=[[partition] for partition in range(workers)])
     backend.start(None, workers)
-    live: dict[str, Trial] = {}
-    events: list[Event] = [RunStarted("benchmark")]
     makespan = 0.0
-    while not controller.finished:
+    driver = Driver(controller, backend)
+    for events in driver.moments([RunStarted("benchmark")]):
         for event in events:
             if isinstance(event, UnitFinished) and event.unit.trains:
                 makespan = event.ended
                 event = replace(event, sums={"train_loss": RowSum.of(1.0, 1)})
-            for message in controller.handle(event):
-                if isinstance(message, TrialAdded):
-                    live[message.trial] = Trial(message.trial, message.number, {}, message.seed, message.epochs)
-                elif isinstance(message, RunUnit | SaveVersion):
-                    backend.send(message, live[message.trial])
-        events = backend.receive(0.0)
+            driver.step([event])
     result.ratio = makespan / max(*trial_loads, *worker_loads)
     return result
 

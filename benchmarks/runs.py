@@ -39,7 +39,7 @@ class Pinned(Local):
 
 
 def _pinned(joined: WorkerJoined) -> WorkerJoined:
-    return WorkerJoined(joined.worker, joined.device, (int(joined.worker[1:]) - 1,))
+    return WorkerJoined(joined.worker, joined.placement, (int(joined.worker[1:]) - 1,))
 
 
 def units_of(

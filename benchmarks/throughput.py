@@ -19,6 +19,7 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import scratch
 from benchmarks.tasks import Perceptron
 from hopfleet.data import Dataset
+from hopfleet.domain.placement import CPU
 from hopfleet.worker.feeding.stream import Stream
 
 GOAL = 0.9
@@ -43,7 +44,7 @@ def measure(quick: bool) -> list[Row]:
 
 def _compare(arrays: dict[str, Any], data: Dataset, size: int, repeats: int) -> list[Row]:
     task = Perceptron()
-    session = task.framework.open({}, seed=0, device="cpu", threads=1)
+    session = task.framework.open({}, seed=0, placement=CPU, threads=1)
     by_hand = _hand_written(task, arrays, size)
 
     def stream(epoch: int) -> Stream:

@@ -15,17 +15,10 @@ from typing import Any, Protocol
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import (
-    CopyVersion,
-    EpochEnded,
-    Event,
-    RunStarted,
-    RunUnit,
-    SaveVersion,
-    TrialAdded,
-)
+from hopfleet.domain.messages import EpochEnded, RunStarted, RunUnit, TrialAdded
 from hopfleet.domain.space import Space
 from hopfleet.domain.trial import Config, Trial
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Goal, Search
 
@@ -88,21 +81,18 @@ def hopping(
     backend = Simulated(unit, metrics, partitions=[[worker] for worker in range(workers)])
     backend.start(None, workers)
     log = Log()
-    events: list[Event] = [RunStarted("benchmark")]
-    while events and backend.now() <= until and not controller.finished:
-        for message in controller.take(events):
-            match message:
-                case TrialAdded():
-                    world.start(message.trial, message.parent, len(message.visits) // workers)
-                case EpochEnded():
-                    log.epochs.append((backend.now(), message.trial, message.epoch, message.metrics["accuracy"]))
-                case RunUnit() | SaveVersion() | CopyVersion():
-                    progress = controller.schedule.find(message.trial)
-                    assert progress is not None
-                    backend.send(message, progress.trial)
-                case _:
-                    pass
-        events = backend.receive(0.0)
+
+    def start(added: TrialAdded) -> None:
+        world.start(added.trial, added.parent, len(added.visits) // workers)
+
+    def end_epoch(ended: EpochEnded) -> None:
+        log.epochs.append((backend.now(), ended.trial, ended.epoch, ended.metrics["accuracy"]))
+
+    driver = Driver(controller, backend, effects={TrialAdded: start, EpochEnded: end_epoch})
+    for events in driver.moments([RunStarted("benchmark")]):
+        if backend.now() > until:
+            break
+        driver.step(events)
     return log
 
 

@@ -37,6 +37,7 @@ from benchmarks.__main__ import conclude
 from benchmarks.row import Row, milliseconds
 from benchmarks.runs import Pinned, scratch
 from hopfleet.domain.messages import TrialAdded, UnitFinished
+from hopfleet.domain.placement import CPU
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch.task import TorchTask
 from hopfleet.store.journal import Journal
@@ -101,7 +102,7 @@ def _batches(members: int) -> int:
     x, y = torch.randn(BATCH, WIDTH), torch.zeros(BATCH, dtype=torch.int64)
     with scratch() as folder:
         task = Marked(folder)
-        sessions = [task.framework.open({"lr": 1e-3}, seed=n, device="cpu", threads=1) for n in range(members)]
+        sessions = [task.framework.open({"lr": 1e-3}, seed=n, placement=CPU, threads=1) for n in range(members)]
         batches: Any = _Batches({"x": x, "y": y} for _ in range(count))
         flotilla = task.framework.flotilla(sessions)
         flotilla.train(batches, last=[False] * members)

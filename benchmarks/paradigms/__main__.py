@@ -25,6 +25,7 @@ from benchmarks.paradigms.harness import SOURCE, Lab, Measured, Phase, in_the_mi
 from benchmarks.paradigms.network import missing
 from benchmarks.paradigms.report import as_in_plain_training, bars, remarks, summary, table
 from benchmarks.paradigms.workload import Images, Workload
+from hopfleet.domain.placement import CPU
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cluster.md"
 NAMES = ("hopping", *PARADIGMS, "hopping-large", "hopping-cut", "hop")
@@ -148,7 +149,7 @@ def _news(name: str, kept: dict[str, Measured]) -> str:
 
 def _sizes(lab: Lab) -> Sizes:
     workload = lab.workload
-    session = Images().framework.open(workload.configs[0], seed=0, device="cpu", threads=1)
+    session = Images().framework.open(workload.configs[0], seed=0, placement=CPU, threads=1)
     data = size_of(lab.folder / SOURCE / "train")
     return Sizes.of(workload, hosts=len(lab.hosts), model=session.size, data=data)
 

@@ -22,6 +22,7 @@ from benchmarks.paradigms.source import deliver, fetch
 from benchmarks.paradigms.workload import Images, Workload
 from hopfleet.data import Dataset, open_dataset
 from hopfleet.data.manifest import FILE, partition_name
+from hopfleet.domain.placement import CPU
 from hopfleet.domain.rowsum import RowSum, add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.frameworks.torch.session import TorchSession
@@ -95,7 +96,7 @@ class Site:
         """Return the initial model of a trial: the same bits on every host, and in an experiment with this seed."""
         seed = derive(self.workload.seed, "trial", number)
         session = Images(self.workload.waits).framework.open(
-            self.workload.configs[number], seed=seed, device="cpu", threads=1
+            self.workload.configs[number], seed=seed, placement=CPU, threads=1
         )
         session.guest = False
         return session

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.results import Results as Results
     from hopfleet.runs.results import TrialResult as TrialResult
     from hopfleet.runs.results import load as load
+    from hopfleet.runtime.callbacks import Callback as Callback
     from hopfleet.search.asha import ASHA as ASHA
     from hopfleet.search.base import Clone as Clone
     from hopfleet.search.base import Search as Search
@@ -66,6 +67,7 @@ _HOMES = {
     "__version__": "hopfleet.version",
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
+    "Callback": "hopfleet.runtime.callbacks",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
     "CMAES": "hopfleet.search.optuna",

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -38,6 +39,8 @@ BY_TYPE = {
     "Mapping[str, Any]": st.dictionaries(text, json_values, max_size=3),
     "Config": st.dictionaries(text, json_values, max_size=3),
     "TrialState": st.sampled_from(TrialState),
+    "Placement": st.builds(Placement, st.lists(text, min_size=1, max_size=1).map(tuple))
+    | st.builds(Placement, st.lists(text, min_size=2, max_size=3).map(tuple), text),
     "Unit": st.builds(Unit, text, st.integers(), st.integers(), st.sampled_from(Work)),
     "VersionRef": st.builds(VersionRef, text, st.integers(), st.none() | st.integers()),
 }
@@ -73,7 +76,7 @@ def test_round_trip_of_what_is_not_finite():
 
 def test_defaults_may_be_left_out():
     """A journal written before a field was added can still be read."""
-    assert m.decode("WorkerJoined", {"worker": "w1"}) == m.WorkerJoined("w1", "cpu", None)
+    assert m.decode("WorkerJoined", {"worker": "w1"}) == m.WorkerJoined("w1", Placement.on("cpu"), None)
 
 
 UNIT, EVALUATION = Unit("t1", 2, 3), Unit("t1", 2, 0, Work.EVALUATE)
@@ -81,7 +84,11 @@ REF = VersionRef("t1", 5, 9)
 
 PINNED = [
     (m.RunStarted("0.2", 4, 1), "RunStarted", {"hopfleet": "0.2", "workers": 4, "wishes": 1}),
-    (m.WorkerJoined("w1", "cpu", (0, 2)), "WorkerJoined", {"worker": "w1", "device": "cpu", "partitions": [0, 2]}),
+    (
+        m.WorkerJoined("w1", Placement.on("cpu"), (0, 2)),
+        "WorkerJoined",
+        {"worker": "w1", "device": "cpu", "partitions": [0, 2]},
+    ),
     (
         m.UnitFinished("w1", UNIT, 7, 6, 1.0, 2.0, True, {"loss": RowSum.of(0.5, 4)}, ("lr",), 0.5),
         "UnitFinished",
@@ -174,6 +181,14 @@ PINNED = [
 @pytest.mark.parametrize(("message", "kind", "body"), PINNED, ids=lambda value: value if type(value) is str else "")
 def test_kinds_and_fields_in_the_journal_never_change(message, kind, body):
     assert m.encode(message) == (kind, body)
+
+
+def test_teams_of_devices():
+    team = m.WorkerJoined("w1", Placement(("cuda:0", "cuda:1"), "ddp"))
+    body = {"worker": "w1", "device": "cuda:0", "devices": ["cuda:0", "cuda:1"], "strategy": "ddp", "partitions": None}
+    assert m.encode(team) == ("WorkerJoined", body)
+    assert (str(team.placement), team.placement.kind) == ("cuda:0+cuda:1 (ddp)", "cuda")
+    assert str(Placement.on("cpu")) == "cpu"
 
 
 def test_evaluations_of_journals_before_format_4():

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch.engines import capture_backend, cuda_graphs
@@ -60,7 +61,7 @@ def several(task: hop.TorchTask, configs: list[dict[str, Any]] = SEVERAL) -> tup
     cache = EngineCache()
     backend = recorded_capture(cache)
     sessions = [
-        task.framework.open(config, seed=number, device="cpu", threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=CPU, threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
     return sessions, backend
@@ -314,5 +315,5 @@ def test_the_backend_decides_which_engine_captures():
     task = Task()
     assert type(task.framework.flotilla(sessions)) is CudaGraphs
     assert type(task.framework.flotilla(sessions, fast=True)) is Stacked
-    plain = [task.framework.open(SEVERAL[0], seed=0, device="cpu", threads=1) for _ in range(2)]
+    plain = [task.framework.open(SEVERAL[0], seed=0, placement=CPU, threads=1) for _ in range(2)]
     assert type(task.framework.flotilla(plain)) is Interleaved

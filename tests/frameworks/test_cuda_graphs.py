@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch.engines import capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
@@ -113,7 +114,7 @@ class Images(Task):
 def several(place: Place, task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
     cache = place.cache()
     return [
-        task.framework.open(config, seed=number, device=place.device, threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=Placement.on(place.device), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 
@@ -141,7 +142,7 @@ def compare(
         if unit == 1:
             together[0].save(folder / "hop")
             together[0] = task.framework.open(
-                configs[0], seed=99, device=place.device, threads=1, cache=together[1].cache
+                configs[0], seed=99, placement=Placement.on(place.device), threads=1, cache=together[1].cache
             )
             together[0].load(folder / "hop")
     return captures

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.torch.session import TorchSession
 from tests.helpers.torch_sessions import Batches
@@ -48,7 +49,7 @@ SCHEDULES: dict[str, Any] = {
 
 
 def opened(config: Mapping[str, Any], seed: int = 1) -> TorchSession:
-    return Task().framework.open(config, seed=seed, device="cpu", threads=1)
+    return Task().framework.open(config, seed=seed, placement=CPU, threads=1)
 
 
 def trained(session: TorchSession, epochs: int) -> TorchSession:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch.session import TorchSession
@@ -46,7 +47,7 @@ def several(task: hop.TorchTask, configs: list[dict[str, Any]], device: str = "c
         device = "cpu"
         recorded_capture(cache)
     return [
-        task.framework.open(config, seed=number, device=device, threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=Placement.on(device), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 
@@ -112,7 +113,7 @@ class Failing(Plain):
 def test_a_member_that_fails_does_not_affect_the_others(tmp_path):
     configs = [{"lr": lr, "dropout": 0.5} for lr in (0.1, 0.3, 0.4, 0.2)]
     alone = several(Plain(), [configs[0], configs[3]])
-    alone[1] = Plain().framework.open(configs[3], seed=3, device="cpu", threads=1)
+    alone[1] = Plain().framework.open(configs[3], seed=3, placement=CPU, threads=1)
     together = several(Failing(), configs)
     flotilla = together[0].task.framework.flotilla(together)
     first, second, third, fourth = flotilla.train(Batches(), last=[True] * 4)

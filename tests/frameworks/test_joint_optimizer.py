@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch import steps
 from hopfleet.frameworks.torch.engines import interleaved
@@ -46,7 +47,7 @@ class Quick(Task):
 def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
     cache = EngineCache()
     return [
-        task.framework.open(config, seed=number, device="cpu", threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=CPU, threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.torch import randomness
 from tests.helpers.sample_tasks import Plain
 
@@ -83,7 +84,7 @@ class Batches(list):
 
 def test_a_trial_on_a_cpu_keeps_the_stream_of_a_device_that_it_may_come_to(tmp_path):
     task = Plain()
-    session = task.framework.open({"lr": 0.1, "batch_size": 4}, seed=7, device="cpu", threads=1)
+    session = task.framework.open({"lr": 0.1, "batch_size": 4}, seed=7, placement=Placement.on("cpu"), threads=1)
     batches = Batches([{"x": torch.ones(4, 1, 6, 6), "y": torch.zeros(4, dtype=torch.long)}])
     session.train(batches, last=True)
     assert session.random["device"] == 7
@@ -91,6 +92,6 @@ def test_a_trial_on_a_cpu_keeps_the_stream_of_a_device_that_it_may_come_to(tmp_p
     session.random["device"] = there  # as if it had been on one
     session.train(batches, last=True)
     session.save(tmp_path / "version")
-    again = task.framework.open({"lr": 0.1, "batch_size": 4}, seed=7, device="cpu", threads=1)
+    again = task.framework.open({"lr": 0.1, "batch_size": 4}, seed=7, placement=Placement.on("cpu"), threads=1)
     again.load(tmp_path / "version")
     assert torch.equal(again.random["device"], there)

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.errors import CheckpointError, TaskError
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch.session import TorchSession
@@ -80,7 +81,7 @@ def test_a_snapshot_of_tensors_that_share_memory_or_are_of_several_kinds(tmp_pat
             model.register_buffer("part", one.bias.detach()[:2])
             return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
-    one = Tied().framework.open({}, seed=0, device="cpu", threads=1)
+    one = Tied().framework.open({}, seed=0, placement=CPU, threads=1)
     one.save(tmp_path / "then")
     write = one.snapshot()
     with torch.no_grad():
@@ -100,7 +101,7 @@ def test_what_is_saved_stays_as_it_is_during_an_evaluation(tmp_path: Path) -> No
             one.save(tmp_path / "during")
             return {"noise": torch.rand(())}
 
-    one = trained(Plain().framework.open({}, seed=3, device="cpu", threads=1), 1)
+    one = trained(Plain().framework.open({}, seed=3, placement=CPU, threads=1), 1)
     one.save(tmp_path / "before")
     assert one.steady
     one.evaluate(Batches(), seed=1)
@@ -149,7 +150,7 @@ def opened(build: Any) -> TorchSession:
         def build(self, config: Mapping[str, Any]) -> Any:
             return build()
 
-    return Built().framework.open({}, seed=0, device="cpu", threads=1)
+    return Built().framework.open({}, seed=0, placement=CPU, threads=1)
 
 
 def test_what_build_may_return() -> None:
@@ -183,7 +184,7 @@ def test_metrics_must_be_numbers() -> None:
 
     def evaluated(metrics: Any) -> Any:
         config = {"optimizer": "sgd", "schedule": "none", "scaler": False, "metrics": metrics}
-        return Odd().framework.open(config, seed=0, device="cpu", threads=1).evaluate(Batches(), seed=0)
+        return Odd().framework.open(config, seed=0, placement=CPU, threads=1).evaluate(Batches(), seed=0)
 
     assert evaluated({"a": 1})["a"].mean == 1.0
     with pytest.raises(TaskError, match="must be a dict"):
@@ -199,7 +200,7 @@ def test_lr_schedule_by_the_batch() -> None:
         lr_step = "batch"
 
     config = {"optimizer": "sgd", "schedule": "multistep", "scaler": False}
-    one = ByBatch().framework.open(config, seed=0, device="cpu", threads=1)
+    one = ByBatch().framework.open(config, seed=0, placement=CPU, threads=1)
     one.train(Batches(), last=True)
     assert one.schedulers[0].last_epoch == 3
 

@@ -10,6 +10,7 @@ import torch
 import torch._inductor
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
@@ -83,7 +84,7 @@ def several(task: hop.TorchTask, configs: list[dict[str, Any]], captures: bool =
     if captures and DEVICE == "cpu":
         recorded_capture(cache)
     return [
-        task.framework.open(config, seed=number, device=DEVICE, threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=Placement.on(DEVICE), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.frameworks.torch import steps
@@ -67,7 +68,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def several(task: hop.TorchTask, count: int = 3) -> list[TorchSession]:
-    return [task.framework.open({"lr": 0.01 * (n + 1)}, seed=n, device="cpu", threads=1) for n in range(count)]
+    return [task.framework.open({"lr": 0.01 * (n + 1)}, seed=n, placement=CPU, threads=1) for n in range(count)]
 
 
 def bits(one: TorchSession, folder: Path) -> bytes:
@@ -88,7 +89,7 @@ def test_bits_are_equal_after_a_hop_and_in_a_flotilla(tmp_path, name):
         ]
         assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
         if unit == 1:
-            hopped = task.framework.open({"lr": 0.01}, seed=9, device="cpu", threads=1)
+            hopped = task.framework.open({"lr": 0.01}, seed=9, placement=CPU, threads=1)
             alone[0].save(tmp_path / "hop")
             hopped.load(tmp_path / "hop")
             together[0] = hopped
@@ -115,7 +116,7 @@ def by_hand(task: hop.TorchTask, seed: int, *, every: int = 1, norm: float | Non
     ("options", "by"), [({}, {}), ({"clip_norm": 0.01}, {"norm": 0.01}), ({"accumulate": 2}, {"every": 2})]
 )
 def test_the_bits_of_a_loop_by_hand(options, by):
-    one = Task(**options).framework.open({"lr": 0.01}, seed=5, device="cpu", threads=1)
+    one = Task(**options).framework.open({"lr": 0.01}, seed=5, placement=CPU, threads=1)
     one.train(Batches(), last=False)
     model, _ = by_hand(Task(), 5, **by)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), model.parameters(), strict=True))
@@ -123,7 +124,7 @@ def test_the_bits_of_a_loop_by_hand(options, by):
 
 def test_the_moving_average_is_evaluated_and_handed_out(tmp_path):
     task = Task(ema=0.9)
-    one = task.framework.open({"lr": 0.01}, seed=5, device="cpu", threads=1)
+    one = task.framework.open({"lr": 0.01}, seed=5, placement=CPU, threads=1)
     one.train(Batches(), last=False)
     model, average = by_hand(Task(), 5)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), model.parameters(), strict=True))
@@ -139,7 +140,7 @@ def test_the_moving_average_is_evaluated_and_handed_out(tmp_path):
 
 def test_channels_last_and_bf16_are_seen_by_the_model():
     task = Images(channels_last=True, precision="bf16")
-    one = task.framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    one = task.framework.open({"lr": 0.1}, seed=0, placement=CPU, threads=1)
     seen: list[Any] = []
     one.model[0].register_forward_hook(lambda module, inputs, output: seen.append((inputs[0], output)))
     batch = one.prepare({"x": torch.randn(2, 3, 4, 4).numpy(), "y": torch.randn(2).numpy()}, {})
@@ -150,7 +151,7 @@ def test_channels_last_and_bf16_are_seen_by_the_model():
 
 
 def test_fp16_gets_a_scaler():
-    one = Task(precision="fp16").framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    one = Task(precision="fp16").framework.open({"lr": 0.1}, seed=0, placement=CPU, threads=1)
     assert isinstance(one.scaler, torch.amp.GradScaler)
     assert one.train(Batches(), last=True)["train_loss"].rows == 36
 
@@ -159,7 +160,7 @@ def test_a_compiled_model_is_called(tmp_path, monkeypatch):
     calls: list[Any] = []
     monkeypatch.setattr(torch, "compile", lambda model: lambda x: calls.append(x) or model(x))
     plain, compiled = (
-        task.framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1) for task in (Task(), Task(compile=True))
+        task.framework.open({"lr": 0.1}, seed=0, placement=CPU, threads=1) for task in (Task(), Task(compile=True))
     )
     for one in (plain, compiled):
         one.train(Batches(), last=True)
@@ -190,7 +191,7 @@ def test_an_option_may_depend_on_the_configuration():
 )
 def test_bad_options_are_named(option, value):
     with pytest.raises(TaskError, match=f"{option}={value!r}: must be"):
-        Task(**{option: value}).framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+        Task(**{option: value}).framework.open({"lr": 0.1}, seed=0, placement=CPU, threads=1)
 
 
 class Watching(Task):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.errors import TaskError
 from hopfleet.frameworks import torch as adapter
 from hopfleet.frameworks.torch.session import TorchSession
@@ -20,7 +21,7 @@ from tests.helpers.torch_sessions import Batches, Task
 
 def test_tasks_without_their_methods() -> None:
     with pytest.raises(TaskError, match="override build"):
-        hop.TorchTask().framework.open({}, seed=0, device="cpu", threads=1)
+        hop.TorchTask().framework.open({}, seed=0, placement=CPU, threads=1)
 
     class Lossless(hop.TorchTask):
         def build(self, config: Mapping[str, Any]) -> Any:
@@ -28,7 +29,7 @@ def test_tasks_without_their_methods() -> None:
             return net, torch.optim.SGD(net.parameters(), lr=1)
 
     with pytest.raises(TaskError, match="override loss"):
-        Lossless().framework.open({}, seed=0, device="cpu", threads=1).train(Batches(), last=True)
+        Lossless().framework.open({}, seed=0, placement=CPU, threads=1).train(Batches(), last=True)
 
 
 def test_owning_the_loop() -> None:
@@ -40,7 +41,7 @@ def test_owning_the_loop() -> None:
             return {"speed": 3.0}
 
     one = Owner().framework.open(
-        {"optimizer": "sgd", "schedule": "multistep", "scaler": False}, seed=0, device="cpu", threads=1
+        {"optimizer": "sgd", "schedule": "multistep", "scaler": False}, seed=0, placement=CPU, threads=1
     )
     sums = one.train(Batches(), last=False)
     assert seen == [(3, True, True, "sgd")]
@@ -62,7 +63,7 @@ def test_the_three_functions_of_the_paper(tmp_path: Path) -> None:
         return net, torch.optim.SGD(net.parameters(), lr=config["lr"])
 
     task = hop.FunctionTask(lambda batch: (batch["x"], batch["y"]), model_fn, train_fn)
-    one = task.framework.open({"lr": 0.1}, seed=0, device="cpu", threads=1)
+    one = task.framework.open({"lr": 0.1}, seed=0, placement=CPU, threads=1)
     before = one.model.weight.clone()
     assert set(one.train(Batches(), last=True)) == {"train_loss"}
     after = one.model.weight.clone()
@@ -91,7 +92,7 @@ class Remembering(hop.TorchTask):
 
 
 def opened(task: hop.TorchTask, lr: float) -> TorchSession:
-    return task.framework.open({"lr": lr}, seed=0, device="cpu", threads=1)
+    return task.framework.open({"lr": lr}, seed=0, placement=CPU, threads=1)
 
 
 def test_trials_share_the_attributes_of_a_task_and_nothing_of_each_other() -> None:
@@ -141,14 +142,14 @@ class Slotted(Task):
 
 def test_a_task_with_slots(tmp_path: Path) -> None:
     config = {"optimizer": "sgd", "schedule": "none", "scaler": False}
-    one = Slotted(9).framework.open(config, seed=0, device="cpu", threads=1)
+    one = Slotted(9).framework.open(config, seed=0, placement=CPU, threads=1)
     assert one.evaluate(Batches(), seed=0)["width"].mean == 9
 
 
 def test_a_task_travels_to_workers_without_a_trial() -> None:
     task = Task()
     task.note = "kept"  # type: ignore[attr-defined]
-    task.framework.open({"optimizer": "sgd", "schedule": "none", "scaler": False}, seed=0, device="cpu", threads=1)
+    task.framework.open({"optimizer": "sgd", "schedule": "none", "scaler": False}, seed=0, placement=CPU, threads=1)
     assert vars(pickle.loads(pickle.dumps(task))) == {"note": "kept"}
 
 

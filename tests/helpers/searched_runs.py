@@ -12,18 +12,10 @@ import hopfleet as hop
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import (
-    CopyVersion,
-    EpochEnded,
-    Event,
-    Message,
-    RunStarted,
-    RunUnit,
-    SaveVersion,
-    TrialAdded,
-)
+from hopfleet.domain.messages import EpochEnded, Message, RunStarted, TrialAdded
 from hopfleet.domain.trial import Trial
 from hopfleet.monitor.history import History, Mode
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, Train
@@ -47,22 +39,12 @@ def made(
         estimates=Estimates([1, 1]),
     )
     history = History(metric=metric, mode=mode, partitions=2, name="digits")
-    trials: dict[str, Trial] = {}
     backend.start(None, 4)
-    events: list[Event] = [RunStarted("0")]
-    while not controller.finished:
+    driver = Driver(controller, backend, [history])
+    for events in driver.moments([RunStarted("0")]):
         for event in events:
-            if controller.refuses(event):
-                continue
-            for message in (event, *controller.handle(event)):
-                history.apply(backend.now(), message)
-                match message:
-                    case TrialAdded(trial=name):
-                        trials[name] = controller.schedule.trials[name].trial
-                    case RunUnit() | SaveVersion() | CopyVersion():
-                        backend.send(message, trials[message.trial])
-        events = backend.receive(0.0)
-        assert events or controller.finished
+            driver.step([event])
+    assert controller.finished
     return history
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.frameworks.torch.session import TorchSession
 
 
@@ -87,7 +88,7 @@ SCHEDULES: dict[str, Any] = {
 
 def session(optimizer: str = "adam", schedule: str = "none", *, scaler: bool = False, seed: int = 3) -> TorchSession:
     config = {"optimizer": optimizer, "schedule": schedule, "scaler": scaler}
-    return Task().framework.open(config, seed=seed, device="cpu", threads=1)
+    return Task().framework.open(config, seed=seed, placement=CPU, threads=1)
 
 
 def trained(one: TorchSession, units: int) -> TorchSession:

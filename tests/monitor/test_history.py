@@ -26,6 +26,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
@@ -34,7 +35,7 @@ from hopfleet.monitor.history import History, Mode
 
 def fold(*messages: Message, mode: Mode = "max", partitions: int = 2) -> History:
     """One message a second from second 100 on, after a run with two workers has started."""
-    beginning: list[Message] = [RunStarted("0.1.0"), WorkerJoined("w0"), WorkerJoined("w1", "cuda:0")]
+    beginning: list[Message] = [RunStarted("0.1.0"), WorkerJoined("w0"), WorkerJoined("w1", Placement.on("cuda:0"))]
     records = [(100.0, message) for message in beginning]
     records += [(100.0 + second, message) for second, message in enumerate(messages, start=1)]
     return History.of(records, metric="accuracy", mode=mode, partitions=partitions, name="test")

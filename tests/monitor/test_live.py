@@ -69,10 +69,16 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield shown
 
 
+def told(view: LiveView, time: float, message: Message) -> None:
+    """Tell the observers of a run: the history first, then the view that reads it."""
+    for observer in (view.history, view):
+        observer.update(time, message)
+
+
 def follow(view: LiveView, records: Records) -> None:
     with view:
         for time, message in records:
-            view.update(time, message)
+            told(view, time, message)
 
 
 def plain_lines(history: History, records: Records) -> list[str]:
@@ -81,7 +87,11 @@ def plain_lines(history: History, records: Records) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_view_folds_the_messages_into_its_history(history: History, records: Records) -> None:
+def test_a_view_only_reads_its_history(history: History, records: Records) -> None:
+    with open_view(history, quiet=False, stream=io.StringIO()) as view:
+        for time, message in records[:3]:
+            view.update(time, message)
+    assert history.updated is None
     follow(open_view(history, quiet=True), records)
     assert history.finished and history.counts()[TrialState.COMPLETED] == 7
 
@@ -147,7 +157,7 @@ def test_the_terminal_is_drawn_at_most_eight_times_a_second(
     monkeypatch.setattr(view, "_draw", lambda: drawn.append(clock.now))
     for time, message in records[:100]:
         clock.now += 1 / 64
-        view.update(time, message)
+        told(view, time, message)
     assert len(drawn) == 13 and min(later - sooner for sooner, later in pairwise(drawn)) >= 1 / 8
 
 
@@ -173,7 +183,7 @@ def test_the_clock_ticks_while_no_message_comes(
     clock, stream = Clock(), Terminal()
     with TerminalView(history, stream, clock=clock) as view:
         for time, message in records[:40]:
-            view.update(time, message)
+            told(view, time, message)
         clock.now += 3600
         view.refresh()
         assert " 1h 00m" in stream.getvalue()
@@ -194,7 +204,7 @@ def test_a_notebook_shows_one_output_and_updates_it(history: History, records: R
     with NotebookView(history, clock=clock) as view:
         for time, message in records:
             clock.now += 0.1
-            view.update(time, message)
+            told(view, time, message)
         view.warn("key 'dropout' is never read")
     assert len(records) / 10 < len(notebook) < len(records) / 4
     assert notebook[-1].startswith("<pre") and "128/128 units" in notebook[-1]

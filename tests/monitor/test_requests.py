@@ -37,7 +37,7 @@ from hopfleet.monitor.charts.gantt import draw_gantt
 from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.live import PlainView, TerminalView
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, trials_table
-from hopfleet.monitor.terminal.watcher import Watcher
+from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.monitor.wording import one_line
 
 
@@ -137,6 +137,7 @@ def test_partitions_that_are_nowhere_are_named() -> None:
     stream = io.StringIO()
     view = PlainView(history(), stream)
     for message in (PartitionsMissing((2,)), PartitionsMissing(())):
+        view.history.apply(1.0, message)
         view.update(1.0, message)
     assert "partition 2 is on no worker and cannot be fetched; waiting for a worker that has it" in stream.getvalue()
     assert "all partitions are available again" in stream.getvalue()
@@ -157,7 +158,9 @@ def test_a_held_run_says_so_until_it_proceeds_or_another_begins() -> None:
 
 def test_requests_are_notes_in_the_live_view() -> None:
     stream = io.StringIO()
-    watcher = Watcher(PlainView(History(metric="a", mode="max", partitions=2, name="x"), stream))
+    shown = History(metric="a", mode="max", partitions=2, name="x")
+    view = PlainView(shown, stream)
+    observers = [shown, view, *watchers(view)]
     told: list[Message] = [
         RequestMade("stop", {"trial": "t0003"}, "ada@box", 1),
         RequestAnswered(1, granted=True, text="t0003 stops after what it is doing"),
@@ -168,7 +171,8 @@ def test_requests_are_notes_in_the_live_view() -> None:
         WorkerLost("w2", RELEASED),
     ]
     for message in told:
-        watcher.update(100.0, message)
+        for observer in observers:
+            observer.update(100.0, message)
     assert stream.getvalue().splitlines() == [
         "ada@box: t0003 stops after what it is doing",
         "bob@box: pause refused: the experiment is paused already",

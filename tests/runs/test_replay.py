@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +111,15 @@ def test_a_killed_and_resumed_experiment(own_home: Path) -> None:
 
 
 def test_an_interrupted_experiment_is_replayed_as_far_as_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Loop._take
+    write = Loop._write
 
-    def drained(self: Loop, events: list[Event]) -> None:
-        take(self, events)
-        if any(isinstance(event, UnitFinished) and event.attempt >= 3 for event in events):
+    def drained(self: Loop, now: float, messages: Sequence[Message]) -> None:
+        write(self, now, messages)
+        if any(isinstance(event, UnitFinished) and event.attempt >= 3 for event in messages):
             self.drain()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_take", drained)
+        patch.setattr(Loop, "_write", drained)
         with pytest.raises(Interrupted):
             plain()
     before = hop.load("first").history

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
-from hopfleet.domain.messages import DropVersion, VersionSaved
+from hopfleet.domain.messages import DropVersion, Message, VersionSaved
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted
 from hopfleet.runs import verify as module
@@ -229,15 +230,15 @@ def test_a_run_folder_that_has_moved(results: hop.Results, tmp_path: Path) -> No
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> hop.Results:
     """An experiment that was drained in the middle."""
-    take = Loop._take
+    write = Loop._write
 
-    def drained(self: Loop, events: Any) -> None:
-        take(self, events)
-        if any(isinstance(event, VersionSaved) and event.ref.version == 4 for event in events):
+    def drained(self: Loop, now: float, messages: Sequence[Message]) -> None:
+        write(self, now, messages)
+        if any(isinstance(event, VersionSaved) and event.ref.version == 4 for event in messages):
             self.drain()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_take", drained)
+        patch.setattr(Loop, "_write", drained)
         with pytest.raises(Interrupted):
             experiment(search=hop.Grid(max_epochs=4)).fit(quiet=True)
     return hop.load("whole")

@@ -17,6 +17,7 @@ from hopfleet.domain.space import uniform
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import JournalError
+from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.loop import AWAY_SECONDS, WAIT_SECONDS, Interrupts, Loop, Stopwatch
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.scheduler.policies import POLICIES
@@ -64,7 +65,7 @@ class SpyVersions:
         self.log.append(("act", "release"))
 
 
-class SpyObserver:
+class SpyObserver(Observer):
     def __init__(self, log):
         self.log = log
         self.refreshed = 0
@@ -92,7 +93,7 @@ class Bench:
         self.backend = (backend or SpyBackend)(self.log, **options)
         self.backend.start(None, workers)
         self.observer = SpyObserver(self.log)
-        self.loop = Loop(self.controller, self.backend, self.journal, SpyVersions(self.log), self.observer)
+        self.loop = Loop(self.controller, self.backend, self.journal, SpyVersions(self.log), [self.observer])
 
     def __enter__(self):
         return self
@@ -136,7 +137,7 @@ def test_workers_that_are_told_ahead_what_comes_next(tmp_path):
     with Bench(tmp_path, trials=6, workers=3, partitions=[[0], [1], [2]]) as bench:
         bench.controller.schedule.sticky = True
         bench.controller.dispatcher = dataclasses.replace(bench.controller.dispatcher, lookahead=True)
-        loop = Hasty(bench.controller, bench.backend, bench.journal, SpyVersions(bench.log), bench.observer)
+        loop = Hasty(bench.controller, bench.backend, bench.journal, SpyVersions(bench.log), [bench.observer])
         assert loop.run(START) is True
         messages = bench.journaled()
         assert messages == bench.of("journal") == bench.of("show")
@@ -148,16 +149,17 @@ def test_workers_that_are_told_ahead_what_comes_next(tmp_path):
 def test_a_worker_begins_what_it_was_told_ahead_when_it_is_done(tmp_path):
     with Bench(tmp_path) as bench:
         started = []
-        bench.loop._patience.start = started.append
+        bench.loop._stopwatch.start = started.append
         bench.backend.send = lambda command, trial: None
-        bench.loop._take(START)
+        bench.loop._driver.step(START)
         for message in (
             m.RunUnit("w1", Unit("t0001", 1, 0), 1, VersionRef("t0001", 0, None)),
             m.RunUnit("w1", Unit("t0002", 1, 0), 2, VersionRef("t0002", 0, None), lookahead=True),
         ):
-            bench.loop._act(message)
+            bench.loop._driver._effects[type(message)](message)
         assert started == ["w1"] and 0.0 <= bench.loop._ages["w1"] < 60.0
-        bench.loop._act(m.UnitFinished("w1", Unit("t0001", 1, 0), 1, 1, 0.0, 1.0))
+        finished = m.UnitFinished("w1", Unit("t0001", 1, 0), 1, 1, 0.0, 1.0)
+        bench.loop._driver._effects[m.UnitFinished](finished)
         assert started == ["w1", "w1"]
 
 
@@ -341,7 +343,7 @@ def test_a_unit_that_hangs_runs_again(tmp_path):
     with Bench(tmp_path, backend=HungOnce) as bench:
         bench.controller.unit_timeout = 5.0
         now = iter(range(10_000))
-        bench.loop._patience = Stopwatch(lambda: float(next(now)))
+        bench.loop._stopwatch = Stopwatch(lambda: float(next(now)))
         assert bench.loop.run(START) is True
         messages = bench.journaled()
         (overdue,) = [x for x in messages if isinstance(x, m.UnitOverdue)]

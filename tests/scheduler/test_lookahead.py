@@ -8,6 +8,7 @@ import random
 import pytest
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -249,7 +250,9 @@ class Bench:
         self.controller = controller_of(setting)
         self.clock = 0.0
         self.tell(m.RunStarted("test", setting.partitions))
-        self.tell(*(m.WorkerJoined(f"w{number + 1}", "fake", (number,)) for number in range(setting.partitions)))
+        self.tell(
+            *(m.WorkerJoined(f"w{number + 1}", Placement.on("fake"), (number,)) for number in range(setting.partitions))
+        )
 
     def tell(self, *events: m.Event) -> list[m.Message]:
         follow = self.controller.take(events)

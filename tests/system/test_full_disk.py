@@ -26,10 +26,11 @@ from hopfleet.domain.messages import (
     VersionLost,
     VersionSaved,
 )
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import Interrupted
 from hopfleet.frameworks.base import Session
-from hopfleet.monitor.terminal.watcher import Watcher
+from hopfleet.monitor.terminal.watcher import DiskNotes
 from hopfleet.store.journal import Journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import files
@@ -242,7 +243,7 @@ def test_a_run_waits_for_room_and_ends_as_if_nothing_had_been(
     shown = "".join(capsys.readouterr())
     assert "journal.sqlite: cannot be written (database or disk is full); make room on that disk" in shown
     assert ".safetensors: cannot be written (No space left on device); make room on that disk" in shown
-    assert shown.count("it goes on\n") == 2
+    assert shown.count("the run continues\n") == 2
 
 
 def test_ctrl_c_ends_a_run_that_waits_for_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +287,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 class Heavy(CountingTask):
     """Its files are large."""
 
-    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+    def open(self, config: Mapping[str, Any], *, seed: int, placement: Placement, threads: int) -> Session:
         return HeavySession(config)
 
 
@@ -300,7 +301,7 @@ class Filler:
 
     def __init__(self, patch: pytest.MonkeyPatch, place: Path, spare: int, then: Callable[[], None]) -> None:
         self.file, self.filled, self.waited = place / "filler", False, list[str]()
-        append, waiting = Journal.append, Watcher.waiting
+        append, waiting = Journal.append, DiskNotes.waiting
 
         def fill(journal: Journal, when: float, messages: Any) -> None:
             append(journal, when, messages)
@@ -316,7 +317,7 @@ class Filler:
             self.waited.append(text)
 
         patch.setattr(Journal, "append", fill)
-        patch.setattr(Watcher, "waiting", hear)
+        patch.setattr(DiskNotes, "waiting", hear)
 
 
 @pytest.mark.parametrize("spare", [200_000, 0], ids=["models", "journal"])

@@ -31,14 +31,15 @@ from hopfleet.frameworks.state import safetensors
 from hopfleet.scheduler.orders import fixed_order
 from tests.helpers.plain_loop import derived_seed
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 TINY = Workload(rows=512, valid_rows=64, partitions=2, trials=2, epochs=2, width=16)
 HOSTS = ("127.0.0.1", "127.0.0.2")
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a second loopback address needs Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="a second loopback address needs Linux"),
+]
 
 
 # --------------------------------------------------------------------------------------------- by a plain loop

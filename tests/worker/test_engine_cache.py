@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU
 from hopfleet.domain.trial import Trial
 from hopfleet.frameworks.base import EngineCache, Framework, Session
 from hopfleet.testing.tasks import CountingFramework, CountingTask
@@ -40,7 +41,7 @@ def test_a_worker_has_one_engine_cache_and_frees_it(tmp_path: Path) -> None:
     task = Cached()
     places: dict[str, Any] = {"checkpoints": tmp_path, "logs": tmp_path}
     spec = WorkerSpec(task, data, None, **places, seed=0, device="cpu", threads=1, batch_size=4, drop_last=False)
-    one, other = (Worker(name, spec, "cpu", lambda events: None, capture=copied, guest=True) for name in ("w1", "w2"))
+    one, other = (Worker(name, spec, CPU, lambda events: None, capture=copied, guest=True) for name in ("w1", "w2"))
     for worker, number in ((one, 0), (one, 1), (other, 2)):
         worker.probe(Trial(f"t{number}", number, {"n": number}, 0, 1))
     first, second, third = task.caches

@@ -18,11 +18,13 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.messages import RunUnit
+from hopfleet.domain.placement import CPU
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import IsolationError
+from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.store.versions.local import Versions
 from hopfleet.support.machine import Machine, spare_cores
 from hopfleet.worker.feeding.feed import Feed, Mean, Pace, UnitBatches, batch_maker, open_feed
@@ -182,14 +184,14 @@ def test_what_the_dead_left_goes(tmp_path):
 
 
 def test_shared_memory_is_given_back(tmp_path):
-    versions = Versions(tmp_path / "checkpoints", tmp_path)
-    folder = versions.batches("run")
+    memory = SharedMemory(tmp_path / "checkpoints", tmp_path)
+    folder = memory.batches("run")
     assert folder is not None
     SharedBatchCache(folder, 10**6).put("u", 0, {"x": np.zeros(3)})
     assert folder.exists()
-    versions.clear_batches()
+    memory.clear_batches()
     assert not folder.exists()
-    assert Versions(tmp_path / "checkpoints", tmp_path / "nowhere").batches("run") is None
+    assert SharedMemory(tmp_path / "checkpoints", tmp_path / "nowhere").batches("run") is None
 
 
 # ----------------------------------------------------------------------------------------------------------- the pace
@@ -415,7 +417,7 @@ def test_batches_of_different_sizes_by_force(spec, capfd, fast):
     """Somebody sends units out together that do not fit."""
     events: list[Any] = []
     spec = replace(spec, task=Late("none"), fast=fast, checkpoints=spec.logs)
-    worker = Worker("w1", spec, "cpu", events.extend, capture=copied, guest=True)
+    worker = Worker("w1", spec, CPU, events.extend, capture=copied, guest=True)
     for number, size in enumerate((4, 8)):
         trial = Trial(f"t{number}", number, {"lr": 0.1, "batch_size": size}, 0, 1)
         worker.execute(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 
 
@@ -24,7 +25,7 @@ def data(tmp_path):
 
 
 def stream(data, free, device_cache=None, **how):
-    session = Task().framework.open({}, seed=0, device="cpu", threads=1)
+    session = Task().framework.open({}, seed=0, placement=CPU, threads=1)
     device_cache = device_cache or DeviceCache(lambda: free)
     return Stream(data, 1, session=session, device_cache=device_cache, batch_size=8, **how)
 
@@ -71,8 +72,8 @@ def test_small_rows_are_evaluated_many_at_once(tmp_path):
     small = hop.partition({"x": np.zeros((4096, 8), np.float32)}, tmp_path / "small", partitions=2)
     large = hop.partition({"x": np.zeros((64, 16384), np.float32)}, tmp_path / "large", partitions=2)
     assert 4096 < valid_batch(small) <= 8192
-    assert valid_batch(large) == valid_batch(large, "cuda:0") == 256
-    assert valid_batch(small, "cuda:0") == valid_batch(small)
+    assert valid_batch(large) == valid_batch(large, Placement.on("cuda:0")) == 256
+    assert valid_batch(small, Placement.on("cuda:0")) == valid_batch(small)
     medium = hop.partition({"x": np.zeros((64, 1024), np.float32)}, tmp_path / "medium", partitions=2)
     assert valid_batch(medium) == 256
-    assert valid_batch(medium, "cuda:0") == 1024
+    assert valid_batch(medium, Placement.on("cuda:0")) == 1024

@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from hopfleet.domain.messages import RELEASED, Command, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
@@ -37,10 +38,9 @@ class Inline:
     def add(self, count: int) -> None:
         spec = self._spec
         for _ in range(count):
-            name = f"w{next(self._numbers)}"
-            device = spec.device
-            self._workers[name] = Worker(name, spec, device, self._events.extend, capture=copied, guest=True)
-            self._events.append(WorkerJoined(name, device))
+            name, placement = f"w{next(self._numbers)}", Placement.on(spec.device)
+            self._workers[name] = Worker(name, spec, placement, self._events.extend, capture=copied, guest=True)
+            self._events.append(WorkerJoined(name, placement))
 
     def retire(self, worker: str) -> None:
         """It cannot be lost."""

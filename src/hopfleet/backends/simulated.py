@@ -27,6 +27,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
@@ -203,7 +204,7 @@ class Simulated:
 
     def _join(self, partitions: Sequence[int] | None) -> None:
         name = f"w{next(self._names)}"
-        joined = WorkerJoined(name, "simulated", None if partitions is None else tuple(partitions))
+        joined = WorkerJoined(name, Placement.on("simulated"), None if partitions is None else tuple(partitions))
         self._joined[name] = joined
         self._later(self._clock, joined)
 

@@ -33,7 +33,7 @@ from hopfleet.store.folder import check_name, home
 from hopfleet.support import registry
 from hopfleet.support.background import in_background
 
-_NAMED: set[str] = set()
+_NAMED: set[str] = set()  # house: allow, a name is used once per process
 """Names that this process has used for experiments; a name may have no folder yet."""
 
 

@@ -16,13 +16,13 @@ from hopfleet.backends.base import Backend, Cluster
 from hopfleet.controller.controller import Controller
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message, RunStarted, VersionLost
-from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
+from hopfleet.domain.messages import Finish, Message
+from hopfleet.errors import ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import REPLACE, check_same, define, earlier_trials, script_origin
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.resources import Data, WorkerPlan, check_configs, partitioned, plan_workers, worker_spec
+from hopfleet.experiment.running import observers_of, run_loop
 from hopfleet.forecast.forecast import IN_TURN, Forecast
 from hopfleet.forecast.fusion import apart
 from hopfleet.forecast.preview import Preview, slow
@@ -31,19 +31,19 @@ from hopfleet.forecast.rehearsal import Outline
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.live import LiveView, open_view
-from hopfleet.monitor.terminal.watcher import Watcher
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
 from hopfleet.runs.results import Results
-from hopfleet.runtime.loop import Interrupts, Loop
+from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
+from hopfleet.runtime.callbacks import callbacks as named_callbacks
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
+from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
-from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.local import LOCAL, find_store
+from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
-from hopfleet.version import __version__
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -94,6 +94,7 @@ class Experiment:
         points: Sequence[Mapping[str, Any]] = (),
         warm_start: Any = (),
         stop: Any = (),
+        callbacks: Sequence[Callback | str] = (),
         seed: int = 0,
         name: str | None = None,
         workers: int | str = "auto",
@@ -114,6 +115,7 @@ class Experiment:
         #: Configurations to try first.
         self.points = arguments.points(points, space, self.goal, seed=self.seed)
         self.warm_start = arguments.warm_start(warm_start)
+        self.callbacks = named_callbacks(callbacks)
         self.use(workers=workers, backend=backend, policy=self.run_options.policy, fuse=self.worker_options.fuse)
         self.batch_size = at_least_one("batch_size", batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
@@ -121,6 +123,7 @@ class Experiment:
         self.name = arguments.name(name or resumed, task)
         folder = self.run_options.folder
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
+        self.store = find_store(self.run_options.store)
         self.train = arguments.dataset("train", train)
         self.valid = None if valid is None else arguments.dataset("valid", valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` sets its own value.
@@ -192,7 +195,7 @@ class Experiment:
                 raise
             history = self._history(len(data.train))
             with (
-                contextlib.closing(Journal(self.folder.journal_file, writable=True)) as journal,
+                contextlib.closing(self.store.journal(self.folder, writable=True)) as journal,
                 open_view(history, quiet=quiet) as view,
             ):
                 complete = self._run(data, journal, view, resumed=resumed)
@@ -230,10 +233,10 @@ class Experiment:
 
     def _last_message(self) -> tuple[Message | None, int]:
         """Return the last message of an earlier run, and how many requests have come since."""
-        if not (self.folder.exists and self.folder.journal_file.exists()):
+        if not (self.folder.exists and self.store.has_journal(self.folder)):
             return None, 0
-        with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            return journal.last(), len(journal.requests())
+        with contextlib.closing(self.store.journal(self.folder)) as journal:
+            return journal.last(), len(journal.requests.pending())
 
     def _data(self, place: RunFolder) -> Data:
         """Return the checked data; rows that are not partitioned yet are partitioned into ``place``."""
@@ -310,16 +313,17 @@ class Experiment:
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run(self, data: Data, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
+    def _run(self, data: Data, journal: JournalStore, view: LiveView, *, resumed: bool) -> bool:
         """Run until the search is complete or the run ends early. Return whether the search is complete."""
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
         plan = self._plan(backend)
         count = plural(plan.workers, "worker")
         view.note(f"{self.name}: {count} on {plan.device} ({plan.why}), run folder {self.folder.path}")
-        versions = backend.versions(self.folder.checkpoints)
-        versions.sweep()
-        versions.clear_batches()
+        versions = self._versions(backend)
+        memory = SharedMemory(self.folder.checkpoints)
+        memory.sweep()
+        memory.clear_batches()
         forecast = self._forecast(backend, plan, data, self.folder)
         for text in self._warnings(forecast):
             view.warn(text)
@@ -328,12 +332,10 @@ class Experiment:
             backend.start(forecast.spec, plan.workers)
             found = forecast.from_record(self.folder) if resumed else forecast.foresee(self.folder, view)
             controller = self._controller(forecast, found, view)
-            controller.restore(_recalled(journal, view))
-            loop = Loop(controller, backend, journal, versions, Watcher(view))
-            versions.tidy(controller.schedule.files())
-            missing = list(_missing(controller, versions))
-            with Interrupts(loop.drain):
-                complete = loop.run([RunStarted(__version__, plan.workers, len(journal.requests())), *missing])
+            info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, resumed)
+            with CallbackObserver(self.callbacks, info) as callbacks:
+                observers = observers_of(view, callbacks)
+                loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
             self._reason = loop.reason
             backend.close(kill=loop.stuck)
             if resumed:  # workers of a controller that was killed may have written until now
@@ -343,8 +345,14 @@ class Experiment:
             backend.close(kill=True)
             raise
         finally:
-            versions.clear_batches()
+            memory.clear_batches()
         return complete
+
+    def _versions(self, backend: Backend) -> VersionStore:
+        """Return the store of versions: the backend's own, unless the run has another store and one machine."""
+        if self.run_options.store == LOCAL or self._on_cluster:
+            return backend.versions(self.folder.checkpoints)
+        return self.store.versions(self.folder.checkpoints)
 
     def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """Yield warnings about settings that a run cannot follow as the user may expect."""
@@ -429,19 +437,3 @@ class Experiment:
                 "give its class or its name"
             ) from error
         return backend
-
-
-def _recalled(journal: Journal, view: LiveView) -> Iterator[Message]:
-    for _, when, message in journal.read():
-        view.recall(when, message)
-        yield message
-
-
-def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost]:
-    """Yield the versions that are in the journal but not on the disk."""
-    for name, progress in controller.schedule.trials.items():
-        for version, saved in progress.saved.items():
-            try:
-                versions.find(ref := VersionRef(name, version, saved.attempt))
-            except CheckpointError as error:
-                yield VersionLost(ref, str(error))

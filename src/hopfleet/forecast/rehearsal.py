@@ -15,20 +15,11 @@ from typing import Any
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import (
-    DropVersion,
-    Event,
-    Message,
-    RunStarted,
-    RunUnit,
-    SaveVersion,
-    TrialAdded,
-    UnitFinished,
-    VersionSaved,
-)
+from hopfleet.domain.messages import DropVersion, Event, RunStarted, RunUnit, SaveVersion, UnitFinished, VersionSaved
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials
 from hopfleet.monitor.history import History
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates, Prior
 from hopfleet.scheduler.fusion import Fusion
@@ -138,7 +129,6 @@ class Rehearsal:
         self.hop_bytes = 0
         self.shared_bytes = 0  #: peak of the bytes in shared memory
         self.complete = False
-        self._trials: dict[str, Trial] = {}
         self._maker: dict[str, str] = {}  #: the worker that holds the newest version of each trial
         self._opened: set[tuple[str, str]] = set()  #: pairs of a worker and a trial that it has built
         self._written: dict[str, float] = {}  #: when the durable save of a trial is done
@@ -146,6 +136,22 @@ class Rehearsal:
         self._made: set[tuple[int, int]] = set()  #: epochs (0: validation) and partitions whose batches are shared
         self._work: dict[int, tuple[float, float]] = {}  #: seconds to train and to produce batches, by attempt
         self._backend = Simulated(self._seconds, self._metrics, together=self._together)
+        self._controller = Controller(
+            _Known(outline),
+            outline.policy(),
+            partitions=len(outline.rows),
+            valid_partitions=len(outline.valid_rows),
+            seed=outline.seed,
+            estimates=Estimates(outline.rows, outline.prior(profiles)),
+            fixed_order=outline.fixed_order,
+            fusion=outline.fusions.get(outline.fuse),
+        )
+        self._driver = Driver(
+            self._controller,
+            self._backend,
+            [self.history],
+            effects={SaveVersion: self._save, VersionSaved: self._share, DropVersion: self._drop},
+        )
 
     @property
     def makespan(self) -> float:
@@ -161,24 +167,12 @@ class Rehearsal:
 
     def run(self, until: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Simulate until the experiment ends or the clock shows ``until``."""
-        outline, backend = self._outline, self._backend
-        controller = Controller(
-            _Known(outline),
-            outline.policy(),
-            partitions=len(outline.rows),
-            valid_partitions=len(outline.valid_rows),
-            seed=outline.seed,
-            estimates=Estimates(outline.rows, outline.prior(self._profiles)),
-            fixed_order=outline.fixed_order,
-            fusion=outline.fusions.get(outline.fuse),
-        )
-        backend.start(None, outline.workers)
-        events: list[Event] = [RunStarted(__version__)]
-        while not controller.finished and clock() < until:
-            for message in controller.take([self._arrived(event) for event in events]):
-                self._act(message)
-            events = backend.receive(0.0)
-        self.complete = controller.finished
+        self._backend.start(None, self._outline.workers)
+        for events in self._driver.moments([RunStarted(__version__)]):
+            if clock() >= until:
+                break
+            self._driver.step([self._arrived(event) for event in events])
+        self.complete = self._controller.finished
         return self
 
     def _arrived(self, event: Event) -> Event:
@@ -188,26 +182,23 @@ class Rehearsal:
         self._maker[event.trial] = event.worker
         return dataclasses.replace(event, hopped=before not in (None, event.worker))
 
-    def _act(self, message: Message) -> None:
-        now = self._backend.now()
-        self.history.apply(now, message)
-        match message:
-            case TrialAdded(trial=name):
-                self._trials[name] = Trial(name, message.number, message.config, message.seed, message.epochs)
-            case SaveVersion(trial=name):
-                if message.durable:
-                    self._written[name] = now + self._profiles.of(self._trials[name].number).save_seconds
-                self._backend.send(message, self._trials[name])
-            case RunUnit():
-                self._backend.send(message, self._trials[message.trial])
-            case VersionSaved(durable=False):
-                number = self._trials[message.trial].number
-                self._shared[message.trial, message.ref.version] = self._profiles.of(number).size
-                self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
-            case DropVersion():
-                self._shared.pop((message.trial, message.ref.version), None)
-            case _:
-                pass
+    def _profile(self, trial: str) -> Profile:
+        progress = self._controller.schedule.find(trial)
+        assert progress is not None, f"{trial} is unknown"
+        return self._profiles.of(progress.trial.number)
+
+    def _save(self, command: SaveVersion) -> None:
+        if command.durable:
+            self._written[command.trial] = self._backend.now() + self._profile(command.trial).save_seconds
+        self._driver.send(command)
+
+    def _share(self, event: VersionSaved) -> None:
+        if not event.durable:
+            self._shared[event.trial, event.ref.version] = self._profile(event.trial).size
+            self.shared_bytes = max(self.shared_bytes, sum(self._shared.values()))
+
+    def _drop(self, command: DropVersion) -> None:
+        self._shared.pop((command.trial, command.ref.version), None)
 
     def _seconds(self, command: RunUnit, trial: Trial) -> float:
         profile, outline = self._profiles.of(trial.number), self._outline

@@ -18,14 +18,7 @@ from typing import Any
 
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import (
-    Event,
-    PlacePartition,
-    RunStarted,
-    RunUnit,
-    SaveVersion,
-    TrialAdded,
-)
+from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError, WorkersLost
@@ -34,6 +27,7 @@ from hopfleet.planner.balance import relax
 from hopfleet.planner.costs import Times, cnns, homogeneous, lognormal
 from hopfleet.planner.exact import load
 from hopfleet.planner.shop import Shop
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.portfolio import for_solver
@@ -289,28 +283,16 @@ def _run(
         load()  # before the clock starts, so that scheduling times exclude the import
     history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
     backend.start(None, work.workers)
-    trials: dict[str, Trial] = {}
+    driver = Driver(controller, backend, [history])
     spent, decisions = 0.0, 0
-    events: list[Event] = [RunStarted(__version__, work.workers)]
-    while not controller.finished:
-        if not events:
-            raise WorkersLost(f"the simulation cannot continue at {backend.now():.4g} s: no worker is left")
+    for events in driver.moments([RunStarted(__version__, work.workers)]):
         began = time.perf_counter()
-        messages = controller.take(events)
+        messages = driver.decide(events)
         spent += time.perf_counter() - began
         decisions += 1
-        for message in messages:
-            history.apply(backend.now(), message)
-            match message:
-                case TrialAdded(trial=name):
-                    trials[name] = controller.schedule.trials[name].trial
-                case RunUnit() | SaveVersion():
-                    backend.send(message, trials[message.trial])
-                case PlacePartition():
-                    backend.place(message.worker, message.partition)
-                case _:
-                    pass
-        events = backend.receive(0.0)
+        driver.follow(messages)
+    if not controller.finished:
+        raise WorkersLost(f"the simulation cannot continue at {backend.now():.4g} s: no worker is left")
     makespan = max(span.ended for span in history.spans)
     return Simulation(
         policy=policy,

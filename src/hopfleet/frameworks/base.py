@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
@@ -167,7 +168,7 @@ class Framework(ABC):
 
     @abstractmethod
     def open(
-        self, config: Config, *, seed: int, device: str, threads: int, cache: EngineCache | None = None
+        self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
     ) -> Session:
         """Build the model of a configuration; its random streams start from ``seed``.
 
@@ -195,11 +196,11 @@ class Framework(ABC):
         """Whether trials like this one take clearly less time together than one after another."""
         return True
 
-    def spare_memory(self, device: str) -> int:
+    def spare_memory(self, placement: Placement) -> int:
         """Return the free memory of a device in bytes, or 0 if no data should be kept on the device."""
         return 0
 
-    def peak_memory(self, device: str) -> int:
+    def peak_memory(self, placement: Placement) -> int:
         """Return the peak memory use of a device in bytes since the last call, or 0 if it is not measured."""
         return 0
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from hopfleet.domain.messages import (
     DropVersion,
@@ -37,119 +35,24 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.objectives import Limit, costs, feasible, front
-from hopfleet.domain.trial import Config, TrialState
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.trial import TrialState
+from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
+from hopfleet.monitor.observer import Observer
+from hopfleet.monitor.records import EpochRow as EpochRow
+from hopfleet.monitor.records import Progress as Progress
+from hopfleet.monitor.records import Span as Span
+from hopfleet.monitor.records import TrialHistory as TrialHistory
+from hopfleet.monitor.records import WorkerView as WorkerView
 
 Mode = Literal["min", "max"]
 
 
-@dataclass(slots=True)
-class Span:
-    """A unit or an evaluation on one worker, from ``started`` to ``ended``."""
-
-    worker: str
-    trial: str
-    epoch: int
-    partition: int
-    work: Work
-    started: float
-    ended: float
-    hopped: bool = False  #: the model came from another worker
-    failed: bool = False  #: the user's code raised
-    undone: bool = False  #: the work does not count: rolled back, repeated, or its worker was lost
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRow:
-    """One finished epoch of a trial."""
-
-    epoch: int
-    version: int
-    metrics: dict[str, float]
-    time: float
-
-
-@dataclass(slots=True)
-class TrialHistory:
-    """The journal's record of one trial."""
-
-    id: str
-    number: int
-    config: Config
-    seed: int
-    epochs: int  #: planned
-    origin: str = "search"  #: or "point", "clone", "person"
-    parent: str = ""  #: the trial that this one was cloned from
-    inherited: tuple[int, ...] = ()  #: the partitions visited by the parent's model
-    begins: int = 0  #: the parent's epoch from which a warm clone continues; 0 for other trials
-    milestones: list[int] = field(default_factory=list)  #: planned last epochs before the trial was told to continue
-    state: TrialState = TrialState.PENDING
-    epochs_done: list[EpochRow] = field(default_factory=list)
-    best: EpochRow | None = None
-    reason: str = ""  #: why the trial ended, unless it completed
-    traceback: str = ""
-    units: list[Span] = field(default_factory=list)  #: units that count, in order, without those inherited
-    saved: dict[int, VersionSaved] = field(default_factory=dict)  #: durable versions that still exist
-
-    @property
-    def units_done(self) -> int:
-        return len(self.units)
-
-    @property
-    def epochs_trained(self) -> int:
-        """The last finished epoch, including inherited ones."""
-        return self.epochs_done[-1].epoch if self.epochs_done else self.begins
-
-    @property
-    def source(self) -> str:
-        """The parent: ``t0003``, or ``t0003 at 2`` for a warm clone from epoch 2; empty if there is no parent."""
-        return f"{self.parent} at {self.begins}" if self.inherited else self.parent
-
-    @property
-    def visits(self) -> list[list[int]]:
-        """The partitions in the order visited, without inherited visits, one list per epoch; the last may be short."""
-        return [[unit.partition for unit in units] for _, units in groupby(self.units, key=lambda unit: unit.epoch)]
-
-    @property
-    def error(self) -> str | None:
-        """Why the trial failed, or None if it did not."""
-        return self.reason if self.state is TrialState.FAILED else None
-
-
-@dataclass(slots=True)
-class WorkerView:
-    """One worker, across all periods in which a worker of this name was present."""
-
-    name: str
-    device: str
-    joined: float
-    lost: float | None = None  #: None while the worker is present
-    doing: Unit | None = None
-    since: float = 0.0  #: when the current unit was assigned
-    next: Unit | None = None  #: the unit assigned to run after the current one
-    units: int = 0  #: units and evaluations finished
-    busy: float = 0.0  #: seconds of finished work, overlaps counted once
-    busy_until: float = -math.inf
-    earlier: float = 0.0  #: seconds present before the current period
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Units of all known trials. Units that an ended trial left out count as done; ``eta`` is in seconds."""
-
-    done: int
-    planned: int
-    eta: float | None
-
-    @property
-    def fraction(self) -> float:
-        return self.done / self.planned if self.planned else 0.0
-
-
-class History:
+class History(Observer):
     """The fold: ``apply`` takes the messages in the order of the journal and is the only mutator.
+
+    A history belongs into the list of observers before the observers that read it.
 
     With ``limit``, the history keeps only the best ``limit`` ended trials and no spans, so that its size stays bounded.
     Dropped trials still count in ``counts`` and ``progress``.
@@ -211,58 +114,17 @@ class History:
 
     def apply(self, time: float, message: Message) -> None:
         """Apply the next message of the journal."""
-        match message:
-            case RunStarted():
-                self._start_run(time)
-            case WorkerJoined():
-                self._join(time, message)
-            case WorkerLost(worker=worker):
-                self._lose(time, self.workers[worker])
-            case RunUnit():
-                self._assign(time, message)
-            case UnitFinished():
-                self._finish_unit(message)
-            case UnitFailed():
-                self._record(message).failed = True
-            case TrialAdded():
-                self.trials[message.trial] = TrialHistory(
-                    *(message.trial, message.number, message.config, message.seed, message.epochs),
-                    *(message.origin, message.parent, message.visits, len(message.visits) // self.partitions),
-                )
-            case TrialRolledBack(trial=trial, version=version):
-                self._roll_back(self._trial(trial), version)
-            case EpochEnded():
-                self._end_epoch(time, message)
-            case TrialEnded():
-                trial_history = self._trial(message.trial)
-                trial_history.state = message.state
-                trial_history.reason = message.reason
-                trial_history.traceback = message.traceback
-                self._tidy(trial_history)
-            case TrialPaused(trial=trial):
-                self._trial(trial).state = TrialState.PAUSED
-            case TrialResumed():
-                self._resume(message)
-            case TrialDeleted(trial=trial):
-                self.trials.pop(trial, None)
-            case VersionSaved():
-                self.delayed.pop(message.ref, None)
-                if message.durable:
-                    self._trial(message.trial).saved[message.ref.version] = message
-            case SaveDelayed():
-                self.delayed[message.ref] = message
-            case VersionLost(ref=ref) | DropVersion(ref=ref):
-                saved = self._trial(ref.trial).saved
-                if ref.version in saved and saved[ref.version].ref == ref:
-                    del saved[ref.version]
-            case RunHeld(held=held):
-                self.held = held
-            case PartitionsMissing(partitions=partitions):
-                self.missing = partitions
-            case Finish(complete=complete):
-                self.finished = complete
+        handler = _HANDLERS.get(type(message))
+        if handler is not None:
+            handler(self, time, message)
         self.started = time if self.started is None else self.started
         self.updated = time if self.updated is None else max(self.updated, time)
+
+    def recall(self, time: float, message: Message) -> None:
+        self.apply(time, message)
+
+    def update(self, time: float, message: Message) -> None:
+        self.apply(time, message)
 
     def _tidy(self, ended: TrialHistory) -> None:
         if self._limit is None:
@@ -280,7 +142,24 @@ class History:
         """Return a trial, or a throw-away record for a trial that was dropped or deleted."""
         return self.trials.get(name) or TrialHistory(name, 0, {}, 0, 0)
 
-    def _resume(self, message: TrialResumed) -> None:
+    def _add(self, time: float, message: TrialAdded) -> None:
+        self.trials[message.trial] = TrialHistory(
+            *(message.trial, message.number, message.config, message.seed, message.epochs),
+            *(message.origin, message.parent, message.visits, len(message.visits) // self.partitions),
+        )
+
+    def _end_trial(self, time: float, message: TrialEnded) -> None:
+        trial = self._trial(message.trial)
+        trial.state, trial.reason, trial.traceback = message.state, message.reason, message.traceback
+        self._tidy(trial)
+
+    def _pause(self, time: float, message: TrialPaused) -> None:
+        self._trial(message.trial).state = TrialState.PAUSED
+
+    def _delete(self, time: float, message: TrialDeleted) -> None:
+        self.trials.pop(message.trial, None)
+
+    def _resume(self, time: float, message: TrialResumed) -> None:
         trial = self._trial(message.trial)
         if message.epochs > trial.epochs:
             trial.milestones.append(trial.epochs)
@@ -289,7 +168,7 @@ class History:
         if trial.state is not TrialState.PENDING:
             trial.state = TrialState.RUNNING
 
-    def _start_run(self, time: float) -> None:
+    def _start_run(self, time: float, message: RunStarted) -> None:
         if self.updated is not None:
             for worker in self.live_workers():
                 self._lose(self.updated, worker)
@@ -302,8 +181,11 @@ class History:
         self.missing = ()
 
     def _join(self, time: float, message: WorkerJoined) -> None:
-        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, message.device, time))
-        worker.device, worker.joined, worker.lost = message.device, time, None
+        worker = self.workers.setdefault(message.worker, WorkerView(message.worker, str(message.placement), time))
+        worker.device, worker.joined, worker.lost = str(message.placement), time, None
+
+    def _lose_worker(self, time: float, message: WorkerLost) -> None:
+        self._lose(time, self.workers[message.worker])
 
     def _lose(self, time: float, worker: WorkerView) -> None:
         if worker.doing is not None:
@@ -329,7 +211,10 @@ class History:
         self._free(self.workers[message.worker], unit, span)
         return span
 
-    def _finish_unit(self, message: UnitFinished) -> None:
+    def _fail_unit(self, time: float, message: UnitFailed) -> None:
+        self._record(message).failed = True
+
+    def _finish_unit(self, time: float, message: UnitFinished) -> None:
         span = self._record(message)
         if not message.unit.trains:
             self._finish_evaluation(message.unit, span)
@@ -355,8 +240,9 @@ class History:
         worker.busy += max(0.0, span.ended - max(span.started, worker.busy_until))
         worker.busy_until = max(worker.busy_until, span.ended)
 
-    def _roll_back(self, trial: TrialHistory, version: int) -> None:
-        own = version - len(trial.inherited)
+    def _roll_back(self, time: float, message: TrialRolledBack) -> None:
+        trial = self._trial(message.trial)
+        own = message.version - len(trial.inherited)
         for span in trial.units[own:]:
             span.undone = True
         del trial.units[own:]
@@ -369,6 +255,28 @@ class History:
         if message.best:
             trial.best = row
         self._metric_names.update(dict.fromkeys(row.metrics))
+
+    def _save(self, time: float, message: VersionSaved) -> None:
+        self.delayed.pop(message.ref, None)
+        if message.durable:
+            self._trial(message.trial).saved[message.ref.version] = message
+
+    def _delay(self, time: float, message: SaveDelayed) -> None:
+        self.delayed[message.ref] = message
+
+    def _drop(self, time: float, message: VersionLost | DropVersion) -> None:
+        ref, saved = message.ref, self._trial(message.ref.trial).saved
+        if ref.version in saved and saved[ref.version].ref == ref:
+            del saved[ref.version]
+
+    def _hold(self, time: float, message: RunHeld) -> None:
+        self.held = message.held
+
+    def _miss(self, time: float, message: PartitionsMissing) -> None:
+        self.missing = message.partitions
+
+    def _finish(self, time: float, message: Finish) -> None:
+        self.finished = message.complete
 
     # -------------------------------------------------------------------------------------------- derived values
 
@@ -466,3 +374,28 @@ class History:
         current = self.updated - worker.since if worker.doing else 0.0
         present = worker.earlier + stay
         return min(1.0, (worker.busy + current) / present) if present > 0 else 0.0
+
+
+_HANDLERS: Mapping[type[Any], Callable[[History, float, Any], None]] = {
+    RunStarted: History._start_run,
+    WorkerJoined: History._join,
+    WorkerLost: History._lose_worker,
+    RunUnit: History._assign,
+    UnitFinished: History._finish_unit,
+    UnitFailed: History._fail_unit,
+    TrialAdded: History._add,
+    TrialRolledBack: History._roll_back,
+    EpochEnded: History._end_epoch,
+    TrialEnded: History._end_trial,
+    TrialPaused: History._pause,
+    TrialResumed: History._resume,
+    TrialDeleted: History._delete,
+    VersionSaved: History._save,
+    SaveDelayed: History._delay,
+    VersionLost: History._drop,
+    DropVersion: History._drop,
+    RunHeld: History._hold,
+    PartitionsMissing: History._miss,
+    Finish: History._finish,
+}
+"""The methods that apply messages, by type. Messages of other types only advance the clock."""

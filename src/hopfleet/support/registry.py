@@ -48,7 +48,8 @@ def find(kind: str, name: str, builtin: Mapping[str, Kind]) -> Kind:
             )
         return builtin[name]
     if not found:
-        raise UsageError(f"{kind}={name!r}: unknown; there are {', '.join(names(kind, builtin))}")
+        known = ", ".join(names(kind, builtin))
+        raise UsageError(f"{kind}={name!r}: unknown; {f'there are {known}' if known else 'no package registers one'}")
     if len(found) > 1:
         raise UsageError(
             f"{kind}={name!r}: registered more than once, by {' and '.join(packages)}; uninstall all but one package"

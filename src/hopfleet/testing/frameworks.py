@@ -28,6 +28,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Batch, Session, Task
@@ -91,13 +92,13 @@ class FrameworkSuite:
     def test_a_fresh_process_continues_to_the_same_bytes(self, tmp_path: Path) -> None:
         self._alone(tmp_path / "alone")
         self._half(tmp_path / "half")
-        _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", None), tmp_path)
+        _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", None))
         assert _same(tmp_path, "alone", "continued"), "training goes on differently in a new process"
 
     def test_a_process_that_trained_something_else_continues_to_the_same_bytes(self, tmp_path: Path) -> None:
         self._alone(tmp_path / "alone")
         self._half(tmp_path / "half")
-        _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", self.other), tmp_path)
+        _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", self.other))
         assert _same(tmp_path, "alone", "continued"), "training depends on what the process trained before"
 
     def test_sessions_that_take_turns_do_not_affect_each_other(self, tmp_path: Path) -> None:
@@ -220,13 +221,13 @@ class FrameworkSuite:
         assert kind and count >= 1, f"devices() returns {(kind, count)}"
 
     def test_hopfleet_does_without_the_framework(self, tmp_path: Path) -> None:
-        _elsewhere(partial(_import_without, self.module), tmp_path)
+        _elsewhere(partial(_import_without, self.module))
 
     # ------------------------------------------------------------------------------------------------------- sessions
 
     def _open(self, config: Mapping[str, Any] | None = None, seed: int = SEED) -> Session:
         chosen = dict(self.config if config is None else config)
-        return self.make().framework.open(chosen, seed=seed, device=self.device, threads=1)
+        return self.make().framework.open(chosen, seed=seed, placement=Placement.on(self.device), threads=1)
 
     def _unit(self, session: Session, unit: int) -> dict[str, RowSum]:
         """Train on all rows, in another order in each unit."""
@@ -291,17 +292,15 @@ _CHILD = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 import cloudpickle
-with open(sys.argv[2], "rb") as file:
-    cloudpickle.load(file)()
+cloudpickle.load(sys.stdin.buffer)()
 """
 
 
-def _elsewhere(work: Callable[[], None], folder: Path) -> None:
-    """Call a function in a new process."""
-    (folder / "work.pickle").write_bytes(cloudpickle.dumps(work))
-    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), str(folder / "work.pickle")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def _elsewhere(work: Callable[[], None]) -> None:
+    """Call a function in a new process, which gets it through a pipe."""
+    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path)]
+    done = subprocess.run(command, input=cloudpickle.dumps(work), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def _same(folder: Path, first: str, second: str) -> bool:

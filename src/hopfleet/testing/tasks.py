@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError
@@ -24,7 +25,7 @@ class CountingTask(Task):
     def framework(self) -> Framework:
         return CountingFramework(self)
 
-    def open(self, config: Config, *, seed: int, device: str, threads: int) -> Session:
+    def open(self, config: Config, *, seed: int, placement: Placement, threads: int) -> Session:
         """Return a new session. Override this to test with other sessions."""
         return CountingSession(config)
 
@@ -36,9 +37,9 @@ class CountingFramework(Framework):
         self._task = task
 
     def open(
-        self, config: Config, *, seed: int, device: str, threads: int, cache: EngineCache | None = None
+        self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
     ) -> Session:
-        return self._task.open(config, seed=seed, device=device, threads=threads)
+        return self._task.open(config, seed=seed, placement=placement, threads=threads)
 
     def model(self, config: Config, checkpoint: Path) -> Any:
         return json.loads(checkpoint.read_text())

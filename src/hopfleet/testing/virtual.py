@@ -16,6 +16,8 @@ from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.monitor.observer import Observer
+from hopfleet.runtime.driver import Driver
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.invariants import validate, validate_history
 from hopfleet.scheduler.policies import POLICIES
@@ -186,6 +188,7 @@ class Run:
         self._adds = False
         self.backend = self._backend(0.0, setting.failures())
         self.controller = self._controller(suite.make() if search is None else search)
+        self._driver = self._drive()
 
     @property
     def search(self) -> Search:
@@ -237,6 +240,13 @@ class Run:
     def _policy(self) -> Policy:
         return POLICIES[self.setting.policy]()
 
+    def _observers(self) -> Sequence[Observer]:
+        """Return the observers of a run that starts or continues."""
+        return ()
+
+    def _drive(self) -> Driver:
+        return Driver(self.controller, self.backend, self._observers(), journal=self._write)
+
     def _controller(self, search: Search) -> Controller:
         setting, watched = self.setting, Watched(search)
         watched.setup(self.suite.space, seed=setting.seed, goal=setting.goal)
@@ -252,23 +262,18 @@ class Run:
     # ------------------------------------------------------------------------------------------------ events
 
     def _take(self, event: m.Event) -> None:
-        if self.controller.refuses(event):
-            return
-        follow = self.controller.handle(event)
-        self.messages += [event, *follow]
+        self._driver.step([event])
+        self._check_paused()
+
+    def _write(self, now: float, messages: Sequence[m.Message]) -> None:
+        """Keep messages as a journal does, and check them."""
+        self.messages += messages
+        event, *follow = messages
         request = event if isinstance(event, m.RequestMade) else None
         for message in follow:
             if isinstance(message, m.RequestAnswered) and not message.granted:
                 request = None
             self._check(message, request)
-            match message:
-                case m.RunUnit() | m.SaveVersion() | m.CopyVersion():
-                    progress = self.controller.schedule.find(message.trial)
-                    assert progress is not None, message
-                    self.backend.send(message, progress.trial)
-                case _:
-                    pass
-        self._check_paused()
 
     def _trouble(self, kind: str) -> None:
         if kind == "restart":
@@ -296,6 +301,7 @@ class Run:
         self._check_alike(before, twin)
         self.controller = self._restored()
         self.backend = self._backend(self.backend.now())
+        self._driver = self._drive()
         missing = [
             m.VersionLost(VersionRef(name, version, saved.attempt), "restarted")
             for name, progress in self.controller.schedule.trials.items()

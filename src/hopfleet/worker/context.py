@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from hopfleet.domain.objectives import PARAMS
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
@@ -22,18 +23,20 @@ Capture = Callable[..., contextlib.AbstractContextManager[Turn]]
 
 
 class WorkerContext:
-    """A worker's task on its device."""
+    """A worker's task on its devices."""
 
-    def __init__(self, spec: WorkerSpec, device: str, *, capture: Capture, guest: bool, feed: Feed | None) -> None:
+    def __init__(
+        self, spec: WorkerSpec, placement: Placement, *, capture: Capture, guest: bool, feed: Feed | None
+    ) -> None:
         self.spec = spec
-        self.device = device
+        self.placement = placement
         self.framework = spec.task.framework
         self.capture = capture
         #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
         self.guest = guest
         self.feed = Feed(spec.task) if feed is None and spec.task.transform is not None else feed
         self.engine_cache = EngineCache()
-        self.device_cache = DeviceCache(lambda: self.framework.spare_memory(device))
+        self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
         #: The values of secrets, by their references.
         self._secrets: dict[str, str] = {}
 
@@ -48,7 +51,7 @@ class WorkerContext:
         session = self.framework.open(
             self.config(trial),
             seed=trial.seed,
-            device=self.device,
+            placement=self.placement,
             threads=self.spec.threads,
             cache=self.engine_cache,
         )
@@ -91,7 +94,7 @@ class WorkerContext:
             feed=self.feed,
             together=shared,
             device_cache=self.device_cache,
-            batch_size=valid_batch(self.spec.valid, self.device),
+            batch_size=valid_batch(self.spec.valid, self.placement),
         )
 
     # ------------------------------------------------------------------------------------------------ secrets

@@ -16,7 +16,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Session
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
 from hopfleet.worker.feeding.stream import Stream, valid_batch
@@ -33,7 +33,7 @@ PROBE = VersionRef("probe", 1, 1)
 class Profiler:
     """Measures trials on a worker. Nothing of them is kept."""
 
-    def __init__(self, context: WorkerContext, versions: Versions) -> None:
+    def __init__(self, context: WorkerContext, versions: VersionStore) -> None:
         self._context = context
         self._versions = versions
         #: Whether the transform was checked for determinism.
@@ -53,7 +53,7 @@ class Profiler:
                     metrics, _ = self._evaluate_one(session)
                 context.count_parameters(session, metrics, 1)
                 # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
-                memory, spare = 4 * session.size, context.framework.spare_memory(context.device)
+                memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
                 gains = context.framework.gains(session, fast=context.spec.fast)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
@@ -71,14 +71,14 @@ class Profiler:
         config = context.config(trial)
         sources = [UnitBatches(spec.train, 0, context.batch_size(trial), spec.seed, 1)]
         if spec.valid is not None:
-            sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, context.device)))
+            sources.append(UnitBatches(spec.valid, 0, valid_batch(spec.valid, context.placement)))
         return next(filter(None, (context.feed.unsteady(source, config) for source in sources)), "")
 
     def _evaluate_one(self, session: Session) -> tuple[dict[str, RowSum], float]:
         """Return the metrics of one batch, and seconds per row."""
         context = self._context
         assert context.spec.valid is not None
-        one = _First(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.device))
+        one = _First(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
@@ -89,14 +89,14 @@ class Profiler:
         size = context.batch_size(trial)
         # Use batches of an epoch of this trial's own, so that the time to make them shows.
         stream = context.train_stream(session, trial, Unit(trial.id, -1 - trial.number, partition))
-        framework.peak_memory(context.device)
-        before = framework.peak_memory(context.device)
+        framework.peak_memory(context.placement)
+        before = framework.peak_memory(context.placement)
         session.train(_First(1, stream, size), last=False)
         began = time.perf_counter()
         some = _Some(_First(batches, stream, size))
         feeding = (time.perf_counter() - began) / some.rows
         training = _seconds(lambda: session.train(some, last=False)) / some.rows
-        peak = framework.peak_memory(context.device) - before
+        peak = framework.peak_memory(context.placement) - before
         exact, fast = self._shares(trial, some, training * some.rows) if context.spec.compare else (0.0, 0.0)
         passed_on = context.feed is not None and context.feed.passes_on
         evaluation = 0.0 if context.spec.valid is None else self._evaluate_one(session)[1]

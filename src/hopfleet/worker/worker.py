@@ -9,8 +9,9 @@ import os
 from collections.abc import Callable, Sequence
 
 from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.worker.context import Capture, WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
@@ -28,7 +29,7 @@ SAVERS = max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 class Worker:
-    """One worker on one device. ``emit`` takes its events, those of one moment at once.
+    """One worker on its devices. ``emit`` takes its events, those of one moment at once.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
     default to those of the spec's folder, and ``feed`` makes the transformed batches.
@@ -38,17 +39,17 @@ class Worker:
         self,
         name: str,
         spec: WorkerSpec,
-        device: str,
+        placement: Placement,
         emit: Callable[[Sequence[Event]], None],
         *,
         capture: Capture,
         guest: bool,
-        versions: Versions | None = None,
+        versions: VersionStore | None = None,
         feed: Feed | None = None,
     ) -> None:
         self.name = name
-        self._context = context = WorkerContext(spec, device, capture=capture, guest=guest, feed=feed)
-        versions = versions or Versions(spec.checkpoints)
+        self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed)
+        versions = versions or spec.store.versions(spec.checkpoints)
         framework = context.framework
         self._saver = saver = Saver(
             versions,
@@ -56,7 +57,7 @@ class Worker:
             worker=name,
             threads=0 if guest else SAVERS,
             hopeless=framework.broken,
-            room=lambda: max(COPIES, framework.spare_memory(device) // 4),
+            room=lambda: max(COPIES, framework.spare_memory(placement) // 4),
         )
         self._models = ModelCache(context, versions, saver)
         self._runner = UnitRunner(name, context, self._models, saver, emit)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Batches, Session
@@ -17,7 +18,7 @@ LENGTH = 32
 
 
 class Chain(CountingTask):
-    def open(self, config: Mapping[str, Any], *, seed: int, device: str, threads: int) -> Session:
+    def open(self, config: Mapping[str, Any], *, seed: int, placement: Placement, threads: int) -> Session:
         return ChainSession(config, seed)
 
 

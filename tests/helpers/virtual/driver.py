@@ -8,18 +8,39 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import get_args
 
 from hopfleet.domain import messages as m
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
-from tests.helpers.virtual.settings import REQUESTS, Fault, controller_of, pick
+from tests.helpers.virtual.settings import REQUESTS, Fault, Setting, controller_of, pick
+
+
+class Unwritten(Exception):
+    """The controller dies before it has written anything."""
+
+    def __init__(self, doom: Fault) -> None:
+        super().__init__(doom.kind)
+        self.doom = doom
 
 
 class Driver(Checks):
     """Runs one setting to its end and checks everything that must hold on the way."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        #: Trials and their saved versions before the step that is being taken.
+        self.known: dict[str, Progress] = {}
+        self.before: dict[str, dict[int, bool]] = {}
+        #: Whether the step has written anything, how the controller dies in it, and how many effects come before that.
+        self.wrote = False
+        self.falls: Fault | None = None
+        self.effects = math.inf
+        self.driver = self.drive()
 
     def run(self) -> Driver:
         faults = deque(sorted(self.setting.faults, key=lambda fault: fault.step))
@@ -53,35 +74,44 @@ class Driver(Checks):
         return m.Finish(complete=True) in self.messages[-1:]
 
     def take(self, *events: m.Event) -> None:
-        """What the loop does, and a look at everything afterwards."""
+        """One step of the product's driver, and a look at everything afterwards."""
         if len(events) == 1 and self.controller.refuses(events[0]):
             assert self.controller.handle(events[0]) == []
-            self.tidy(events[0])
-            return
-        known, before = self.known()
-        messages = self.controller.take(events)
-        counted = {id(message) for message in messages}
-        for event in events:
-            if id(event) not in counted:
-                self.tidy(event)
-        self.follow(known, before, messages)
+        self.followed(lambda: self.driver.step(events))
 
     def look_ahead(self) -> None:
         """What the loop does every now and then: here, as often as there is anything to tell ahead."""
-        known, before = self.known()
-        self.follow(known, before, self.controller.look_ahead(dict.fromkeys(self.controller.schedule.slots, math.inf)))
+        ages = dict.fromkeys(self.controller.schedule.slots, math.inf)
+        self.followed(lambda: self.driver.follow(self.controller.look_ahead(ages)))
 
-    def known(self) -> tuple[dict[str, Progress], dict[str, dict[int, bool]]]:
-        """All trials, and what is saved of them."""
-        known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
-        self.versions = {name: progress.version for name, progress in known.items()}
-        return known, {name: durables(progress) for name, progress in known.items()}
+    def drive(self) -> runtime.Driver:
+        effects = {**dict.fromkeys(get_args(m.Command), self.execute), m.WorkerRetired: lambda decision: None}
+        return runtime.Driver(self.controller, self.fleet, journal=self.write, effects=effects, refused=self.tidy)
 
-    def follow(
-        self, known: dict[str, Progress], before: dict[str, dict[int, bool]], messages: Sequence[m.Message]
-    ) -> None:
-        if not messages:
+    def followed(self, step: Callable[[], None]) -> None:
+        """Let the driver do something, and check all that follows."""
+        self.known = {**self.controller.schedule.trials, **self.controller.schedule.parked}
+        self.versions = {name: progress.version for name, progress in self.known.items()}
+        self.before = {name: durables(progress) for name, progress in self.known.items()}
+        self.wrote, self.falls = False, None
+        try:
+            step()
+        except Unwritten as unwritten:
+            self.fall(unwritten.doom)
             return
+        if not self.wrote:
+            return
+        validate(self.controller.schedule)
+        if not self.controller.draining and not self.controller.held:
+            check_nobody_waits(self.controller.schedule, self.setting.policy)
+        self.check_kept()
+        if self.falls is not None:
+            self.fall(self.falls)
+        else:
+            self.check_references()
+
+    def write(self, now: float, messages: Sequence[m.Message]) -> None:
+        """The journal, unless the controller dies before it has written anything."""
         for message in messages:
             match message:
                 case m.UnitFinished():
@@ -89,31 +119,27 @@ class Driver(Checks):
                 case m.VersionSaved(ref=ref) if ref.version > self.versions[ref.trial]:
                     self.premature.add(ref.attempt)
                 case m.VersionSaved(ref=ref):
-                    saved = before[ref.trial]
+                    saved = self.before[ref.trial]
                     saved[ref.version] = message.durable or saved.get(ref.version, False)
         doom, self.doom = self.doom, None
         if doom is not None and doom.kind == "unwritten":
-            self.fall(doom)
-            return
+            raise Unwritten(doom)
         self.messages += messages
         self.boundaries.append(len(self.messages))
-        self.check_taken(known, before, messages)
-        effects = [message for message in messages if isinstance(message, m.Command)]
-        if doom is not None:
-            effects = effects[: doom.pick % (len(effects) + 1)]
-        for command in effects:
-            if isinstance(command, m.DropVersion):
-                self.fleet.storage.pop(command.ref, None)
-            elif not isinstance(command, m.Finish):
-                self.fleet.send(command)
-        validate(self.controller.schedule)
-        if not self.controller.draining and not self.controller.held:
-            check_nobody_waits(self.controller.schedule, self.setting.policy)
-        self.check_kept()
-        if doom is not None:
-            self.fall(doom)
-        else:
-            self.check_references()
+        self.wrote, self.falls = True, doom
+        self.check_taken(self.known, self.before, messages)
+        commands = sum(isinstance(message, m.Command) for message in messages)
+        self.effects = math.inf if doom is None else doom.pick % (commands + 1)
+
+    def execute(self, command: m.Command) -> None:
+        """An effect, unless the controller has died before it."""
+        if self.effects <= 0:
+            return
+        self.effects -= 1
+        if isinstance(command, m.DropVersion):
+            self.fleet.storage.pop(command.ref, None)
+        elif not isinstance(command, m.Finish):
+            self.fleet.send(command)
 
     def tidy(self, event: m.Event) -> None:
         """What the loop does with the file of a save that comes too late."""
@@ -130,6 +156,7 @@ class Driver(Checks):
         self.fleet.all_die(durable_only=durable_only, zombies=zombies)
         self.controller = controller_of(self.setting)
         self.controller.restore(self.messages)
+        self.driver = self.drive()
         needed = set(self.controller.schedule.files())
         self.fleet.storage = {key: stored for key, stored in self.fleet.storage.items() if key in needed}
         missing = [

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.version_ref import VersionRef
 from tests.helpers.virtual.settings import Setting
@@ -83,7 +84,7 @@ class Fleet:
 
         def joined() -> m.Event:
             self.workers[worker.name] = worker
-            return m.WorkerJoined(worker.name, "fake", partitions)
+            return m.WorkerJoined(worker.name, Placement.on("fake"), partitions)
 
         self.later(self.clock + delay, joined)
 
@@ -105,6 +106,9 @@ class Fleet:
                 until = until if events else self.clock + (moment or 0.0)
                 events.append(event)
         return events
+
+    def now(self) -> float:
+        return self.clock
 
     def say(self, worker: FakeWorker, event: m.Event) -> None:
         self.later(self.clock, lambda: self.emit(worker, event), worker)

@@ -41,6 +41,7 @@ from hopfleet.domain.messages import (
     decode,
     encode,
 )
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.store.versions.local import Versions
@@ -370,7 +371,7 @@ class Local:
                 pass
             case "Ready":
                 member.ready = True
-                self._events.append(WorkerJoined(member.name, member.device))
+                self._events.append(WorkerJoined(member.name, Placement.on(member.device)))
             case "Unable":
                 raise TaskError(
                     f"workers cannot load the task ({body}): put it into a module that can be imported "

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from hopfleet.domain.messages import commands as c
 from hopfleet.domain.messages import decisions as d
 from hopfleet.domain.messages import events as e
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -72,6 +73,20 @@ def _ref(name: str = "ref", *, trial: str = "trial", attempt: str = "attempt", d
     return _Part(name, write, lambda body: VersionRef(body[trial], body["version"], body.get(attempt, default)))
 
 
+def _placement(name: str = "placement") -> _Part:
+    def write(placement: Placement, body: Body) -> None:
+        body["device"] = placement.device
+        if len(placement.devices) > 1:
+            body["devices"], body["strategy"] = list(placement.devices), placement.strategy
+
+    def read(body: Mapping[str, Any]) -> Placement:
+        if "devices" in body:
+            return Placement(tuple(body["devices"]), body["strategy"])
+        return Placement.on(body["device"])
+
+    return _Part(name, write, read)
+
+
 def _encode_sums(sums: Mapping[str, RowSum]) -> dict[str, list[object]]:
     return {name: value.encode() for name, value in sums.items()}
 
@@ -96,7 +111,7 @@ _FINISHED = (
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("RunStarted", e.RunStarted, _plain("hopfleet", "workers", requests="wishes")),  # prose: allow, a wire name
-    ("WorkerJoined", e.WorkerJoined, (*_plain("worker", "device"), _PARTITIONS)),
+    ("WorkerJoined", e.WorkerJoined, (*_plain("worker"), _placement(), _PARTITIONS)),
     ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
     ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
     ("PartitionUnavailable", e.PartitionUnavailable, _plain("worker", "partition", "reason")),

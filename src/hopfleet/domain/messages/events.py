@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -31,7 +32,7 @@ class WorkerJoined:
     """A worker is ready. ``partitions`` are the training partitions that it can read; None means all."""
 
     worker: str
-    device: str = "cpu"
+    placement: Placement = CPU
     partitions: tuple[int, ...] | None = None
 
 

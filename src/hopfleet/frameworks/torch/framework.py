@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.torch.engines import choose
@@ -22,12 +23,12 @@ class TorchFramework(Framework):
         self._owns_loop = owns_loop
 
     def open(
-        self, config: Config, *, seed: int, device: str, threads: int, cache: EngineCache | None = None
+        self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
     ) -> TorchSession:
-        return TorchSession(self._task, config, seed=seed, device=device, threads=threads, cache=cache)
+        return TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
 
     def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
-        session = self.open(config, seed=0, device="cpu", threads=torch.get_num_threads())
+        session = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads())
         session.load(checkpoint)
         session.exchange_average()
         return session.model.eval()
@@ -49,14 +50,14 @@ class TorchFramework(Framework):
     def gains(self, session: TorchSession, *, fast: bool) -> bool:
         return fast or self._task.transform is not None or choose.gains(session)
 
-    def spare_memory(self, device: str) -> int:
-        return int(torch.cuda.mem_get_info(device)[0]) if device.startswith("cuda") else 0
+    def spare_memory(self, placement: Placement) -> int:
+        return int(torch.cuda.mem_get_info(placement.device)[0]) if placement.kind == "cuda" else 0
 
-    def peak_memory(self, device: str) -> int:
-        if not device.startswith("cuda"):
+    def peak_memory(self, placement: Placement) -> int:
+        if placement.kind != "cuda":
             return 0
-        peak = torch.cuda.max_memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
+        peak = torch.cuda.max_memory_allocated(placement.device)
+        torch.cuda.reset_peak_memory_stats(placement.device)
         return int(peak)
 
     def out_of_memory(self, error: BaseException) -> bool:

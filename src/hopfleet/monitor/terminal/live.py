@@ -1,7 +1,7 @@
 """Live views of a run: a table in a terminal or a notebook, or plain lines in a log.
 
-``open_view`` picks a view. A view folds each message into its history and shows the result. Views start no threads, so
-they draw only when called, and an error in a display never ends the run.
+``open_view`` picks a view. A view reads a history that another observer updates, and shows it. Views start no threads,
+so they draw only when called, and an error in a display never ends the run.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.monitor.history import History
+from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_line
 from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
 
@@ -37,10 +38,10 @@ Clock = Callable[[], float]
 _LEISURE = 20  #: pause after a drawing, as a multiple of the drawing's duration: drawing takes at most 5% of the time
 
 
-class LiveView(ABC):
-    """A view of a run. Call ``update`` for every message, ``refresh`` while waiting, ``warn`` and ``note`` for texts.
+class LiveView(Observer, ABC):
+    """A view of a run: an observer that shows a history, and texts through ``warn`` and ``note``.
 
-    The view folds messages into the history: callers of ``update`` must not apply a message to the history again.
+    The history comes before the view in the list of observers, so that the view finds every message applied.
     """
 
     def __init__(self, history: History) -> None:
@@ -48,13 +49,8 @@ class LiveView(ABC):
         self._warned: set[str] = set()
 
     def update(self, time: float, message: Message) -> None:
-        """Fold in the next message of the journal and show it."""
-        self.history.apply(time, message)
+        """Show a message that the history contains already."""
         self._guard(lambda: self._show(message))
-
-    def recall(self, time: float, message: Message) -> None:
-        """Fold in a message of an earlier run without showing it."""
-        self.history.apply(time, message)
 
     def refresh(self) -> None:
         """Draw again if a drawing is due, so that clocks advance while no message arrives."""
@@ -107,7 +103,7 @@ class LiveView(ABC):
 
 
 class QuietView(LiveView):
-    """A view that shows nothing and only keeps the history."""
+    """A view that shows nothing."""
 
     def _show(self, message: Message) -> None:
         return

@@ -1,4 +1,4 @@
-"""Notes and warnings of a run beside its messages: answers to requests, full disks, unused configuration keys."""
+"""Observers that add notes and warnings to a view: answers to requests, full disks, unused configuration keys."""
 
 from __future__ import annotations
 
@@ -12,48 +12,64 @@ from hopfleet.domain.messages import (
     VersionSaved,
 )
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView
 
 
-class Watcher:
-    """An observer that shows messages and answers to requests, and warns of configuration keys that no trial reads."""
+def watchers(view: LiveView) -> list[Observer]:
+    """Return all observers of this module, for one view."""
+    return [UnusedKeys(view), DiskNotes(view), RequestNotes(view)]
+
+
+class UnusedKeys(Observer):
+    """Warns at the end of a run about configuration keys that no trial has read."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
-        self._unused: set[str] | None = None
-        self._asked: dict[int, RequestMade] = {}
+        self._unused: set[str] | None = None  #: None until a unit was trained
+
+    def update(self, time: float, message: Message) -> None:
+        if isinstance(message, UnitFinished) and message.unit.trains:
+            unused = set(message.unused)
+            self._unused = unused if self._unused is None else self._unused & unused
+        elif isinstance(message, Finish):
+            for key in sorted(self._unused or ()):
+                self._view.warn(f"the task never read config[{key!r}]; check its spelling, or remove it from the space")
+
+
+class DiskNotes(Observer):
+    """Notes that the run or a save waits for a disk, and that the run continues."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
         self._delayed: set[VersionRef] = set()
 
     def update(self, time: float, message: Message) -> None:
-        self._view.update(time, message)
-        match message:
-            case UnitFinished() if message.unit.trains:
-                unused = set(message.unused)
-                self._unused = unused if self._unused is None else self._unused & unused
-            case Finish():
-                for key in sorted(self._unused or ()):
-                    self._view.warn(
-                        f"the task never read config[{key!r}]; check its spelling, or remove it from the space"
-                    )
-            case SaveDelayed():
-                self.waiting(message.error)
-                self._delayed.add(message.ref)
-            case VersionSaved() if message.ref in self._delayed:
-                self._delayed.discard(message.ref)
-                self.waiting("")
-            case RequestMade(request="drain"):
-                self._view.note("finishing running units; press Ctrl-C again to stop at once")
-            case RequestMade():
-                self._asked[message.number] = message
-            case RequestAnswered():
-                asked = self._asked.pop(message.number, RequestMade("request", who="an earlier request"))
-                refused = "" if message.granted else f"{asked.request} refused: "
-                self._view.note(f"{asked.who}: {refused}{message.text}")
-            case _:
-                pass
-
-    def refresh(self) -> None:
-        self._view.refresh()
+        if isinstance(message, SaveDelayed):
+            self.waiting(message.error)
+            self._delayed.add(message.ref)
+        elif isinstance(message, VersionSaved) and message.ref in self._delayed:
+            self._delayed.discard(message.ref)
+            self.waiting("")
 
     def waiting(self, text: str) -> None:
         self._view.note(f"waiting: {text}; the run continues when this is resolved" if text else "the run continues")
+
+
+class RequestNotes(Observer):
+    """Notes the answers to requests, and that the run drains."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._asked: dict[int, RequestMade] = {}
+
+    def update(self, time: float, message: Message) -> None:
+        if isinstance(message, RequestMade):
+            if message.request == "drain":
+                self._view.note("finishing running units; press Ctrl-C again to stop at once")
+            else:
+                self._asked[message.number] = message
+        elif isinstance(message, RequestAnswered):
+            asked = self._asked.pop(message.number, RequestMade("request", who="an earlier request"))
+            refused = "" if message.granted else f"{asked.request} refused: "
+            self._view.note(f"{asked.who}: {refused}{message.text}")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 
 from hopfleet.data import Dataset, prefetch
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.frameworks.base import Batch, Session
 from hopfleet.worker.feeding.feed import Feed, Pace, UnitBatches
 
@@ -115,10 +116,10 @@ def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
             pace.using.add(began - given)
 
 
-def valid_batch(dataset: Dataset, device: str = "cpu") -> int:
+def valid_batch(dataset: Dataset, placement: Placement = CPU) -> int:
     """Return how many rows of a data set are evaluated at once."""
     size = max(1, dataset.size)
-    more = 0 if device == "cpu" else min(VALID_ROWS, 32 * VALID_BYTES * dataset.rows // size)
+    more = 0 if placement.kind == "cpu" else min(VALID_ROWS, 32 * VALID_BYTES * dataset.rows // size)
     return max(VALID_BATCH, VALID_BYTES * dataset.rows // size, more)
 
 

@@ -1,0 +1,64 @@
+"""One run of an experiment: the controller restored from the journal, its observers, and the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hopfleet.backends.base import Backend
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import Message, RunStarted, VersionLost
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import CheckpointError
+from hopfleet.monitor.observer import Observer
+from hopfleet.monitor.terminal.live import LiveView
+from hopfleet.monitor.terminal.watcher import watchers
+from hopfleet.runtime.callbacks import CallbackObserver
+from hopfleet.runtime.loop import Interrupts, Loop
+from hopfleet.store.base import JournalStore, VersionStore
+from hopfleet.version import __version__
+
+
+def observers_of(view: LiveView, callbacks: CallbackObserver) -> list[Observer]:
+    """Return the observers of a run, in the order in which they hear of messages."""
+    return [view.history, view, *watchers(view), *([callbacks] if callbacks.hooked else [])]
+
+
+def run_loop(
+    controller: Controller,
+    backend: Backend,
+    journal: JournalStore,
+    versions: VersionStore,
+    observers: Sequence[Observer],
+    *,
+    workers: int,
+) -> tuple[Loop, bool]:
+    """Continue from the journal until the search is complete or the run ends early.
+
+    Return the loop, and whether the search is complete. The first Ctrl-C drains the run.
+    """
+    controller.restore(_recalled(journal, observers))
+    loop = Loop(controller, backend, journal, versions, observers)
+    versions.tidy(controller.schedule.files())
+    missing = list(_missing(controller, versions))
+    with Interrupts(loop.drain):
+        complete = loop.run([RunStarted(__version__, workers, len(journal.requests.pending())), *missing])
+    return loop, complete
+
+
+def _recalled(journal: JournalStore, observers: Sequence[Observer]) -> Iterator[Message]:
+    """Yield the messages of earlier runs, after the observers have taken note of them."""
+    recalls = [observer.recall for observer in observers]
+    for _, when, message in journal.read():
+        for recall in recalls:
+            recall(when, message)
+        yield message
+
+
+def _missing(controller: Controller, versions: VersionStore) -> Iterator[VersionLost]:
+    """Yield the versions that are in the journal but not on the disk."""
+    for name, progress in controller.schedule.trials.items():
+        for version, saved in progress.saved.items():
+            try:
+                versions.find(ref := VersionRef(name, version, saved.attempt))
+            except CheckpointError as error:
+                yield VersionLost(ref, str(error))

@@ -1,0 +1,264 @@
+"""Callbacks: users' code that hears of experiments, trials, epochs, units and hops.
+
+Callbacks come out of the same list of observers as the live view. They run in the process of the run, between events.
+Their arguments are frozen or copies, so a callback cannot change a trial.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hopfleet.domain.messages import (
+    EpochEnded,
+    Finish,
+    Message,
+    RunUnit,
+    TrialAdded,
+    TrialDeleted,
+    TrialEnded,
+    TrialResumed,
+    UnitFailed,
+    UnitFinished,
+)
+from hopfleet.domain.trial import Config, TrialState
+from hopfleet.errors import UsageError, describe
+from hopfleet.monitor.observer import Observer
+from hopfleet.support import registry
+from hopfleet.support.logging import messages
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentInfo:
+    """An experiment, as callbacks see it."""
+
+    name: str
+    folder: Path  #: the run folder
+    metric: str
+    mode: str  #: "min" or "max"
+    resumed: bool = False  #: whether the run continues an earlier one
+
+
+@dataclass(frozen=True, slots=True)
+class TrialInfo:
+    """A trial, as callbacks see it."""
+
+    id: str
+    number: int
+    config: Config
+    epochs: int  #: planned
+    origin: str = "search"  #: or "point", "clone", "person"
+    parent: str = ""  #: the trial that this one was cloned from
+
+
+@dataclass(frozen=True, slots=True)
+class UnitInfo:
+    """A unit that has ended, as callbacks see it. Times are seconds since the epoch."""
+
+    epoch: int
+    partition: int
+    work: str  #: "train" or "evaluate"
+    worker: str
+    started: float
+    ended: float
+    error: str = ""  #: what the user's code raised, if the unit failed
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started
+
+
+@dataclass(frozen=True, slots=True)
+class HopInfo:
+    """A model that went from one worker to another to train there, as callbacks see it."""
+
+    epoch: int
+    partition: int
+    source: str  #: the worker that trained the model before; empty if unknown
+    target: str
+
+
+class Callback:
+    """A base class for callbacks: derive from it and override the hooks of interest.
+
+    The run waits for a hook, so a hook must return within milliseconds; hand longer work to a thread. An exception is
+    logged once for each hook and never ends the run. A run that continues does not repeat the calls of earlier runs.
+    """
+
+    def on_experiment_begin(self, experiment: ExperimentInfo) -> None:
+        """React to the start of a run, before its first unit."""
+
+    def on_experiment_end(self, experiment: ExperimentInfo, complete: bool) -> None:
+        """React to the end of a run, also after an error. ``complete`` tells whether the search has ended."""
+
+    def on_trial_start(self, trial: TrialInfo) -> None:
+        """React to the start of a trial: its first unit was sent to a worker."""
+
+    def on_trial_complete(self, trial: TrialInfo, reason: str) -> None:
+        """React to the end of a trial. ``reason`` is empty, or tells why the trial was stopped early."""
+
+    def on_trial_error(self, trial: TrialInfo, error: str) -> None:
+        """React to a trial that has failed."""
+
+    def on_epoch_end(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float]) -> None:
+        """React to the end of an epoch, once: the trial has visited all partitions and was evaluated."""
+
+    def on_unit_end(self, trial: TrialInfo, unit: UnitInfo) -> None:
+        """React to the end of a unit, also of a unit that failed."""
+
+    def on_hop(self, trial: TrialInfo, hop: HopInfo) -> None:
+        """React to a model that came from another worker, when its unit has ended and before ``on_unit_end``."""
+
+
+HOOKS = (
+    *("on_experiment_begin", "on_experiment_end", "on_trial_start", "on_trial_complete", "on_trial_error"),
+    *("on_epoch_end", "on_unit_end", "on_hop"),
+)
+
+
+def callbacks(given: Sequence[Callback | str]) -> list[Callback]:
+    """Return callbacks, given as objects or as names that packages have registered."""
+    if isinstance(given, (str, Callback)):
+        given = [given]
+    found = [registry.find("observer", each, {})() if isinstance(each, str) else each for each in given]
+    for each in found:
+        if not isinstance(each, Callback):
+            raise UsageError(f"callbacks={each!r}: must be an object of a class derived from hop.Callback, or its name")
+    return found
+
+
+class CallbackObserver(Observer):
+    """The observer that calls callbacks: a context manager around the run."""
+
+    def __init__(self, callbacks: Sequence[Callback], experiment: ExperimentInfo) -> None:
+        self._experiment = experiment
+        self._complete = False
+        self._silent = False  #: whether messages of earlier runs are being recalled
+        self._hooks: dict[str, list[tuple[str, Callable[..., None]]]] = {
+            name: [(type(each).__name__, getattr(each, name)) for each in callbacks if overrides(each, name)]
+            for name in HOOKS
+        }
+        self._reported: set[tuple[str, str]] = set()  #: callbacks and hooks whose error was logged
+        self._trials: dict[str, TrialInfo] = {}
+        self._started: set[str] = set()
+        self._epochs: dict[str, int] = {}  #: the last epoch reported of each trial
+        self._workers: dict[str, str] = {}  #: the worker that trained each trial last
+        self._handlers: Mapping[type[Any], Callable[[Any], None]] = {
+            TrialAdded: self._add,
+            TrialResumed: self._resume,
+            RunUnit: self._start,
+            UnitFinished: self._finish_unit,
+            UnitFailed: self._fail_unit,
+            EpochEnded: self._end_epoch,
+            TrialEnded: self._end_trial,
+            TrialDeleted: self._delete,
+            Finish: self._finish,
+        }
+
+    def __enter__(self) -> Self:
+        self._call("on_experiment_begin", self._experiment)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._call("on_experiment_end", self._experiment, self._complete)
+
+    def recall(self, time: float, message: Message) -> None:
+        self._silent = True
+        self.update(time, message)
+        self._silent = False
+
+    def update(self, time: float, message: Message) -> None:
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(message)
+
+    @property
+    def hooked(self) -> bool:
+        """Whether any callback overrides a hook."""
+        return any(self._hooks.values())
+
+    def _trial(self, name: str) -> TrialInfo:
+        """Return a trial, or a stand-in for a trial that was deleted."""
+        return self._trials.get(name) or TrialInfo(name, 0, {}, 0)
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        if self._silent:
+            return
+        for name, call in self._hooks[hook]:
+            try:
+                call(*arguments)
+            except Exception as error:
+                if (name, hook) not in self._reported:
+                    self._reported.add((name, hook))
+                    messages().error(
+                        f"callback {name}: {hook} raised {describe(error)}; the run continues, and further errors of "
+                        "this hook are not shown",
+                        exc_info=True,
+                    )
+
+    # ------------------------------------------------------------------------------------------------ messages
+
+    def _add(self, message: TrialAdded) -> None:
+        self._trials[message.trial] = TrialInfo(
+            *(message.trial, message.number, copy.deepcopy(message.config), message.epochs),
+            *(message.origin, message.parent),
+        )
+        if message.visits:  # the model comes from the parent's last worker
+            self._workers[message.trial] = self._workers.get(message.parent, "")
+
+    def _resume(self, message: TrialResumed) -> None:
+        trial = self._trials.get(message.trial)
+        if trial is not None:
+            self._trials[message.trial] = dataclasses.replace(trial, epochs=message.epochs)
+
+    def _start(self, message: RunUnit) -> None:
+        if message.trial not in self._started:
+            self._started.add(message.trial)
+            self._call("on_trial_start", self._trial(message.trial))
+
+    def _finish_unit(self, message: UnitFinished) -> None:
+        trial, unit = self._trial(message.trial), message.unit
+        if unit.trains:
+            source = self._workers.get(message.trial, "")
+            self._workers[message.trial] = message.worker
+            if message.hopped and self._hooks["on_hop"]:
+                self._call("on_hop", trial, HopInfo(unit.epoch, unit.partition, source, message.worker))
+        self._end_unit(message)
+
+    def _fail_unit(self, message: UnitFailed) -> None:
+        self._end_unit(message, message.error)
+
+    def _end_unit(self, message: UnitFinished | UnitFailed, error: str = "") -> None:
+        if self._hooks["on_unit_end"]:
+            unit, times = message.unit, (message.started, message.ended)
+            info = UnitInfo(unit.epoch, unit.partition, unit.work.value, message.worker, *times, error)
+            self._call("on_unit_end", self._trial(message.trial), info)
+
+    def _end_epoch(self, message: EpochEnded) -> None:
+        if message.epoch > self._epochs.get(message.trial, 0):  # an epoch that was rolled back ends again
+            self._epochs[message.trial] = message.epoch
+            self._call("on_epoch_end", self._trial(message.trial), message.epoch, dict(message.metrics))
+
+    def _end_trial(self, message: TrialEnded) -> None:
+        hook = "on_trial_error" if message.state is TrialState.FAILED else "on_trial_complete"
+        self._call(hook, self._trial(message.trial), message.reason)
+
+    def _delete(self, message: TrialDeleted) -> None:
+        for known in (self._trials, self._epochs, self._workers):
+            known.pop(message.trial, None)
+        self._started.discard(message.trial)
+
+    def _finish(self, message: Finish) -> None:
+        self._complete = not self._silent and message.complete
+
+
+def overrides(callback: Callback, hook: str) -> bool:
+    """Whether a callback has a hook of its own."""
+    return getattr(getattr(callback, hook), "__func__", None) is not getattr(Callback, hook)
