@@ -198,9 +198,10 @@ class CudaGraphs(Interleaved):
             try:
                 capture = self._captured(member, batch, before)
             except Refused as reason:
-                if str(reason) not in verdicts.values():
-                    messages().warning("steps are not captured, and trials train in turn: %s", reason)
-                verdicts[kind] = str(reason)
+                why = str(reason)  # a log record that kept the exception would keep its tensors too
+                if why not in verdicts.values():
+                    messages().warning("steps are not captured, and trials train in turn: %s", why)
+                verdicts[kind] = why
                 if before is not None:
                     restore(session, before)  # undo what the attempt did on the host
                 continue
