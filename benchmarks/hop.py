@@ -30,7 +30,7 @@ from benchmarks.row import Row, milliseconds
 from benchmarks.runs import Pinned, scratch, tiny_data, units_of
 from benchmarks.tasks import Freight
 from hopfleet.domain.messages import UnitFinished
-from hopfleet.store.versions.local import TMPFS
+from hopfleet.store.shared_memory import TMPFS
 
 #: Megabytes of a version, and the optimizer whose state is included.
 SIZES = ((0.01, "sgd"), (100, "sgd"), (100, "adam"))

@@ -28,7 +28,7 @@ from hopfleet.backends.supervision import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJoined, WorkerLost
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import TMPFS
+from hopfleet.store.shared_memory import TMPFS
 from hopfleet.support.files import digest
 from hopfleet.testing.backends import BackendSuite, spec, trial, wait_for, wait_for_any
 from hopfleet.worker.spec import WorkerSpec

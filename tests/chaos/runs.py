@@ -22,7 +22,8 @@ from hopfleet.domain.messages import Message
 from hopfleet.errors import HopfleetError
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import TMPFS, Versions
+from hopfleet.store.shared_memory import TMPFS
+from hopfleet.store.versions.local import Versions
 from hopfleet.support.files import digest
 from tests.chaos import points
 from tests.chaos.subject import experiment

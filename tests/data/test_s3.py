@@ -12,7 +12,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, DataError
-from hopfleet.store.versions.cluster import ClusterVersions
+from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, content, local_versions, receive
 from hopfleet.support import files
 
 pytest.importorskip("s3fs")
@@ -100,39 +100,39 @@ def test_a_transfer_that_breaks_off_is_tried_again(bucket: str, monkeypatch: pyt
 
 def test_versions_go_to_the_bucket_and_come_back(bucket: str, tmp_path: Path) -> None:
     url = f"{bucket}/kept/run"
-    first, second = (ClusterVersions(tmp_path / name, node=name, url=url) for name in ("n1", "n2"))
-    driver = ClusterVersions(tmp_path / "run", url=url)
-    digest, size = first.write(VersionRef("t0001", 4, 7), lambda path: path.write_bytes(b"four"), durable=True, size=4)
-    first.send(VersionRef("t0001", 4, 7))
-    assert (size, files.digest(second.find(VersionRef("t0001", 4, 7), digest))) == (4, digest)
+    first, second, third = (NodeVersions(local_versions(tmp_path / name, name), url) for name in ("n1", "n2", "n3"))
+    driver = RemoteVersions(local_versions(tmp_path / "run"), url)
+    one, two, clone = VersionRef("t0001", 4, 7), VersionRef("t0002", 1, 9), VersionRef("t0003", 4, 10)
+    digest, size = first.write(one, lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    first.send(one)
+    assert (size, files.digest(second.find(one, digest))) == (4, digest)
     assert not list((tmp_path / "n1").rglob("*.safetensors")), "no copy is kept"
-    first.receive(VersionRef("t0002", 1, 8), np.frombuffer(b"one", np.uint8))
-    assert first.content(VersionRef("t0002", 1, 8)).tobytes() == b"one"
-    assert first.keep(VersionRef("t0002", 1, 9), 8)[1] == 3
-    first.send(VersionRef("t0002", 1, 9))
-    first.send(VersionRef("t0002", 1, 9))  # it is gone from here, and there already
-    assert driver.copy(VersionRef("t0001", 4, 7), VersionRef("t0003", 4, 10)) == (digest, 4)
-    assert second.find(VersionRef("t0003", 4, 10), digest).read_bytes() == b"four"
-    third = ClusterVersions(tmp_path / "n3", node="n3", url=url)
+    receive(first.local, two._replace(attempt=8), np.frombuffer(b"one", np.uint8))
+    assert content(first.local, two._replace(attempt=8)).tobytes() == b"one"
+    assert first.keep(two, 8)[1] == 3
+    first.send(two)
+    first.send(two)  # it is gone from here, and there already
+    assert driver.copy(one, clone) == (digest, 4)
+    assert second.find(clone, digest).read_bytes() == b"four"
     with pytest.raises(CheckpointError, match="is damaged"):
-        third.find(VersionRef("t0003", 4, 10), "another digest")
+        third.find(clone, "another digest")
     for versions in (driver, second):
-        versions.drop(VersionRef("t0001", 4, 7))
+        versions.drop(one)
     with pytest.raises(CheckpointError, match=r"s3://data/kept/run/t0001/v00004-7.safetensors: is not there"):
-        second.find(VersionRef("t0001", 4, 7))
+        second.find(one)
     driver.collect("t0003")
-    assert driver.path(VersionRef("t0003", 4, 10), durable=True).read_bytes() == b"four"
-    driver.tidy([VersionRef("t0002", 1, 9)])
+    assert driver.path(clone, durable=True).read_bytes() == b"four"
+    driver.tidy([two])
     driver.collect()
     assert [path.name for path in (tmp_path / "run").rglob("*.safetensors")] == ["v00001-9.safetensors"]
-    assert driver.path(VersionRef("t0002", 1, 9), durable=True).read_bytes() == b"one"
+    assert driver.path(two, durable=True).read_bytes() == b"one"
     for versions in (first, second, third, driver):
         versions.release()
 
 
 def test_what_is_at_hand_is_found_and_dropped_without_asking_the_bucket(bucket: str, tmp_path: Path) -> None:
-    node = ClusterVersions(tmp_path / "n1", node="n1", url=f"{bucket}/kept/run")
-    node.receive(VersionRef("t0001", 1, 2), np.frombuffer(b"one", np.uint8))
+    node = NodeVersions(local_versions(tmp_path / "n1", "n1"), f"{bucket}/kept/run")
+    receive(node.local, VersionRef("t0001", 1, 2), np.frombuffer(b"one", np.uint8))
     assert node.find(VersionRef("t0001", 1, 2)).read_bytes() == b"one"
     with pytest.raises(CheckpointError, match="is not saved anywhere"):
         node.find(VersionRef("t0001", 2, None))

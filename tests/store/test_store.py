@@ -278,25 +278,25 @@ def test_shared_memory_that_fails_spills(tmp_path: Path, error: int) -> None:
     assert not list((versions.shared_folder / "t1").iterdir())
 
 
-def test_wishes_wait_in_a_queue_and_leave_a_trail(tmp_path: Path) -> None:
+def test_requests_wait_in_a_queue_and_leave_a_trail(tmp_path: Path) -> None:
     writer, other = Journal(tmp_path / "j", writable=True), Journal(tmp_path / "j")
-    assert writer.requests() == other.trail() == []
-    first = other.ask("ada@box", "stop", {"trial": "t0001", "now": True})
-    second = other.ask("bob@box", "pause", {})
+    assert writer.requests.pending() == other.requests.trail() == []
+    first = other.requests.ask("ada@box", "stop", {"trial": "t0001", "now": True})
+    second = other.requests.ask("bob@box", "pause", {})
     asked = RequestMade("stop", {"trial": "t0001", "now": True}, "ada@box", first)
-    assert writer.requests() == [asked, RequestMade("pause", {}, "bob@box", second)]
+    assert writer.requests.pending() == [asked, RequestMade("pause", {}, "bob@box", second)]
     writer.append(1.0, [asked, RequestAnswered(first, granted=False, text="no")])
-    assert [request.number for request in writer.requests()] == [second]
+    assert [request.number for request in writer.requests.pending()] == [second]
     # Another process that takes over knows which are taken.
-    assert [request.number for request in Journal(tmp_path / "j", writable=True).requests()] == [second]
-    assert other.answer(first) == RequestAnswered(first, granted=False, text="no")
-    assert other.answer(second) is None
-    refused, waiting = other.trail()
+    assert [request.number for request in Journal(tmp_path / "j", writable=True).requests.pending()] == [second]
+    assert other.requests.answer(first) == RequestAnswered(first, granted=False, text="no")
+    assert other.requests.answer(second) is None
+    refused, waiting = other.requests.trail()
     assert (refused.number, refused.who, refused.granted, refused.text) == (first, "ada@box", False, "no")
     assert (waiting.request, waiting.granted, waiting.text) == ("pause", None, "")
     assert refused.time <= waiting.time
     other._database.execute("DROP TABLE wishes")
-    assert other.trail() == other.requests() == [], "a journal of before there were wishes"
+    assert other.requests.trail() == other.requests.pending() == [], "a journal of before there were requests"
 
 
 def test_dropped_files_are_written_over(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_shared_memory_of_vanished_experiments_is_given_back(tmp_path: Path) -> 
     here.durable_folder.mkdir(parents=True)
     for versions in (gone, here):
         versions.write(VersionRef("t1", 1, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=3)
-    here.sweep()
+    here.memory.sweep()
     assert here.find(VersionRef("t1", 1, 7)).is_file()
     assert not gone.shared_folder.exists()
 

@@ -24,6 +24,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import IsolationError
+from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.store.versions.local import Versions
 from hopfleet.support.machine import Machine, spare_cores
 from hopfleet.worker.feeding.feed import Feed, Mean, Pace, UnitBatches, batch_maker, open_feed
@@ -183,14 +184,14 @@ def test_what_the_dead_left_goes(tmp_path):
 
 
 def test_shared_memory_is_given_back(tmp_path):
-    versions = Versions(tmp_path / "checkpoints", tmp_path)
-    folder = versions.batches("run")
+    memory = SharedMemory(tmp_path / "checkpoints", tmp_path)
+    folder = memory.batches("run")
     assert folder is not None
     SharedBatchCache(folder, 10**6).put("u", 0, {"x": np.zeros(3)})
     assert folder.exists()
-    versions.clear_batches()
+    memory.clear_batches()
     assert not folder.exists()
-    assert Versions(tmp_path / "checkpoints", tmp_path / "nowhere").batches("run") is None
+    assert SharedMemory(tmp_path / "checkpoints", tmp_path / "nowhere").batches("run") is None
 
 
 # ----------------------------------------------------------------------------------------------------------- the pace

@@ -11,7 +11,7 @@ import pytest
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveVersion, VersionSaved
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.store.versions.cluster import ClusterVersions
+from hopfleet.store.versions.cluster import NodeVersions, local_versions
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import files
 from hopfleet.worker.saver import PARTS, Saver
@@ -28,11 +28,11 @@ class Model:
         path.write_bytes(b"four")
 
 
-class Far(ClusterVersions):
+class Far(NodeVersions):
     """Sends a version when it may, after as many failures as it is told."""
 
     def __init__(self, checkpoints: Path, failures: int = 0) -> None:
-        super().__init__(checkpoints, node="n1", url=f"memory://{checkpoints.name}")
+        super().__init__(local_versions(checkpoints, "n1"), f"memory://{checkpoints.name}")
         self.failures = failures
         self.may = threading.Event()
 
@@ -48,7 +48,7 @@ def command(attempt: int, *, durable: bool) -> SaveVersion:
     return SaveVersion("w1", VersionRef(f"t000{attempt}", 2, attempt), durable)
 
 
-def saver(versions: ClusterVersions) -> tuple[Saver, queue.SimpleQueue[Event]]:
+def saver(versions: NodeVersions) -> tuple[Saver, queue.SimpleQueue[Event]]:
     told: queue.SimpleQueue[Event] = queue.SimpleQueue()
     return Saver(versions, told.put, worker="w1", threads=1), told
 

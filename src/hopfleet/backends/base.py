@@ -16,14 +16,14 @@ from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 
 class Backend(Protocol):
     name: str
 
-    def versions(self, checkpoints: Path) -> Versions:
+    def versions(self, checkpoints: Path) -> VersionStore:
         """Return the saved versions of a run, for the process that runs it. Called before ``start``."""
 
     def start(self, spec: WorkerSpec, workers: int) -> None:

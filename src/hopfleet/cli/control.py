@@ -14,7 +14,7 @@ from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
     from hopfleet.runs.control import Control
-    from hopfleet.store.journal import Request
+    from hopfleet.store.base import Request
 
 Trial = Annotated[str, typer.Argument(metavar="TRIAL", help="The trial, e.g. t0003 or 3.")]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for the current unit to finish.")]

@@ -262,10 +262,10 @@ def _seconds(text: str | None) -> float | str | None:
 
 def _requested(folder: RunFolder) -> bool:
     """Whether requests are queued for the next run."""
-    from hopfleet.store.journal import Journal
+    from hopfleet.store.local import open_journal
 
-    with contextlib.closing(Journal(folder.journal_file)) as journal:
-        return bool(journal.requests())
+    with contextlib.closing(open_journal(folder)) as journal:
+        return bool(journal.requests.pending())
 
 
 def _results(folder: RunFolder) -> Results:

@@ -19,6 +19,7 @@ from hopfleet.experiment.resources import Data
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.results import Results, load
 from hopfleet.search.base import name_of
+from hopfleet.store.local import LOCAL
 from hopfleet.version import __version__
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ UNDER_RUN = "__hopfleet__"
 
 SAME = (
     *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start"),
-    *("seed", "batch_size", "drop_last", "order", "fuse", "train", "valid"),
+    *("seed", "batch_size", "drop_last", "order", "fuse", "store", "train", "valid"),
 )
 """Parts of the definition that must not change between a run and its resumption."""
 
@@ -46,6 +47,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "points": experiment.points,
         # "exact" and "off" leave no trace in a model.
         "fuse": worker.fuse if worker.fuse == "fast" else "",
+        "store": run.store if run.store != LOCAL else "",
     }
     return {
         "name": experiment.name,

@@ -39,8 +39,10 @@ from hopfleet.runtime.callbacks import callbacks as named_callbacks
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
+from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
-from hopfleet.store.journal import Journal
+from hopfleet.store.local import LOCAL, find_store
+from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
 
 RESUME = "HOPFLEET_RESUME"
@@ -121,6 +123,7 @@ class Experiment:
         self.name = arguments.name(name or resumed, task)
         folder = self.run_options.folder
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
+        self.store = find_store(self.run_options.store)
         self.train = arguments.dataset("train", train)
         self.valid = None if valid is None else arguments.dataset("valid", valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` sets its own value.
@@ -192,7 +195,7 @@ class Experiment:
                 raise
             history = self._history(len(data.train))
             with (
-                contextlib.closing(Journal(self.folder.journal_file, writable=True)) as journal,
+                contextlib.closing(self.store.journal(self.folder, writable=True)) as journal,
                 open_view(history, quiet=quiet) as view,
             ):
                 complete = self._run(data, journal, view, resumed=resumed)
@@ -230,10 +233,10 @@ class Experiment:
 
     def _last_message(self) -> tuple[Message | None, int]:
         """Return the last message of an earlier run, and how many requests have come since."""
-        if not (self.folder.exists and self.folder.journal_file.exists()):
+        if not (self.folder.exists and self.store.has_journal(self.folder)):
             return None, 0
-        with contextlib.closing(Journal(self.folder.journal_file)) as journal:
-            return journal.last(), len(journal.requests())
+        with contextlib.closing(self.store.journal(self.folder)) as journal:
+            return journal.last(), len(journal.requests.pending())
 
     def _data(self, place: RunFolder) -> Data:
         """Return the checked data; rows that are not partitioned yet are partitioned into ``place``."""
@@ -310,16 +313,17 @@ class Experiment:
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run(self, data: Data, journal: Journal, view: LiveView, *, resumed: bool) -> bool:
+    def _run(self, data: Data, journal: JournalStore, view: LiveView, *, resumed: bool) -> bool:
         """Run until the search is complete or the run ends early. Return whether the search is complete."""
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
         plan = self._plan(backend)
         count = plural(plan.workers, "worker")
         view.note(f"{self.name}: {count} on {plan.device} ({plan.why}), run folder {self.folder.path}")
-        versions = backend.versions(self.folder.checkpoints)
-        versions.sweep()
-        versions.clear_batches()
+        versions = self._versions(backend)
+        memory = SharedMemory(self.folder.checkpoints)
+        memory.sweep()
+        memory.clear_batches()
         forecast = self._forecast(backend, plan, data, self.folder)
         for text in self._warnings(forecast):
             view.warn(text)
@@ -341,8 +345,14 @@ class Experiment:
             backend.close(kill=True)
             raise
         finally:
-            versions.clear_batches()
+            memory.clear_batches()
         return complete
+
+    def _versions(self, backend: Backend) -> VersionStore:
+        """Return the store of versions: the backend's own, unless the run has another store and one machine."""
+        if self.run_options.store == LOCAL or self._on_cluster:
+            return backend.versions(self.folder.checkpoints)
+        return self.store.versions(self.folder.checkpoints)
 
     def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """Yield warnings about settings that a run cannot follow as the user may expect."""

@@ -15,6 +15,7 @@ from hopfleet.errors import UsageError
 from hopfleet.experiment import arguments
 from hopfleet.scheduler.policies import DEFAULT
 from hopfleet.search.base import at_least_one
+from hopfleet.store.local import LOCAL
 from hopfleet.support.deprecation import deprecated
 
 
@@ -24,6 +25,8 @@ class RunOptions:
 
     #: The run folder. None stands for a folder with the experiment's name in ``HOPFLEET_HOME``.
     folder: str | os.PathLike[str] | None = None
+    #: Name of the store that keeps the journal and, except on a cluster, the models.
+    store: str = LOCAL
     #: Name of the policy that chooses the next unit of an idle worker.
     policy: str = DEFAULT
     #: ``"open"`` lets the policy choose the partitions a trial visits next; ``"fixed"`` derives them from the seed.
@@ -60,7 +63,7 @@ class WorkerOptions:
 _RUN, _WORKER = "run_options", "worker_options"
 
 MOVED = {
-    **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions)},
+    **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions) if field.name != "store"},
     **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions)},
     "feeders": (_WORKER, "transform_workers"),  # prose: allow, the old name
 }

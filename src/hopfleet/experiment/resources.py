@@ -169,4 +169,5 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         run=uuid.uuid4().hex,
         transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
         shared_bytes=this_machine().memory // SHARED,
+        store=experiment.store,
     )

@@ -14,8 +14,7 @@ from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.runtime.callbacks import CallbackObserver
 from hopfleet.runtime.loop import Interrupts, Loop
-from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.version import __version__
 
 
@@ -27,8 +26,8 @@ def observers_of(view: LiveView, callbacks: CallbackObserver) -> list[Observer]:
 def run_loop(
     controller: Controller,
     backend: Backend,
-    journal: Journal,
-    versions: Versions,
+    journal: JournalStore,
+    versions: VersionStore,
     observers: Sequence[Observer],
     *,
     workers: int,
@@ -42,11 +41,11 @@ def run_loop(
     versions.tidy(controller.schedule.files())
     missing = list(_missing(controller, versions))
     with Interrupts(loop.drain):
-        complete = loop.run([RunStarted(__version__, workers, len(journal.requests())), *missing])
+        complete = loop.run([RunStarted(__version__, workers, len(journal.requests.pending())), *missing])
     return loop, complete
 
 
-def _recalled(journal: Journal, observers: Sequence[Observer]) -> Iterator[Message]:
+def _recalled(journal: JournalStore, observers: Sequence[Observer]) -> Iterator[Message]:
     """Yield the messages of earlier runs, after the observers have taken note of them."""
     recalls = [observer.recall for observer in observers]
     for _, when, message in journal.read():
@@ -55,7 +54,7 @@ def _recalled(journal: Journal, observers: Sequence[Observer]) -> Iterator[Messa
         yield message
 
 
-def _missing(controller: Controller, versions: Versions) -> Iterator[VersionLost]:
+def _missing(controller: Controller, versions: VersionStore) -> Iterator[VersionLost]:
     """Yield the versions that are in the journal but not on the disk."""
     for name, progress in controller.schedule.trials.items():
         for version, saved in progress.saved.items():

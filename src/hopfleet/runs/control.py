@@ -22,8 +22,9 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.runs.results import Results
+from hopfleet.store.base import JournalStore, Request
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.store.journal import Journal, Request
+from hopfleet.store.local import open_journal
 from hopfleet.support.deprecation import deprecated
 
 WAIT_SECONDS = 10.0
@@ -122,14 +123,14 @@ class Control:
     def requests(self) -> list[Request]:
         """Return the audit trail: every request ever made, with its time, its author and its answer."""
         with self._journal() as journal:
-            return journal.trail()
+            return journal.requests.trail()
 
     def _ask(self, request: str, **arguments: Any) -> str:
         given = {name: value for name, value in arguments.items() if value is not None}
         if not self.folder.running:
             CHECKS.get(request, _unchecked)(Results(self.folder), given)
         with self._journal() as journal:
-            number = journal.ask(self.who, request, given)
+            number = journal.requests.ask(self.who, request, given)
             answer = self._answer(journal, number)
         if answer is None:
             return self._later(number)
@@ -137,12 +138,12 @@ class Control:
             raise UsageError(answer.text)
         return answer.text
 
-    def _answer(self, journal: Journal, number: int) -> RequestAnswered | None:
+    def _answer(self, journal: JournalStore, number: int) -> RequestAnswered | None:
         deadline = time.monotonic() + self.wait
         while True:
             # Look at the lock before the journal: an answer given just before the run ended is then found.
             running = self.folder.running
-            answer = journal.answer(number)
+            answer = journal.requests.answer(number)
             if answer is not None or not running or time.monotonic() > deadline:
                 return answer
             time.sleep(LOOK_SECONDS)
@@ -153,8 +154,8 @@ class Control:
             return f"request {number} has no answer yet; hopfleet requests {handle} will show it"
         return f"request {number} is queued for the next run: hopfleet resume {handle}"
 
-    def _journal(self) -> contextlib.closing[Journal]:
-        return contextlib.closing(Journal(self.folder.journal_file))
+    def _journal(self) -> contextlib.closing[JournalStore]:
+        return contextlib.closing(open_journal(self.folder))
 
 
 # ------------------------------------------------------------------- checks of requests while nothing is running

@@ -27,7 +27,7 @@ from hopfleet.runs.results import Results, load
 from hopfleet.runs.verify import find_data
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.journal import Journal
+from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import registry
 from hopfleet.support.machine import choose_workers, this_machine
@@ -185,8 +185,8 @@ class _Plan:
     def __init__(self, results: Results, chosen: Sequence[str]) -> None:
         self._history = results.history
         every: dict[str, Course] = {}
-        if results.folder.journal_file.exists():
-            with contextlib.closing(Journal(results.folder.journal_file)) as journal:
+        if has_journal(results.folder):
+            with contextlib.closing(open_journal(results.folder)) as journal:
                 every = recorded_courses(message for _, _, message in journal.read())
         for name in chosen:
             if name not in every:

@@ -21,7 +21,7 @@ from hopfleet.frameworks.base import Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.store.journal import Journal
+from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.worker.secrets import read
 
@@ -158,8 +158,8 @@ class Results:
 
     def refresh(self) -> Results:
         """Read new journal entries, and return these results."""
-        if self.folder.journal_file.exists():
-            with contextlib.closing(Journal(self.folder.journal_file)) as journal:
+        if has_journal(self.folder):
+            with contextlib.closing(open_journal(self.folder)) as journal:
                 for number, time, message in journal.read(self._read):
                     self.history.apply(time, message)
                     self._read = number

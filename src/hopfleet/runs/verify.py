@@ -34,8 +34,9 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import HopfleetError, InvariantBroken, JournalError
 from hopfleet.scheduler.invariants import validate_history
+from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.journal import Journal
+from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import OURS, Versions
 from hopfleet.support.files import digest
 from hopfleet.support.machine import this_machine
@@ -203,9 +204,9 @@ class _Verification:
     def _read(self) -> tuple[_Known, str]:
         """Return the journal's record and the first broken invariant, or an empty string."""
         known, broken = _Known(), ""
-        if not self._folder.journal_file.exists():  # the experiment never started
+        if not has_journal(self._folder):  # the experiment never started
             return known, broken
-        with contextlib.closing(Journal(self._folder.journal_file)) as journal:
+        with contextlib.closing(open_journal(self._folder)) as journal:
             messages = _passed(journal, known)
             try:
                 validate_history(messages, self._definition["train"]["partitions"])
@@ -306,7 +307,7 @@ def _damage(role: str, error: Exception) -> Fault:
     return Fault("data", f"{role} data", problem, remedy or RESTORE)
 
 
-def _passed(journal: Journal, known: _Known) -> Iterator[Message]:
+def _passed(journal: JournalStore, known: _Known) -> Iterator[Message]:
     for _, _, message in journal.read():
         known.take(message)
         yield message

@@ -34,8 +34,7 @@ from hopfleet.domain.messages import (
 from hopfleet.errors import CheckpointError, Interrupted
 from hopfleet.monitor.observer import Observer
 from hopfleet.runtime.driver import Driver, Effects
-from hopfleet.store.journal import Journal
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.support.background import Chores
 from hopfleet.support.files import back_off, trouble
 
@@ -55,8 +54,8 @@ class Loop:
         self,
         controller: Controller,
         backend: Backend,
-        journal: Journal,
-        versions: Versions,
+        journal: JournalStore,
+        versions: VersionStore,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._controller = controller
@@ -90,7 +89,7 @@ class Loop:
                 continue
             own, self._own = self._own, []
             waits = min(WAIT_SECONDS, controller.next_look(self._ages))
-            driver.step([*own, *self._journal.requests()] or self._backend.receive(waits))
+            driver.step([*own, *self._journal.requests.pending()] or self._backend.receive(waits))
             driver.follow(controller.look_ahead(self._ages))
             if self._stopwatch.look(stands=controller.stands):
                 driver.step(controller.overdue(self._stopwatch.ages))

@@ -17,7 +17,7 @@ from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Session
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.saver import Saver
@@ -40,7 +40,7 @@ class Held:
 class ModelCache:
     """Models of trials, the least recently used first."""
 
-    def __init__(self, context: WorkerContext, versions: Versions, saver: Saver) -> None:
+    def __init__(self, context: WorkerContext, versions: VersionStore, saver: Saver) -> None:
         self._context = context
         self._versions = versions
         self._saver = saver

@@ -20,7 +20,7 @@ from hopfleet.domain.messages import Event, decode, encode
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import open_feed
 from hopfleet.worker.logs import captured
 from hopfleet.worker.spec import WorkerSpec
@@ -44,8 +44,8 @@ def serve(connection: Connection) -> None:
     setup = json.loads(connection.recv_bytes())
     try:
         spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
-        versions = Versions(spec.checkpoints)
-        folder = versions.batches(spec.run) if spec.run and spec.task.transform is not None else None
+        shares = spec.run and spec.task.transform is not None
+        folder = SharedMemory(spec.checkpoints).batches(spec.run) if shares else None
         feed = open_feed(spec, folder, [connection.fileno()])
         worker = Worker(
             setup["worker"],
@@ -54,7 +54,6 @@ def serve(connection: Connection) -> None:
             emit,
             capture=captured,
             guest=False,
-            versions=versions,
             feed=feed,
         )
     except Exception as error:

@@ -16,7 +16,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Session
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
 from hopfleet.worker.feeding.stream import Stream, valid_batch
@@ -33,7 +33,7 @@ PROBE = VersionRef("probe", 1, 1)
 class Profiler:
     """Measures trials on a worker. Nothing of them is kept."""
 
-    def __init__(self, context: WorkerContext, versions: Versions) -> None:
+    def __init__(self, context: WorkerContext, versions: VersionStore) -> None:
         self._context = context
         self._versions = versions
         #: Whether the transform was checked for determinism.

@@ -26,7 +26,7 @@ from pathlib import Path
 from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved
 from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Session
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.support.files import back_off, trouble
 
 SMALL = 1 << 18
@@ -60,7 +60,7 @@ class Saver:
 
     def __init__(
         self,
-        versions: Versions,
+        versions: VersionStore,
         emit: Callable[[Event], None],
         *,
         worker: str,
@@ -203,7 +203,7 @@ class Saver:
                 event = SaveFailed(ref, describe(error), traceback.format_exc())
         else:
             event = VersionSaved(ref, durable, digest, size)
-            if durable and self._versions.far:
+            if durable and self._versions.sends:
                 self._journeys.put(event)
                 return True
         self._emit(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import cloudpickle
@@ -10,6 +10,8 @@ import cloudpickle
 from hopfleet.data import Dataset
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
+from hopfleet.store.base import Store
+from hopfleet.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class WorkerSpec:
     shared_bytes: int = 0
     #: Whether profiling also measures the gain of training together.
     compare: bool = False
+    #: Where versions are kept, unless the backend keeps them itself.
+    store: Store = field(default_factory=LocalStore)
 
 
 def pickled(spec: WorkerSpec) -> bytes:

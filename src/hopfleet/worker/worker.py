@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
-from hopfleet.store.versions.local import Versions
+from hopfleet.store.base import VersionStore
 from hopfleet.worker.context import Capture, WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
@@ -44,12 +44,12 @@ class Worker:
         *,
         capture: Capture,
         guest: bool,
-        versions: Versions | None = None,
+        versions: VersionStore | None = None,
         feed: Feed | None = None,
     ) -> None:
         self.name = name
         self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed)
-        versions = versions or Versions(spec.checkpoints)
+        versions = versions or spec.store.versions(spec.checkpoints)
         framework = context.framework
         self._saver = saver = Saver(
             versions,

@@ -11,7 +11,6 @@ events out. Ray restarts nothing and repeats nothing here: that is the controlle
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import importlib.metadata
 import os
@@ -32,6 +31,7 @@ from typing import Any
 
 import cloudpickle
 
+from hopfleet.backends.ray.versions import StorageLocation, WorkerVersions
 from hopfleet.backends.supervision import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
@@ -39,7 +39,9 @@ from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import HopfleetError, describe
-from hopfleet.store.versions.cluster import ClusterVersions, Content, Remote
+from hopfleet.store.versions import cluster as transfers
+from hopfleet.store.versions.cluster import Content
+from hopfleet.store.versions.remote import Remote
 from hopfleet.version import __version__
 from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.spec import WorkerSpec
@@ -68,23 +70,6 @@ PATIENCE_SECONDS = 0.25
 
 PACKAGES = ("hopfleet", "ray", "numpy", "pyarrow", "safetensors", "cloudpickle", "torch")
 """What must be the same everywhere, if it is installed at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an experiment keeps durable versions: in a folder that all nodes see, or behind a URL."""
-
-    checkpoints: Path
-    url: str = ""
-
-    @property
-    def folder(self) -> Path:
-        """Where a node writes durable versions. What is on its way to a URL lies in a folder of the node's own."""
-        way = cache_folder().parent / "uploads" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
-        return way if self.url else self.checkpoints
-
-    def versions(self, node: str) -> ClusterVersions:
-        return ClusterVersions(self.folder, node=node, url=self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +127,29 @@ class Host:
         """Return after a while: a node that answers lives."""
         time.sleep(seconds)
 
-    def problems(self, mine: About, datasets: Sequence[Dataset], place: Place, token: str) -> list[str]:
+    def problems(self, mine: About, datasets: Sequence[Dataset], location: StorageLocation, token: str) -> list[str]:
         """What would go wrong on this node, in words. The token lies in the storage, as a file of that name."""
         found = skew(mine, about())
         for dataset in datasets:
             with _noted(found):
                 dataset.probe()
         with _noted(found):
-            self._check_storage(place, token)
+            self._check_storage(location, token)
         return found
 
-    def _check_storage(self, place: Place, token: str) -> None:
+    def _check_storage(self, location: StorageLocation, token: str) -> None:
         """See what the driver wrote, and write what it can see."""
         answer = f"{token}-{self._node[:12]}"
         try:
-            if place.url:
-                remote = Remote(place.url)
+            if location.url:
+                remote = Remote(location.url)
                 remote.read_text(token)
                 remote.write_text(answer, token)
             else:
-                (place.checkpoints / token).read_text()
-                (place.checkpoints / answer).write_text(token)
+                (location.checkpoints / token).read_text()
+                (location.checkpoints / answer).write_text(token)
         except Exception as error:
-            where = place.url or place.checkpoints
+            where = location.name
             raise HopfleetError(f"storage {where} is not shared with it ({describe(error)})") from error
 
     def fetch(self, dataset: Dataset, partitions: Sequence[int], driver: tuple[str, str]) -> None:
@@ -173,24 +158,24 @@ class Host:
         for partition in partitions:
             here.fetch(partition)
 
-    def content(self, place: Place, ref: VersionRef) -> Content:
+    def content(self, location: StorageLocation, ref: VersionRef) -> Content:
         """Return the bytes of a version, for another node."""
-        return place.versions(self._node).content(ref)
+        return transfers.content(location.local(self._node), ref)
 
-    def send(self, place: Place, ref: VersionRef) -> None:
+    def send(self, location: StorageLocation, ref: VersionRef) -> None:
         """Send a durable version from this node's disk to the storage."""
-        place.versions(self._node).send(ref)
+        location.versions(self._node).send(ref)
 
-    def drop(self, place: Place, refs: Sequence[VersionRef]) -> None:
-        versions = place.versions(self._node)
+    def drop(self, location: StorageLocation, refs: Sequence[VersionRef]) -> None:
+        versions = location.local(self._node)
         for ref in refs:
             versions.drop(ref)
 
-    def forget(self, place: Place, trial: str) -> None:
-        place.versions(self._node).forget(trial)
+    def forget(self, location: StorageLocation, trial: str) -> None:
+        location.local(self._node).forget(trial)
 
-    def release(self, place: Place) -> None:
-        place.versions(self._node).release()
+    def release(self, location: StorageLocation) -> None:
+        location.versions(self._node).release()
 
     def vitals(self, pid: int) -> Vitals | None:
         return vitals(pid)
@@ -199,10 +184,10 @@ class Host:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
-    def last_words(self, place: Place, worker: str, trial: str) -> str:
+    def last_words(self, location: StorageLocation, worker: str, trial: str) -> str:
         """The end of what a trial's code printed on a worker that is lost."""
         try:
-            with (place.versions(self._node).shared_folder / LOGS / worker / f"{trial}.log").open("rb") as log:
+            with (location.local(self._node).shared_folder / LOGS / worker / f"{trial}.log").open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
                 return "\n".join(log.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
         except OSError:
@@ -222,28 +207,6 @@ def _noted(found: list[str]) -> Iterator[None]:
         found.append(str(error))
 
 
-class Entrusted(ClusterVersions):
-    """Versions as a worker sees them: the host of its node sends what is kept far away.
-
-    So one process of a node talks to that place, and no worker has to load what it takes to do so.
-    """
-
-    def __init__(self, place: Place, node: str, host: Any) -> None:
-        super().__init__(place.folder, node=node, url=place.url)
-        self._place, self._host = place, host
-
-    def send(self, ref: VersionRef) -> None:
-        import ray
-
-        sent = self._host.send.options(concurrency_group="sends").remote(self._place, ref)
-        try:
-            ray.get(sent)
-        except OSError:  # the host's own
-            raise
-        except ray.exceptions.RayError as error:
-            raise OSError(f"version {ref.version} of {ref.trial} could not be sent: {describe(error)}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What a worker is told first."""
@@ -252,7 +215,7 @@ class Setup:
     node: str
     host: Any
     device: str
-    place: Place
+    location: StorageLocation
     path: tuple[str, ...]
     #: The home of the driver.
     home: tuple[str, str]
@@ -275,7 +238,7 @@ class WorkerActor:
         self._early: dict[int, Sequence[Told]] = {}
         self._next = 0
         self._order = threading.Lock()
-        self._versions = Entrusted(setup.place, setup.node, setup.host)
+        self._versions = WorkerVersions(setup.location, setup.node, setup.host)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
     def tell(self, number: int, words: Sequence[Told], drops: Sequence[VersionRef]) -> None:
@@ -318,9 +281,9 @@ class WorkerActor:
         setup = self._setup
         sys.path.extend(entry for entry in setup.path if entry not in sys.path)
         versions = self._versions
-        logs = versions.shared_folder / LOGS / setup.name
+        logs = versions.local.shared_folder / LOGS / setup.name
         try:
-            versions.share()
+            setup.location.prepare(setup.node)
             logs.mkdir(parents=True, exist_ok=True, mode=0o700)
             spec: WorkerSpec = cloudpickle.loads(self._payload)
             _preload(spec)
@@ -384,12 +347,12 @@ class WorkerActor:
 
         if host is None:
             return
-        content = host.content.options(concurrency_group="files").remote(self._setup.place, ref)
+        content = host.content.options(concurrency_group="files").remote(self._setup.location, ref)
         while not ray.wait([content], timeout=PATIENCE_SECONDS)[0]:
             if self._hosts.get(node) is not host:
                 return
         try:
-            self._versions.receive(ref, ray.get(content))
+            transfers.receive(self._versions.local, ref, ray.get(content))
         except (ray.exceptions.RayError, OSError) as error:
             sys.stderr.write(f"version {ref.version} of {ref.trial} could not be fetched: {describe(error)}\n")
         else:

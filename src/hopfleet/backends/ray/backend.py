@@ -46,7 +46,7 @@ from hopfleet.backends.ray.node_agents import (
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
 from hopfleet.backends.ray.placement import Node, one_of_each, place_partitions, powers, share
 from hopfleet.backends.ray.version_locations import VersionLocations
-from hopfleet.backends.ray.versions import Scattered, place_of
+from hopfleet.backends.ray.versions import DriverVersions, storage_location
 from hopfleet.backends.supervision import Vitals
 from hopfleet.domain.messages import (
     RELEASED,
@@ -67,7 +67,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError, UsageError, WorkersLost
-from hopfleet.store.versions.cluster import ClusterVersions, link_storage
+from hopfleet.store.versions.cluster import link_storage
 from hopfleet.support import clock
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled
 
@@ -145,18 +145,18 @@ class Ray:
         count = sum(node.room(device, threads) for node in found)
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
-    def versions(self, checkpoints: Path) -> ClusterVersions:
-        place = place_of(self.storage, checkpoints)
-        if not place.url:
-            link_storage(checkpoints, place.checkpoints)
-        return Scattered(checkpoints, place.url, drop=self.drop, forget=self.forget, release=self._release)
+    def versions(self, checkpoints: Path) -> DriverVersions:
+        location = storage_location(self.storage, checkpoints)
+        if not location.url:
+            link_storage(checkpoints, location.checkpoints)
+        return DriverVersions(checkpoints, location.url, drop=self.drop, forget=self.forget, release=self._release)
 
     def start(self, spec: WorkerSpec, workers: int) -> None:
         self._reset()
         self._connect()
         self._spec = spec
         self._payload = cluster.require_ray().put(pickled(spec))
-        self._where = place_of(self.storage, spec.checkpoints)
+        self._location = storage_location(self.storage, spec.checkpoints)
         nodes, chosen = self._discovery.choose(workers, spec.device, spec.threads)
         counts = Counter(chosen)
         placed = place_partitions(len(spec.train), counts, self.replicas)
@@ -167,7 +167,7 @@ class Ray:
             self._open(node, placed[node.id][:1] if self._unknown else placed[node.id])
         for node_id in chosen:
             self._spawn(node_id)
-        check_stations(list(self._stations.values()), spec, self._where)
+        check_stations(list(self._stations.values()), spec, self._location)
         for station in self._stations.values():
             self._fetch(station, station.partitions)
         self._pending.add(*[PendingWorker()] * (workers - len(chosen)))
@@ -278,11 +278,11 @@ class Ray:
         """Have all of a trial dropped everywhere."""
         self._locations.forget(trial)
         for station in list(self._stations.values()):
-            station.call("forget", self._where, trial)
+            station.call("forget", self._location, trial)
 
     def _release(self) -> None:
         """Have all that is in the memory of nodes given back."""
-        told = [station.call("release", self._where) for station in self._stations.values()]
+        told = [station.call("release", self._location) for station in self._stations.values()]
         if told:
             cluster.require_ray().wait(told, num_returns=len(told), timeout=QUIET_SECONDS)
 
@@ -352,7 +352,7 @@ class Ray:
                 self._calls.then(member.exchange.remote(*letter, POLL_SECONDS), partial(self._heard, member))
         for node, saves in self._locations.drops_elsewhere(self._crews()).items():
             if station := self._stations.get(node):
-                station.call("drop", self._where, saves)
+                station.call("drop", self._location, saves)
 
     def _heard(self, member: Member, told: Any) -> None:
         if self._members.get(member.name) is not member:
@@ -461,7 +461,7 @@ class Ray:
         """Start a worker on a node, with its share of it."""
         spec, station = self._spec, self._stations[node]
         path = tuple(entry for entry in sys.path if entry)
-        setup = Setup(f"w{next(self._numbers)}", node, station.host, spec.device, self._where, path, home())
+        setup = Setup(f"w{next(self._numbers)}", node, station.host, spec.device, self._location, path, home())
         on_gpu = spec.device != "cpu" and station.node.gpus >= 1
         cpus, gpus = (0, 1) if on_gpu else (spec.threads, 0)
         member = start_member(setup, self._payload, cpus=cpus, gpus=gpus, failures=failures)
@@ -527,7 +527,7 @@ class Ray:
         station = self._stations.get(member.node)
         if not member.trial or member.released or member.stopped or station is None:
             return ""
-        return station.last_words(self._where, member.name, member.trial)
+        return station.last_words(self._location, member.name, member.trial)
 
     # --------------------------------------------------------------------------------------------- nodes come and go
 
@@ -565,7 +565,7 @@ class Ray:
         """Begin to use a node in the middle of a run; if it is of no use, the log says why, and all goes on."""
         placed = {name: station.partitions for name, station in self._stations.items()}
         station = self._open(node, share(len(self._spec.train), placed))
-        token = Token(self._where)
+        token = Token(self._location)
 
         def answered(problems: Any) -> None:
             token.remove()
@@ -614,7 +614,7 @@ class Ray:
         node = station.node.id
         del self._stations[node]
         self._forsake(node)
-        self._calls.then(station.call("release", self._where), lambda _: close_station(station))
+        self._calls.then(station.call("release", self._location), lambda _: close_station(station))
 
     def _forsake(self, node: str) -> list[VersionRef]:
         """Expect nothing from a node any more; returns the versions that were there and nowhere else."""

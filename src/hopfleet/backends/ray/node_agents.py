@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import About, Host, Place, about, skew
+from hopfleet.backends.ray.actors import About, Host, about, skew
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.liveness import ASK_SECONDS, START_SECONDS, excused, node_lost
 from hopfleet.backends.ray.placement import Node
+from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.errors import UsageError, WorkersLost, describe
-from hopfleet.store.versions.cluster import Remote
+from hopfleet.store.versions.remote import Remote
 from hopfleet.worker.spec import WorkerSpec
 
 BEAT_SECONDS = 30.0
@@ -96,10 +97,10 @@ class Station:
         self.try_raylet(quiet=quiet)
         return node_lost(self.verdict, silence)
 
-    def last_words(self, place: Place, worker: str, trial: str) -> str:
+    def last_words(self, location: StorageLocation, worker: str, trial: str) -> str:
         """Return the end of a trial's output on a lost worker, if the node agent answers soon."""
         ray = cluster.require_ray()
-        said = self.call("last_words", place, worker, trial)
+        said = self.call("last_words", location, worker, trial)
         with contextlib.suppress(ray.exceptions.RayError):
             return str(ray.get(said, timeout=LAST_WORDS_SECONDS))
         return ""
@@ -149,10 +150,10 @@ def close_station(station: Station) -> None:
     end(station.host)
 
 
-def check_stations(stations: Sequence[Station], spec: WorkerSpec, place: Place) -> None:
+def check_stations(stations: Sequence[Station], spec: WorkerSpec, location: StorageLocation) -> None:
     """Raise if anything is wrong with any node."""
     ray = cluster.require_ray()
-    token = Token(place)
+    token = Token(location)
     try:
         answers: list[list[str]] = ray.get([token.ask(station, spec) for station in stations], timeout=START_SECONDS)
     except ray.exceptions.RayError as error:
@@ -172,25 +173,25 @@ def check_stations(stations: Sequence[Station], spec: WorkerSpec, place: Place) 
 class Token:
     """A file in the storage for nodes to find, and the files that they write in answer."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: StorageLocation) -> None:
+        self._location = location
         self._names = [f".shared-{uuid.uuid4().hex[:12]}"]
-        self._remote = Remote(place.url) if place.url else None
+        self._remote = Remote(location.url) if location.url else None
         try:
             if self._remote is not None:
                 self._remote.write_text(self._names[0], self._names[0])
             else:
-                place.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
-                (place.checkpoints / self._names[0]).write_text(self._names[0])
+                location.checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+                (location.checkpoints / self._names[0]).write_text(self._names[0])
         except Exception as error:
-            where = place.url or str(place.checkpoints)
+            where = location.name
             raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
 
     def ask(self, station: Station, spec: WorkerSpec) -> Any:
         """Start the checks of a node; return a reference to its problems, in words."""
         self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
         datasets = [dataset for dataset in (spec.train, spec.valid) if dataset is not None]
-        return station.call("problems", about(), datasets, self._place, self._names[0])
+        return station.call("problems", about(), datasets, self._location, self._names[0])
 
     def remove(self) -> None:
         with contextlib.suppress(Exception):
@@ -198,7 +199,7 @@ class Token:
                 if self._remote is not None:
                     self._remote.remove(name)
                 else:
-                    (self._place.checkpoints / name).unlink(missing_ok=True)
+                    (self._location.checkpoints / name).unlink(missing_ok=True)
 
 
 def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[str]]]:

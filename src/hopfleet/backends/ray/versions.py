@@ -1,30 +1,95 @@
-"""The versions of a run as its driver sees them: where durable ones go, and how nodes come to drop the others."""
+"""The versions of a run on a Ray cluster, as the driver and as a worker see them, and where durable ones are kept."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hopfleet.backends.ray.actors import Place
+from hopfleet.data.folders import cache_folder
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.store.versions.cluster import ClusterVersions
+from hopfleet.errors import describe
+from hopfleet.store.base import VersionStore
+from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
+from hopfleet.store.versions.forwarding import ForwardingVersions
+from hopfleet.store.versions.local import Versions
 
 
-def place_of(storage: str | None, checkpoints: Path) -> Place:
-    """Where durable versions of a run go. Two runs of one name are told apart by where their folders are."""
+@dataclass(frozen=True, slots=True)
+class StorageLocation:
+    """Where an experiment keeps durable versions: in a folder that all nodes share, or behind a URL."""
+
+    checkpoints: Path
+    url: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the location for messages to users."""
+        return self.url or str(self.checkpoints)
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder to which a node writes durable versions; with a URL, a folder of files to upload."""
+        uploads = cache_folder().parent / "uploads" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        return uploads if self.url else self.checkpoints
+
+    def local(self, node: str) -> Versions:
+        """Return the versions on a node."""
+        return local_versions(self.folder, node)
+
+    def versions(self, node: str) -> VersionStore:
+        """Return all versions that a node can read."""
+        return NodeVersions(self.local(node), self.url) if self.url else self.local(node)
+
+    def prepare(self, node: str) -> None:
+        """Create the node's folder in shared memory, and the folder that owns it: memory without owner is swept."""
+        if self.url:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.local(node).memory.create()
+
+
+def storage_location(storage: str | None, checkpoints: Path) -> StorageLocation:
+    """Return where a run keeps durable versions. A hash of the run folder's path tells runs of one name apart."""
     if storage is None:
-        return Place(checkpoints)
+        return StorageLocation(checkpoints)
     folder = checkpoints.parent
     name = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
     if "://" in storage and not storage.startswith("file://"):
-        return Place(checkpoints, f"{storage.rstrip('/')}/{name}")
-    return Place(Path(storage.removeprefix("file://")).expanduser().absolute() / name)
+        return StorageLocation(checkpoints, f"{storage.rstrip('/')}/{name}")
+    return StorageLocation(Path(storage.removeprefix("file://")).expanduser().absolute() / name)
 
 
-class Scattered(ClusterVersions):
-    """What the driver drops, nodes drop too: ``drop`` has them do so, and says whether any of them has it."""
+class WorkerVersions(ForwardingVersions):
+    """The versions as a worker sees them: the agent of its node uploads durable versions.
+
+    One process per node talks to the remote storage, and no worker loads the libraries for it.
+    """
+
+    def __init__(self, location: StorageLocation, node: str, agent: Any) -> None:
+        super().__init__(location.versions(node))
+        self._location, self._agent = location, agent
+        self.local = location.local(node)
+
+    def send(self, ref: VersionRef) -> None:
+        import ray
+
+        sent = self._agent.send.options(concurrency_group="sends").remote(self._location, ref)
+        try:
+            ray.get(sent)
+        except OSError:  # raised by the node agent
+            raise
+        except ray.exceptions.RayError as error:
+            raise OSError(f"version {ref.version} of {ref.trial} could not be sent: {describe(error)}") from error
+
+
+class DriverVersions(ForwardingVersions):
+    """The versions as the driver sees them. Versions that the driver drops are dropped on the nodes as well.
+
+    ``drop`` asks the nodes that hold a version to drop it, and returns whether there are any.
+    """
 
     def __init__(
         self,
@@ -35,25 +100,26 @@ class Scattered(ClusterVersions):
         forget: Callable[[str], None],
         release: Callable[[], None],
     ) -> None:
-        super().__init__(checkpoints, url=url)
+        local = local_versions(checkpoints)
+        super().__init__(RemoteVersions(local, url) if url else local)
         self._drop_on_nodes, self._forget_on_nodes, self._release_nodes = drop, forget, release
-        #: Remote versions are dropped and fetched in the background.
-        self._errands = ThreadPoolExecutor(1)
+        #: Deletes and downloads in the background.
+        self._transfers = ThreadPoolExecutor(1)
 
     def drop(self, ref: VersionRef) -> None:
         if not self._drop_on_nodes(ref):
-            self._errands.submit(super().drop, ref)
+            self._transfers.submit(self._inner.drop, ref)
 
     def collect(self, trial: str = "") -> None:
-        self._errands.submit(super().collect, trial)  # what does not come now is fetched in the end
+        self._transfers.submit(self._inner.collect, trial)  # ``release`` repeats failed downloads
 
     def forget(self, trial: str) -> None:
-        super().forget(trial)
+        self._inner.forget(trial)
         self._forget_on_nodes(trial)
 
     def release(self) -> None:
-        self._errands.shutdown()
-        self._errands = ThreadPoolExecutor(1)
-        super().release()
+        self._transfers.shutdown()
+        self._transfers = ThreadPoolExecutor(1)
+        self._inner.release()
         self._release_nodes()
-        super().collect()
+        self._inner.collect()

@@ -1,88 +1,87 @@
 """Model versions on disk and in shared memory.
 
-A version that is only handed over to the next worker lies on tmpfs where there is one with room, which makes a hop
-as fast as memory. A durable version lies in the run folder, written atomically and synced. Whatever lies on a disk is
-hashed. Both are plain safetensors files; what is in them is the business of the framework that writes them.
+A version that only goes to the next worker is written to shared memory if there is room, which makes a hop as fast as
+memory. A durable version is written to the run folder, atomically and synced. Every file on a disk is hashed. All files
+are safetensors files; the framework decides about their content.
 
-The name of a file contains the number of the save that wrote it, so no two saves ever write the same file: a late
-writer, even a worker that was declared dead, does no harm. The journal records which file is the version.
+The name of a file contains the number of the save, so no two saves write the same file, and a late worker does no harm.
+The journal tells which file is the version.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
-import stat
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError
+from hopfleet.store.shared_memory import TMPFS, SharedMemory
 from hopfleet.support.files import digest, write_atomically
-
-TMPFS = Path("/dev/shm")
 
 DAMAGED = "is damaged: another SHA-256 than in the journal"
 
 SPARE = "spare"
+"""Name of the folder in shared memory with dropped files that the next versions overwrite."""
+
 SPARES = 4
+"""Maximum number of spare files."""
+
 SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 1 << 28
-"""Minimum bytes of a dropped version that is kept in shared memory for overwriting, and maximum bytes of all."""
+"""Minimum bytes of one spare file, and maximum bytes of all spare files."""
 
 OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
-"""Names of version files, in their folders; those included that they have while they are written."""
-
-BATCHES = "batches-"
-"""What the names of folders with transformed batches begin with."""
-
-OWNER = "owner"
-"""A file in a folder of shared memory that names the checkpoints folder it belongs to."""
+"""Names of version files with their folders, including the temporary names of half-written files."""
 
 
 class Versions:
-    """The saved model versions of one experiment."""
+    """The versions in a run folder and in the shared memory of this machine. ``node`` names a node of a cluster."""
 
-    far = False
-    """Whether durable versions are kept elsewhere, and are still to be sent there when they are written."""
+    sends = False
 
-    def __init__(self, checkpoints: Path, tmpfs: Path = TMPFS) -> None:
+    def __init__(self, checkpoints: Path, tmpfs: Path = TMPFS, *, node: str = "") -> None:
         self.durable_folder = checkpoints
-        key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
-        self._in_memory = tmpfs.is_dir() and os.access(tmpfs, os.W_OK)
-        base = tmpfs if self._in_memory else Path(tempfile.gettempdir())
-        self.shared_folder = base / f"hopfleet-{os.getuid()}-{key}"
+        self.memory = SharedMemory(checkpoints, tmpfs, node=node)
+
+    @property
+    def shared_folder(self) -> Path:
+        return self.memory.folder
 
     def path(self, ref: VersionRef, *, durable: bool) -> Path:
+        """Return the file of a version."""
         folder = self.durable_folder if durable else self.shared_folder
         return folder / ref.trial / f"v{ref.version:05d}{_suffix(ref)}"
 
     def write(self, ref: VersionRef, write: Callable[[Path], None], *, durable: bool, size: int) -> tuple[str, int]:
-        """Save a version of about ``size`` bytes; returns its SHA-256, if it lies on a disk, and its size.
+        """Save a version of about ``size`` bytes; return its SHA-256, if the file is on a disk, and its size.
 
-        Only a disk that cannot be written raises OSError: where shared memory is short, a hand-over goes there too.
+        A version that is not durable goes to the disk if shared memory is short, so only a disk raises OSError.
         """
-        if not durable and self._has_room(size):
+        if not durable and self.memory.has_room(size):
             path = self.path(ref, durable=False)
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 write_atomically(path, self._over_spare(write), durable=False)
-                return "" if self._in_memory else digest(path), path.stat().st_size
+                return "" if self.memory.in_memory else digest(path), path.stat().st_size
         path = self.path(ref, durable=True) if durable else self._spilled(ref)
+        return self.write_file(path, write, durable=durable)
+
+    def write_file(self, path: Path, write: Callable[[Path], None], *, durable: bool) -> tuple[str, int]:
+        """Write a file atomically, and its folder if needed; return its SHA-256 and its size."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, write, durable=durable)
         return digest(path), path.stat().st_size
 
     def find(self, ref: VersionRef, expected: str = "") -> Path:
-        """Return the file of a saved version, which has the SHA-256 ``expected`` if that is known."""
+        """Return the file of a saved version. Its SHA-256 must be the ``expected`` one, if that is known."""
         unsaved = f"version {ref.version} of {ref.trial} is not saved anywhere"
         if ref.attempt is None:
             raise CheckpointError(unsaved)
         candidates = self._names(ref)
-        for path in candidates if self._is_mine() else candidates[1:]:
+        for path in candidates if self.memory.is_private() else candidates[1:]:
             if path.is_file():
                 check(path, expected)
                 return path
@@ -90,43 +89,48 @@ class Versions:
 
     def keep(self, ref: VersionRef, saved: int | None, expected: str = "") -> tuple[str, int]:
         """Copy the file of save ``saved`` to the durable version ``ref``; return its SHA-256 and its size."""
-        return self._again(ref, self.find(ref._replace(attempt=saved)), _copied, expected)
+        return self.save_copy(ref, self.find(ref._replace(attempt=saved)), expected)
 
     def copy(self, source: VersionRef, ref: VersionRef, expected: str = "") -> tuple[str, int]:
         """Give a clone its parent's version ``source`` as its own durable version ``ref``.
 
-        Both are names of one file, which lives as long as either. A file system without links gets a copy.
+        The two are hard links to one file; a file system without hard links gets a copy.
         """
-        return self._again(ref, self.find(source), _linked, expected)
+        return self.save_link(ref, self.find(source), expected)
 
-    def _again(
+    def save_copy(self, ref: VersionRef, source: Path, expected: str) -> tuple[str, int]:
+        """Save a copy of a file as a durable version."""
+        return self._save_again(ref, source, _copy, expected)
+
+    def save_link(self, ref: VersionRef, source: Path, expected: str) -> tuple[str, int]:
+        """Save a file as a durable version, under a second name if possible."""
+        return self._save_again(ref, source, _link, expected)
+
+    def _save_again(
         self, ref: VersionRef, source: Path, write: Callable[[Path, Path], None], expected: str
     ) -> tuple[str, int]:
-        """Save durably what another file holds."""
         target = self.path(ref, durable=True)
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(target, lambda path: write(source, path), durable=True)
-        found = digest(target)
+        found, size = self.write_file(target, lambda path: write(source, path), durable=True)
         if expected and found != expected:
             target.unlink()
             raise CheckpointError(f"{source}: {DAMAGED}")
-        return found, target.stat().st_size
+        return found, size
 
     def send(self, ref: VersionRef) -> None:
-        """Bring a durable version to where it is kept, if that is ``far``."""
+        """Do nothing: durable versions stay in the run folder."""
 
-    def collect(self, trial: str) -> None:
-        """Have what is kept of a trial that is over in the run folder, if that was ``far``."""
+    def collect(self, trial: str = "") -> None:
+        """Do nothing: durable versions are in the run folder."""
 
     def drop(self, ref: VersionRef) -> None:
-        """Delete the file of a save. Dropping what is not there does nothing."""
+        """Delete the file of a save, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             self._spare(self.path(ref, durable=False))
         for path in (self.path(ref, durable=True), self._spilled(ref)):
             path.unlink(missing_ok=True)
 
     def tidy(self, needed: Iterable[VersionRef]) -> None:
-        """Delete all version files, half-written ones included, except the ``needed`` ones.
+        """Delete all version files, half-written files included, except the ``needed`` ones.
 
         Files that Hopfleet did not write stay.
         """
@@ -137,19 +141,29 @@ class Versions:
                     path.unlink(missing_ok=True)
             for folder in base.glob("*/"):
                 if folder.name != SPARE:
-                    with contextlib.suppress(OSError):  # it is not empty
+                    with contextlib.suppress(OSError):  # the folder is not empty
                         folder.rmdir()
+
+    def forget(self, trial: str) -> None:
+        """Delete everything that belongs to a trial."""
+        for folder in (self.durable_folder, self.shared_folder):
+            shutil.rmtree(folder / trial, ignore_errors=True)
+
+    def release(self) -> None:
+        """Give back all shared memory: the experiment is over."""
+        self.memory.release()
+        for path in self.durable_folder.glob("*/hop-*.safetensors"):
+            path.unlink(missing_ok=True)
 
     def _names(self, ref: VersionRef) -> list[Path]:
         return [self.path(ref, durable=False), self.path(ref, durable=True), self._spilled(ref)]
 
-    def forget(self, trial: str) -> None:
-        """Remove all that is left of a trial."""
-        for folder in (self.durable_folder, self.shared_folder):
-            shutil.rmtree(folder / trial, ignore_errors=True)
+    def _spilled(self, ref: VersionRef) -> Path:
+        """Return the file of a version that is not durable, for when shared memory is short."""
+        return self.durable_folder / ref.trial / f"hop-{ref.version:05d}{_suffix(ref)}"
 
     def _spare(self, path: Path) -> None:
-        """Keep a few dropped files: memory that was used before is written twice as fast."""
+        """Keep a few dropped files: writing to memory that was used before is twice as fast."""
         spares = self.shared_folder / SPARE
         spares.mkdir(exist_ok=True, mode=0o700)
         size, kept = path.stat().st_size, [file.stat().st_size for file in os.scandir(spares)]
@@ -159,7 +173,7 @@ class Versions:
             path.unlink()
 
     def _over_spare(self, write: Callable[[Path], None]) -> Callable[[Path], None]:
-        """Let ``write`` begin with a spare file in place of a new one, if there is any."""
+        """Let ``write`` overwrite a spare file, if there is any."""
 
         def reuse(path: Path) -> None:
             with contextlib.suppress(StopIteration, FileNotFoundError):
@@ -167,51 +181,6 @@ class Versions:
             write(path)
 
         return reuse
-
-    def release(self) -> None:
-        """Give back all shared memory: the experiment is over."""
-        shutil.rmtree(self.shared_folder, ignore_errors=True)
-        for path in self.durable_folder.glob("*/hop-*.safetensors"):
-            path.unlink(missing_ok=True)
-
-    def batches(self, run: str) -> Path | None:
-        """A folder in shared memory for what the workers of one run share beside versions; None where there is none."""
-        return self.shared_folder / f"{BATCHES}{run}" if self._in_memory and self._has_room(0) else None
-
-    def clear_batches(self) -> None:
-        """Give back the shared memory of such folders, also those of earlier runs."""
-        for folder in self.shared_folder.glob(f"{BATCHES}*"):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def sweep(self) -> None:
-        """Free the shared memory of experiments whose folders are gone: they cannot be resumed."""
-        for folder in self.shared_folder.parent.glob(f"hopfleet-{os.getuid()}-*"):
-            with contextlib.suppress(OSError):
-                if not Path((folder / OWNER).read_text()).exists():
-                    shutil.rmtree(folder)
-
-    def _spilled(self, ref: VersionRef) -> Path:
-        """Return where a hand-over goes when shared memory is short."""
-        return self.durable_folder / ref.trial / f"hop-{ref.version:05d}{_suffix(ref)}"
-
-    def share(self) -> None:
-        """Create a folder in shared memory that no other user can read, with a file that names its owner."""
-        if not (self.shared_folder / OWNER).exists():
-            self.shared_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.shared_folder / OWNER).write_text(str(self.durable_folder.resolve()))
-
-    def _has_room(self, size: int) -> bool:
-        with contextlib.suppress(OSError):
-            self.share()
-            return self._is_mine() and shutil.disk_usage(self.shared_folder).free > 4 * size + (16 << 20)
-        return False
-
-    def _is_mine(self) -> bool:
-        """Whether no other user can write into the shared memory of that name; another user may have created it."""
-        with contextlib.suppress(OSError):
-            found = self.shared_folder.lstat()
-            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-        return False
 
 
 def check(path: Path, expected: str) -> None:
@@ -225,19 +194,19 @@ def check(path: Path, expected: str) -> None:
 
 def _suffix(ref: VersionRef) -> str:
     assert ref.attempt is not None, f"{ref} has no file"
-    # Files of journals before format 3 bear no number.
+    # The names of files from before format 3 of the journal contain no number.
     return f"-{ref.attempt}.safetensors" if ref.attempt else ".safetensors"
 
 
-def _copied(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     try:
         shutil.copyfile(source, target)
     except FileNotFoundError as error:
         raise CheckpointError(f"{source}: is gone") from error
 
 
-def _linked(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system, or one without links
-        _copied(source, target)
+    except OSError:  # another file system, or one without hard links
+        _copy(source, target)
