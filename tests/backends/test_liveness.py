@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.liveness import excused, node_lost, worker_lost
+from hopfleet.backends.ray.liveness import node_lost, worker_lost
+from hopfleet.backends.supervision import excused
 from hopfleet.backends.vitals import Vitals
 
 
