@@ -24,7 +24,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.backends.ray import node_agents as stations
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.cluster import living
-from hopfleet.backends.supervision import vitals
+from hopfleet.backends.vitals import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJoined, WorkerLost
 from hopfleet.store.journal import Journal

@@ -32,7 +32,7 @@ from typing import Any
 import cloudpickle
 
 from hopfleet.backends.ray.versions import StorageLocation, WorkerVersions
-from hopfleet.backends.supervision import Vitals, vitals
+from hopfleet.backends.vitals import Vitals, vitals
 from hopfleet.data import Dataset
 from hopfleet.data.folders import cache_folder
 from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion

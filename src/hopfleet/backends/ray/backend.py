@@ -47,7 +47,7 @@ from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
 from hopfleet.backends.ray.placement import Node, one_of_each, place_partitions, powers, share
 from hopfleet.backends.ray.version_locations import VersionLocations
 from hopfleet.backends.ray.versions import DriverVersions, storage_location
-from hopfleet.backends.supervision import Vitals
+from hopfleet.backends.vitals import Vitals
 from hopfleet.domain.messages import (
     RELEASED,
     Command,
