@@ -85,7 +85,6 @@ class RecordedGraph:
         self._backend = backend
         self._recording = Recording()
         self._generator: torch.Generator | None = None
-        self._failed = False
         self.replays = 0
 
     def capture_begin(self, *, capture_error_mode: str) -> None:
@@ -160,6 +159,7 @@ class RecordedCapture:
         self.current = self.main
         self.streams = [self.main]
         self.drawn_from: torch.Generator | None = None
+        #: Captures that ended, failed ones included.
         self.captures = 0
         self.workspaces_cleared = 0
         #: Replays and synchronizations, in their order.
