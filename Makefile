@@ -4,10 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-all pure-tests other-tests slow-tests cluster-tests gpu lint format bench chaos cluster docs clean
+.PHONY: help demo test test-all pure-tests other-tests slow-tests cluster-tests gpu gpu-bench gpu-pending lint format bench chaos cluster docs clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(VENV)/.base:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hopfleet needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -50,9 +50,18 @@ other-tests: $(VENV)/.dev
 slow-tests: $(VENV)/.dev
 	$(RUN) -m slow
 
-gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits, and how fast
-	PYTHONPATH=src:. $(PYTHON) -m pytest $(GPU_TESTS)
+gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits; writes the record
+	mkdir -p build
+	PYTHONPATH=src:. $(PYTHON) -m pytest --junitxml=build/gpu.xml $(GPU_TESTS)
+	$(PYTHON) tools/check_gpu_record.py --write build/gpu.xml
+
+gpu-bench:  ## where PYTHON has a PyTorch for a GPU: how fast trials train together
 	PYTHONPATH=src:. $(PYTHON) -m benchmarks.flotilla.device
+
+REASON ?=
+
+gpu-pending:  ## without a GPU: accept changed GPU code until the next make gpu, with REASON="..."
+	@$(PYTHON) tools/check_gpu_record.py --pending '$(REASON)'
 
 GPU_TESTS := $(addprefix tests/frameworks/test_,cuda_graphs.py interleaved.py stacked.py attention.py session.py compat.py) \
 	tests/system/test_bits.py tests/backends/test_ray_gpu.py
@@ -63,6 +72,7 @@ lint: $(VENV)/.dev  ## style, types, the direction of imports, and words
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_prose.py
+	$(BIN)/python tools/check_gpu_record.py
 	$(BIN)/python tools/check_house.py
 
 format: $(VENV)/.dev  ## put the code into shape

@@ -68,7 +68,7 @@ def _decisions(policy: str, trials: int, units: int, *, pinned: bool) -> list[fl
     backend.start(None, WORKERS)
     driver = Driver(controller, backend)
     times: list[float] = []
-    for events in driver.moments([RunStarted("benchmark")]):
+    for events in driver.moments([RunStarted("benchmark", WORKERS)]):
         for event in events:
             start = time.perf_counter()
             messages = driver.decide([event])

@@ -113,7 +113,7 @@ def _pages(size: int) -> dict[str, list[float]]:
                 joined += [event.worker for event in backend.receive(1.0) if isinstance(event, WorkerJoined)]
             for version in range(EPOCHS * PARTITIONS):
                 _round(backend, joined, version)
-            pids = [member.pid for member in backend._members.values()]
+            pids = [handle.pid for handle in backend._workers.values()]
             found = [_rollup(pid) for pid in pids]
             backend.close()
         except BaseException:

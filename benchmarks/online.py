@@ -127,7 +127,7 @@ def run(make: Callable[[], Policy], expected: Times, *, epochs: int = 1, noise: 
     backend.start(None, workers)
     makespan = 0.0
     driver = Driver(controller, backend)
-    for events in driver.moments([RunStarted("benchmark")]):
+    for events in driver.moments([RunStarted("benchmark", workers)]):
         for event in events:
             if isinstance(event, UnitFinished) and event.unit.trains:
                 makespan = event.ended

@@ -32,6 +32,7 @@ from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.placement import Node
 from hopfleet.domain.messages import RunUnit, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import Placement
 from hopfleet.testing.backends import spec, trial, unit
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "cluster.md"
@@ -124,12 +125,12 @@ class _Together(Ray):
         super()._reset()
         self._discovery = _FirstNode(elastic=self.elastic, autoscale=self.autoscale)
 
-    def _admit(self, member: Any) -> None:
-        station = self._stations[member.node]
-        if station.ready and member.ready and not member.joined:
-            member.joined = True
-            number = sum(other.joined for other in self._members.values()) - 1
-            self._events.append(WorkerJoined(member.name, member.device, (number,)))
+    def _admit(self, handle: Any) -> None:
+        node = self._nodes[handle.node]
+        if node.ready and handle.ready and not handle.joined:
+            handle.joined = True
+            number = sum(other.joined for other in self._workers.values()) - 1
+            self._events.append(WorkerJoined(handle.name, Placement.on(handle.device), (number,)))
 
 
 def _hops(quick: bool) -> Iterator[Row]:
@@ -166,7 +167,7 @@ def _loss(nodes: Any) -> Iterator[Row]:
     backend = Ray(elastic=False)
     with scratch() as folder, _running(backend, folder, 2) as (joined, _):
         (doomed,) = nodes.worker_nodes
-        victim = next(member.name for member in backend._members.values() if member.node == doomed.node_id)
+        victim = next(handle.name for handle in backend._workers.values() if handle.node == doomed.node_id)
         other = next(event.worker for event in joined if event.worker != victim)
         backend.send(unit(victim), trial(seconds=60.0))
         time.sleep(0.5)

@@ -89,7 +89,7 @@ def hopping(
         log.epochs.append((backend.now(), ended.trial, ended.epoch, ended.metrics["accuracy"]))
 
     driver = Driver(controller, backend, effects={TrialAdded: start, EpochEnded: end_epoch})
-    for events in driver.moments([RunStarted("benchmark")]):
+    for events in driver.moments([RunStarted("benchmark", workers)]):
         if backend.now() > until:
             break
         driver.step(events)

@@ -325,20 +325,20 @@ class _Announced(hopfleet.Ray):
     def send(self, command: Any, trial: Any) -> None:
         if not self.said:
             self.said = True
-            while not all(member.joined for member in self._members.values()):
+            while not all(handle.joined for handle in self._workers.values()):
                 self._pump(0.1)
             say("loaded", max(self.fetched.values()))
         super().send(command, trial)
 
-    def _fetch(self, station: Any, partitions: tuple[int, ...]) -> None:
-        self.fetched[station.node.id] = -time.monotonic()
-        super()._fetch(station, partitions)
+    def _fetch(self, node: Any, partitions: tuple[int, ...]) -> None:
+        self.fetched[node.node.id] = -time.monotonic()
+        super()._fetch(node, partitions)
 
-    def _admit(self, member: Any) -> None:
-        for node, station in self._stations.items():
-            if station.ready and self.fetched[node] < 0:
-                self.fetched[node] += time.monotonic()
-        super()._admit(member)
+    def _admit(self, handle: Any) -> None:
+        for name, node in self._nodes.items():
+            if node.ready and self.fetched[name] < 0:
+                self.fetched[name] += time.monotonic()
+        super()._admit(handle)
 
 
 def _hops(told: dict[str, Any]) -> list[float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.liveness import excused, node_lost, worker_lost
-from hopfleet.backends.supervision import Vitals
+from hopfleet.backends.ray.liveness import node_lost, worker_lost
+from hopfleet.backends.supervision import excused
+from hopfleet.backends.vitals import Vitals
 
 
 def test_silence_says_nothing_while_nobody_listened() -> None:

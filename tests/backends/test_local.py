@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from hopfleet.backends import supervision
 from hopfleet.backends.local import backend as local
+from hopfleet.backends.local import fork_server
 from hopfleet.backends.local.backend import Local
-from hopfleet.backends.supervision import vitals
+from hopfleet.backends.vitals import vitals
 from hopfleet.domain.messages import UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.errors import WorkersLost
 from hopfleet.frameworks.base import Session
@@ -40,14 +42,14 @@ def local_workers(spec: WorkerSpec, count: int) -> Iterator[tuple[Local, list[st
 
 
 def pid_of(backend: Local, worker: str) -> int:
-    return backend._members[worker].pid
+    return backend._workers[worker].pid
 
 
 def test_a_killed_worker_is_reported_and_replaced(tmp_path: Path) -> None:
     backend = Local()
     backend.start(spec(tmp_path), 1)
     (joined,) = wait_for(backend, WorkerJoined)
-    os.kill(backend._members[joined.worker].pid, signal.SIGKILL)
+    os.kill(backend._workers[joined.worker].pid, signal.SIGKILL)
     (lost,) = wait_for(backend, WorkerLost)
     assert lost.worker == joined.worker
     (fresh,) = wait_for(backend, WorkerJoined)
@@ -184,7 +186,7 @@ def test_a_loss_comes_with_the_last_words(tmp_path: Path) -> None:
         said = "\n".join(map(str, range(100)))
         backend.send(unit(first), trial(say=said, signal=int(signal.SIGKILL)))
         lost, joined = wait_for_any(backend, 2)
-        assert lost.log.split() == [str(number) for number in range(100 - local.LOG_LINES, 100)]
+        assert lost.log.split() == [str(number) for number in range(100 - supervision.LOG_LINES, 100)]
         backend.send(unit(joined.worker), trial("t0002", signal=int(signal.SIGSEGV)))
         lost, _ = wait_for_any(backend, 2)
         assert "Segmentation fault" in lost.log
@@ -243,11 +245,11 @@ class Stillborn(CountingTask):
 
 
 def test_a_worker_that_dies_at_its_start_is_tried_again(tmp_path: Path) -> None:
-    task = Stillborn(tmp_path, local.MAX_STARTS - 1)
+    task = Stillborn(tmp_path, supervision.MAX_STARTS - 1)
     with local_workers(replace(spec(tmp_path), task=task), 1) as (backend, (first,)):
         backend.send(unit(first), trial())
         wait_for(backend, UnitFinished)
-    assert len(list(tmp_path.glob("death-*"))) == local.MAX_STARTS - 1
+    assert len(list(tmp_path.glob("death-*"))) == supervision.MAX_STARTS - 1
 
 
 def test_a_worker_that_always_dies_at_its_start_ends_the_run(tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_a_worker_that_always_dies_at_its_start_ends_the_run(tmp_path: Path) -> 
         for _ in range(PATIENCE):
             backend.receive(0.25)
     backend.close(kill=True)
-    assert len(list(tmp_path.glob("death-*"))) == local.MAX_STARTS
+    assert len(list(tmp_path.glob("death-*"))) == supervision.MAX_STARTS
 
 
 def test_a_retired_worker_that_dies_is_not_replaced(tmp_path: Path) -> None:
@@ -268,11 +270,11 @@ def test_a_retired_worker_that_dies_is_not_replaced(tmp_path: Path) -> None:
         assert wait_for(backend, WorkerLost) == [WorkerLost(first, "its process was killed by SIGKILL")]
         backend.send(unit(second), trial())
         wait_for(backend, UnitFinished)
-        assert list(backend._members) == [second]
+        assert list(backend._workers) == [second]
 
 
 def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local.sys, "executable", "/bin/false")
+    monkeypatch.setattr(fork_server.sys, "executable", "/bin/false")
     backend = Local()
     backend.start(spec(tmp_path), 1)
     with pytest.raises(WorkersLost, match=r"could not be started, tried 5 times.*workers\.log"):
@@ -315,7 +317,7 @@ def test_a_worker_of_a_dead_zygote_does_not_live_on_without_a_socket(tmp_path: P
         assert found is not None and found.gone
 
 
-def test_closing_does_not_wait_for_a_stopped_zygote(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_a_stopped_fork_server(tmp_path: Path) -> None:
     with local_workers(spec(tmp_path), 1) as (backend, _):
         assert backend._fork_server is not None
         os.kill(backend._fork_server.pid, signal.SIGSTOP)
@@ -327,7 +329,7 @@ def test_closing_does_not_wait_for_a_stopped_zygote(tmp_path: Path) -> None:
 def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(supervision, "RETRY_SECONDS", 0.01)
     pauses = []
     with local_workers(replace(spec(tmp_path), task=Ending()), 1) as (backend, (worker,)):
         for _ in range(6):
@@ -336,7 +338,7 @@ def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
             pauses.append([when for when, _, _ in backend._due])
             (joined,) = wait_for(backend, WorkerJoined)
             worker = joined.worker
-        assert backend._members[worker].failures == 6
+        assert backend._workers[worker].failures == 6
         backend.send(unit(worker), trial())
         wait_for(backend, UnitFinished)
         backend.send(unit(worker), trial(exit=1))
@@ -348,6 +350,6 @@ def test_workers_that_do_nothing_but_die_come_back_more_and_more_slowly(
 
 def test_libraries_are_told_how_many_threads_there_are(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert local._environment(3)["OMP_NUM_THREADS"] == "3"
+    assert fork_server.environment(3)["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert local._environment(3)["OMP_NUM_THREADS"] == "8"
+    assert fork_server.environment(3)["OMP_NUM_THREADS"] == "8"

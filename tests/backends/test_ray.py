@@ -20,16 +20,17 @@ import pytest
 import hopfleet as hop
 import hopfleet.demo
 from hopfleet.backends.base import Backend
-from hopfleet.backends.ray import node_agents as stations
+from hopfleet.backends.ray import nodes
 from hopfleet.backends.ray.backend import Ray
 from hopfleet.backends.ray.cluster import living
-from hopfleet.backends.supervision import vitals
+from hopfleet.backends.vitals import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJoined, WorkerLost
 from hopfleet.store.journal import Journal
 from hopfleet.store.shared_memory import TMPFS
 from hopfleet.support.files import digest
 from hopfleet.testing.backends import BackendSuite, spec, trial, wait_for, wait_for_any
+from hopfleet.worker.protocol import Execute
 from hopfleet.worker.spec import WorkerSpec
 from tests.helpers.cluster.chained import chained
 from tests.helpers.marks import long
@@ -152,7 +153,7 @@ def test_what_is_killed_changes_nothing(cluster: Any) -> None:
 def test_a_run_whose_driver_failed_goes_on_elsewhere(alone: dict[str, str]) -> None:
     with pytest.raises(RuntimeError, match="the driver fails"):
         demo("resumed", Failing()).fit(quiet=True)
-    stations._HOSTS.clear()  # as in another process
+    nodes._AGENTS.clear()  # as in another process
     assert fingerprints(demo("resumed", "ray").fit(quiet=True)) == alone
 
 
@@ -203,7 +204,7 @@ def test_a_process_that_is_stopped_is_lost_and_not_heard_again(tmp_path: Path) -
     try:
         backend.start(spec(tmp_path), 1)
         (joined,) = wait_for(backend, WorkerJoined)
-        pid = backend._members[joined.worker].pid
+        pid = backend._workers[joined.worker].pid
         os.kill(pid, signal.SIGSTOP)
         lost, again = wait_for_any(backend, 2)
         assert (lost.worker, again.worker) == ("w1", "w2")
@@ -218,7 +219,7 @@ def test_a_worker_that_fails_in_itself_is_replaced(tmp_path: Path) -> None:
     try:
         backend.start(spec(tmp_path), 1)
         (joined,) = wait_for(backend, WorkerJoined)
-        backend._members[joined.worker].tell("RunUnit", "no command at all")
+        backend._workers[joined.worker].outbox.append(Execute("no command at all", None))
         lost, again = wait_for_any(backend, 2)
         assert (lost.worker, again.worker) == ("w1", "w2")
     finally:
@@ -234,7 +235,7 @@ def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) ->
         profile = backend.probe(trial(), 2)
         assert profile.seconds_per_row > 0
         joined = wait_for(backend, WorkerJoined, workers)
-        partitions = {backend._members[event.worker].node: event.partitions for event in joined}
+        partitions = {backend._workers[event.worker].node: event.partitions for event in joined}
         assert len(partitions) == workers >= 3
         assert sorted({p for mine in partitions.values() for p in mine}) == list(range(8))
     finally:
@@ -311,11 +312,11 @@ class Shaken(Ray):
         events = super().receive(timeout)
         before, self._finished = self._finished, self._finished + sum(isinstance(e, UnitFinished) for e in events)
         if before < 3 <= self._finished:
-            victim = next(member for member in self._members.values() if member.joined)
+            victim = next(member for member in self._workers.values() if member.joined)
             os.kill(victim.pid, signal.SIGKILL)
             events += self._until(WorkerLost)
         if before < 8 <= self._finished:
-            used = {member.node for member in self._members.values() if member.joined}
+            used = {member.node for member in self._workers.values() if member.joined}
             node = next(node for node in self._cluster.worker_nodes if node.node_id in used)
             self._cluster.remove_node(node, allow_graceful=False)
             events += self._until(WorkerLost)
@@ -323,7 +324,7 @@ class Shaken(Ray):
             node = self._cluster.add_node(num_cpus=1)
             while not self.newcomers:
                 events += super().receive(0.25)
-                here = [member for member in self._members.values() if member.node == node.node_id]
+                here = [member for member in self._workers.values() if member.node == node.node_id]
                 self.newcomers = {member.name for member in here if member.joined}
         return events
 

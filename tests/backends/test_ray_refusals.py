@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 import hopfleet as hop
-from hopfleet.backends.ray.actors import About, skew
-from hopfleet.backends.ray.node_agents import explain
+from hopfleet.backends.ray.node_agent import About, skew
+from hopfleet.backends.ray.nodes import explain
 from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, powers, share, spread
 from hopfleet.errors import MissingExtra, UsageError
 

@@ -61,7 +61,7 @@ def install(last: int | None = None) -> None:
 
     _files()
     around(Journal, "append", "an append to the journal")
-    around(Local, "_tell", "a command to a worker")
+    around(Local, "_flush", "a command to a worker")
     around(Local, "_spawn", "a worker is forked")
     around(Inline, "send", "a command to a worker")
     _jump()

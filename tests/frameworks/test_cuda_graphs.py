@@ -1,8 +1,12 @@
-"""Captured steps on CUDA: the bits of eager steps, or a reason against captures. Needs a GPU."""
+"""Captured steps: the bits of eager steps, or a reason against captures.
+
+Each test runs with CUDA where there is a GPU, and everywhere with a stand-in that captures steps on the CPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +16,55 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.torch.engines import capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
+from tests.helpers.recorded_capture import recorded_capture
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
+
+@dataclass(frozen=True)
+class Place:
+    """A device on which steps are captured."""
+
+    device: str
+
+    @property
+    def on_cuda(self) -> bool:
+        return self.device != "cpu"
+
+    def cache(self) -> EngineCache:
+        cache = EngineCache()
+        if not self.on_cuda:
+            recorded_capture(cache)
+        return cache
+
+
+@pytest.fixture(params=[pytest.param("cuda:0", marks=needs_gpu), "cpu"])
+def place(request: pytest.FixtureRequest) -> Place:
+    return Place(request.param)
+
+
+#: On the CPU, torch has no capturable optimizers, and only fused ones count their steps without reading values.
 OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
-    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
-    "fused sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, fused=True),
-    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, capturable=True),
-    "fused adam": lambda p, lr: torch.optim.Adam(p, lr=lr, fused=True),
-    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=torch.tensor(lr), fused=True),
-    "rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr=lr, capturable=True),
+    "sgd": lambda p, lr, cuda: torch.optim.SGD(p, lr=lr),
+    "momentum": lambda p, lr, cuda: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
+    "fused sgd": lambda p, lr, cuda: torch.optim.SGD(p, lr=lr, momentum=0.9, fused=True),
+    "adam": lambda p, lr, cuda: torch.optim.Adam(p, lr=lr, **{"capturable" if cuda else "fused": True}),
+    "fused adam": lambda p, lr, cuda: torch.optim.Adam(p, lr=lr, fused=True),
+    "adamw": lambda p, lr, cuda: torch.optim.AdamW(p, lr=torch.tensor(lr), fused=True),
+    "rmsprop": lambda p, lr, cuda: torch.optim.RMSprop(p, lr=lr, capturable=cuda),
 }
 
 
 class Batches:
-    def __init__(self, shape: tuple[int, ...] = (20,), count: int = 9, ragged: bool = True, seed: int = 0) -> None:
-        self.shape, self.count, self.ragged, self.seed = shape, count, ragged, seed
+    def __init__(
+        self, device: str, shape: tuple[int, ...] = (20,), count: int = 9, ragged: bool = True, seed: int = 0
+    ) -> None:
+        self.device, self.shape, self.count, self.ragged, self.seed = device, shape, count, ragged, seed
         self.rows = 64 * count - 24 * ragged
 
     def __len__(self) -> int:
@@ -43,10 +75,14 @@ class Batches:
         for number in range(self.count):
             rows = 40 if self.ragged and number == self.count - 1 else 64
             x = torch.randn(rows, *self.shape, generator=generator)
-            yield {"x": x.cuda(), "y": torch.randint(0, 3, (rows,), generator=generator).cuda()}
+            y = torch.randint(0, 3, (rows,), generator=generator)
+            yield {"x": x.to(self.device), "y": y.to(self.device)}
 
 
 class Task(hop.TorchTask):
+    def __init__(self, place: Place) -> None:
+        self.cuda = place.on_cuda
+
     def build(self, config: Mapping[str, Any]) -> Any:
         width = config.get("width", 32)
         model = torch.nn.Sequential(
@@ -55,7 +91,7 @@ class Task(hop.TorchTask):
             torch.nn.Dropout(config.get("dropout", 0.0)),
             torch.nn.Linear(width, 3),
         )
-        optimizer = OPTIMIZERS[config["optimizer"]](model.parameters(), config["lr"])
+        optimizer = OPTIMIZERS[config["optimizer"]](model.parameters(), config["lr"], self.cuda)
         return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
@@ -75,10 +111,10 @@ class Images(Task):
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
 
 
-def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
-    cache = EngineCache()
+def several(place: Place, task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
+    cache = place.cache()
     return [
-        task.framework.open(config, seed=number, placement=Placement.on("cuda:0"), threads=1, cache=cache)
+        task.framework.open(config, seed=number, placement=Placement.on(place.device), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 
@@ -88,12 +124,14 @@ def bits(one: TorchSession, folder: Path) -> bytes:
     return (folder / "bits").read_bytes()
 
 
-def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)) -> Any:
+def compare(
+    place: Place, task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)
+) -> Any:
     """Train five units, each on other data, with evaluations and a hop in between; return the captures of each."""
-    alone, together = (several(task, configs) for _ in range(2))
+    alone, together = (several(place, task, configs) for _ in range(2))
     captures = []
     for unit, (ragged, last) in enumerate(((True, False), (True, False), (True, False), (False, True), (True, False))):
-        batches = Batches(shape, ragged=ragged, seed=unit)
+        batches = Batches(place.device, shape, ragged=ragged, seed=unit)
         found = task.framework.flotilla(together).train(batches, last=[last] * len(configs))
         captures.append([one.kept.get(Steps) for one in together])
         assert found == [one.train(batches, last=last) for one in alone]
@@ -104,51 +142,53 @@ def compare(task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, sh
         if unit == 1:
             together[0].save(folder / "hop")
             together[0] = task.framework.open(
-                configs[0], seed=99, placement=Placement.on("cuda:0"), threads=1, cache=together[1].cache
+                configs[0], seed=99, placement=Placement.on(place.device), threads=1, cache=together[1].cache
             )
             together[0].load(folder / "hop")
     return captures
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_bits_of_eager_training(tmp_path, name):
+def test_the_bits_of_eager_training(place, tmp_path, name):
     configs = [{"optimizer": name, "lr": lr, "dropout": drop} for lr, drop in ((0.1, 0.5), (0.01, 0.0), (0.03, 0.2))]
-    captures = compare(Task(), configs, tmp_path)
+    captures = compare(place, Task(place), configs, tmp_path)
     assert all(capture is not None for unit in captures for capture in unit)
 
 
-def test_a_capture_holds_while_nothing_moves(tmp_path):
+def test_a_capture_holds_while_nothing_moves(place, tmp_path):
     configs = [{"optimizer": "adam", "lr": 0.1}] * 2
-    members = several(Task(), configs)
-    Task().framework.flotilla(members).train(Batches(), last=[False, False])
+    members = several(place, Task(place), configs)
+    Task(place).framework.flotilla(members).train(Batches(place.device), last=[False, False])
     before = [dict(one.kept[Steps]) for one in members]
-    Task().framework.flotilla(members).train(Batches(), last=[True, True])
+    Task(place).framework.flotilla(members).train(Batches(place.device), last=[True, True])
     for one, old in zip(members, before, strict=True):
         ((size, capture),) = old.items()
         assert one.kept[Steps][size] is capture and len(one.kept[Steps]) == 2  # and the last, smaller batch
-    Task().framework.flotilla(members).train(Batches(), last=[True, True])  # the learning rate has changed
+    Task(place).framework.flotilla(members).train(
+        Batches(place.device), last=[True, True]
+    )  # the learning rate has changed
     assert all(one.kept[Steps][size] is not old[size] for one, old in zip(members, before, strict=True))
 
 
-def test_evaluations_are_captured_too(tmp_path):
-    members = several(Task(), [{"optimizer": "adam", "lr": 0.1}] * 2)
-    found = [Task().framework.flotilla(members).evaluate(Batches(), seed=seed) for seed in (1, 2)]
+def test_evaluations_are_captured_too(place, tmp_path):
+    members = several(place, Task(place), [{"optimizer": "adam", "lr": 0.1}] * 2)
+    found = [Task(place).framework.flotilla(members).evaluate(Batches(place.device), seed=seed) for seed in (1, 2)]
     assert all(Measures in one.kept for one in members)
-    alone = several(Task(), [{"optimizer": "adam", "lr": 0.1}] * 2)
-    assert found == [[one.evaluate(Batches(), seed=seed) for one in alone] for seed in (1, 2)]
+    alone = several(place, Task(place), [{"optimizer": "adam", "lr": 0.1}] * 2)
+    assert found == [[one.evaluate(Batches(place.device), seed=seed) for one in alone] for seed in (1, 2)]
 
 
-def test_a_snapshot_is_not_changed_by_training(tmp_path):
-    (one,) = several(Task(), [{"optimizer": "adam", "lr": 0.1}])
-    one.train(Batches(), last=False)
+def test_a_snapshot_is_not_changed_by_training(place, tmp_path):
+    (one,) = several(place, Task(place), [{"optimizer": "adam", "lr": 0.1}])
+    one.train(Batches(place.device), last=False)
     before, write = bits(one, tmp_path), one.snapshot()
-    one.train(Batches(), last=True)
+    one.train(Batches(place.device), last=True)
     write(tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == before != bits(one, tmp_path)
 
 
-def test_convolutions_and_batch_norm(tmp_path):
-    captures = compare(Images(), [{"lr": lr} for lr in (0.1, 0.05, 0.01, 0.2)], tmp_path, (3, 8, 8))
+def test_convolutions_and_batch_norm(place, tmp_path):
+    captures = compare(place, Images(place), [{"lr": lr} for lr in (0.1, 0.05, 0.01, 0.2)], tmp_path, (3, 8, 8))
     assert all(capture is not None for unit in captures for capture in unit)
 
 
@@ -176,41 +216,44 @@ class Noisy(Task):
 
 
 @pytest.mark.parametrize("task", [Plain, Peeking, Gathering, Noisy])
-def test_what_cannot_be_captured_trains_all_the_same(tmp_path, task, capfd):
+def test_what_cannot_be_captured_trains_all_the_same(place, tmp_path, task, capfd):
     configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
-    captures = compare(task(), configs, tmp_path)
+    captures = compare(place, task(place), configs, tmp_path)
     assert not any(capture for unit in captures for capture in unit)
     said = capfd.readouterr().err
     assert said.count("steps are not captured") == 1
-    assert task is not Plain or "capturable=True" in said
+    assert task is not Plain or not place.on_cuda or "capturable=True" in said
 
 
-def test_a_member_with_nan_leaves_the_others_alone(tmp_path):
+def test_a_member_with_nan_leaves_the_others_alone(place, tmp_path):
     configs = [{"optimizer": "adam", "lr": lr} for lr in (0.1, float("inf"), 0.01)]
-    alone, together = (several(Task(), configs) for _ in range(2))
-    found = Task().framework.flotilla(together).train(Batches(), last=[True] * 3)
+    alone, together = (several(place, Task(place), configs) for _ in range(2))
+    found = Task(place).framework.flotilla(together).train(Batches(place.device), last=[True] * 3)
     assert "the loss is nan" in str(found[1])
-    assert [found[0], found[2]] == [alone[n].train(Batches(), last=True) for n in (0, 2)]
+    assert [found[0], found[2]] == [alone[n].train(Batches(place.device), last=True) for n in (0, 2)]
     assert [bits(together[n], tmp_path) for n in (0, 2)] == [bits(alone[n], tmp_path) for n in (0, 2)]
 
 
 class Wide(Task):
     def build(self, config: Mapping[str, Any]) -> Any:
+        wide, narrow = (1000, 500) if self.cuda else (20, 10)
         model = torch.nn.Sequential(
-            torch.nn.Linear(20, 1000), torch.nn.ReLU(), torch.nn.Linear(1000, 500), torch.nn.ReLU()
+            torch.nn.Linear(20, wide), torch.nn.ReLU(), torch.nn.Linear(wide, narrow), torch.nn.ReLU()
         )
-        model.append(torch.nn.Linear(500, 4))
-        return model, OPTIMIZERS["fused adam"](model.parameters(), config["lr"])
+        model.append(torch.nn.Linear(narrow, 4))
+        return model, OPTIMIZERS["fused adam"](model.parameters(), config["lr"], self.cuda)
 
 
-def test_more_members_than_streams_disturb_each_other_in_nothing(tmp_path):
-    """The matrix products are large enough to need workspaces, and each member has its own."""
-    configs = [{"lr": 0.001 * (n + 1)} for n in range(40)]
-    captures = compare(Wide(), configs, tmp_path)
+def test_more_members_than_streams_disturb_each_other_in_nothing(place, tmp_path, monkeypatch):
+    """On CUDA, the matrix products are large enough to need workspaces, and each member has its own."""
+    if not place.on_cuda:
+        monkeypatch.setattr(capture_backend, "LANES", 3)
+    configs = [{"lr": 0.001 * (n + 1)} for n in range(40 if place.on_cuda else 5)]
+    captures = compare(place, Wide(place), configs, tmp_path)
     assert all(capture is not None for unit in captures for capture in unit)
 
 
-def test_convolutions_run_side_by_side_whatever_is_allowed():
-    task = Images()
-    members = several(task, [{"lr": 0.1}, {"lr": 0.2}])
+def test_convolutions_run_side_by_side_whatever_is_allowed(place):
+    task = Images(place)
+    members = several(place, task, [{"lr": 0.1}, {"lr": 0.2}])
     assert type(task.framework.flotilla(members, fast=True)) is CudaGraphs

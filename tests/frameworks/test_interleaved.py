@@ -14,11 +14,13 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import IsolationError
+from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch.session import TorchSession
+from tests.helpers.recorded_capture import recorded_capture
 from tests.helpers.torch_sessions import OPTIMIZERS, Batches, Task, session
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+#: On "recorded", steps are captured by a stand-in for CUDA graphs, on the CPU.
+DEVICES = ["cpu", "recorded", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def bits(one: TorchSession, folder: Path) -> bytes:
@@ -40,8 +42,12 @@ class Plain(hop.TorchTask):
 
 
 def several(task: hop.TorchTask, configs: list[dict[str, Any]], device: str = "cpu") -> list[TorchSession]:
+    cache = EngineCache()
+    if device == "recorded":
+        device = "cpu"
+        recorded_capture(cache)
     return [
-        task.framework.open(config, seed=number, placement=Placement.on(device), threads=1)
+        task.framework.open(config, seed=number, placement=Placement.on(device), threads=1, cache=cache)
         for number, config in enumerate(configs)
     ]
 
@@ -50,7 +56,7 @@ class On(Batches):
     """Batches on a device."""
 
     def __init__(self, device: str) -> None:
-        self.device = device
+        self.device = "cpu" if device == "recorded" else device
 
     def __iter__(self):
         return ({name: value.to(self.device) for name, value in batch.items()} for batch in super().__iter__())

@@ -13,14 +13,18 @@ import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.base import EngineCache, IsolationError
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked import gradients, models, onednn
+from hopfleet.frameworks.torch.engines.stacked import stack as stack_module
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
 from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
+from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recorded_capture
 
-#: On a GPU, these tests cover captured steps.
+#: On a GPU, these tests cover captured steps; on a CPU, those with ``captures`` do so by a stand-in for CUDA graphs.
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
+with_captures = pytest.mark.parametrize("captures", [False, True] if DEVICE == "cpu" else [True])
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p, c: torch.optim.SGD(p, lr=c["lr"], weight_decay=c["decay"]),
@@ -75,8 +79,10 @@ def configs(name: str, count: int = 4, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def several(task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
+def several(task: hop.TorchTask, configs: list[dict[str, Any]], captures: bool = False) -> list[TorchSession]:
     cache = EngineCache()
+    if captures and DEVICE == "cpu":
+        recorded_capture(cache)
     return [
         task.framework.open(config, seed=number, placement=Placement.on(DEVICE), threads=1, cache=cache)
         for number, config in enumerate(configs)
@@ -98,12 +104,13 @@ def close(one: TorchSession, other: TorchSession) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+@with_captures
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_as_alone_but_for_rounding(name, norm, capsys):
+def test_as_alone_but_for_rounding(name, norm, captures, capsys):
     """Train three units together, one alone, and one with other members; in double precision, so that mistakes show."""
     task = Task()
-    alone, together = (several(task, configs(name, norm=norm)) for _ in range(2))
+    alone, together = (several(task, configs(name, norm=norm), captures) for _ in range(2))
     stacks = []
     for unit, numbers in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0], [1, 0, 3]]):
         flotilla = Stacked([together[n] for n in numbers])
@@ -114,24 +121,25 @@ def test_as_alone_but_for_rounding(name, norm, capsys):
             close(together[n], alone[n])
         stacks.append(together[0].kept[Stack])
         # The last, smaller batch is captured once it is known to come again.
-        assert len(stacks[-1].captures) == (0 if DEVICE == "cpu" else [1, 2, 2, 2, 1][unit])
+        assert len(stacks[-1].captures) == ([1, 2, 2, 2, 1][unit] if captures else 0)
     assert [stack is stacks[0] for stack in stacks] == [True, True, True, True, False]
     assert flotilla.evaluate(Batches(), seed=1)[0].keys() == {"loss"}
     assert together[0].unused() == alone[0].unused() == together[3].unused()
     assert "are stacked" in capsys.readouterr().err
 
 
-def test_per_batch_schedules_and_dropout_rates(capsys):
+@with_captures
+def test_per_batch_schedules_and_dropout_rates(captures, capsys):
     class Quick(Task):
         lr_step = "batch"
 
-    alone, together = (several(Quick(), configs("adam", dropout=0.0)) for _ in range(2))
+    alone, together = (several(Quick(), configs("adam", dropout=0.0), captures) for _ in range(2))
     Stacked(together).train(Batches(), last=[True] * 4)
     for one, other in zip(alone, together, strict=True):
         one.train(Batches(), last=True)
         close(one, other)
     rates = [{**config, "dropout": 0.25 * n} for n, config in enumerate(configs("adam"))]
-    alone, together = (several(Task(), rates) for _ in range(2))
+    alone, together = (several(Task(), rates, captures) for _ in range(2))
     Stacked(together).train(Batches(), last=[True] * 4)
     alone[0].train(Batches(), last=True)
     close(alone[0], together[0])  # no dropout, though its neighbours have some
@@ -180,15 +188,70 @@ def test_large_models_are_not_stacked_on_a_cpu(monkeypatch, capsys):
     assert "trials train in turn: models are large" in capsys.readouterr().err
 
 
-def test_a_member_with_nan_leaves_the_others_alone():
+@with_captures
+def test_a_member_with_nan_leaves_the_others_alone(captures):
     some = configs("adam")
     some[1]["weight"] = float("nan")
-    alone, together = (several(Task(), some) for _ in range(2))
+    alone, together = (several(Task(), some, captures) for _ in range(2))
     found = Stacked(together).train(Batches(), last=[True] * 4)
     assert "the loss is nan" in str(found[1])
     for n in (0, 2, 3):
         alone[n].train(Batches(), last=True)
         close(alone[n], together[n])
+
+
+on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="uses the stand-in for CUDA graphs")
+
+
+@on_cpu
+def test_replays_of_a_stack_draw_from_the_stream_of_its_first_member(monkeypatch):
+    """With dropout, captured steps have the bits of steps of the same stack without captures."""
+    some = [{**config, "dropout": 0.3} for config in configs("adam")]
+    eager, replayed = (several(Task(), some, captures=True) for _ in range(2))
+    for members, sizes in ((eager, 0), (replayed, stack_module.SIZES)):
+        monkeypatch.setattr(stack_module, "SIZES", sizes)
+        for last in (False, False, True):
+            Stacked(members).train(Batches(), last=[last] * 4)
+    assert [len(members[0].kept[Stack].captures) for members in (eager, replayed)] == [0, 2]
+    backend = replayed[0].cache.part(GraphCache).backend
+    assert isinstance(backend, RecordedCapture) and backend.unjoined() == [] and backend.captures == 2
+    for one, other in zip(eager, replayed, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
+        assert torch.equal(one.random["torch"], other.random["torch"])
+
+
+@on_cpu
+def test_a_new_learning_rate_discards_the_captures_of_a_stack():
+    members = several(Task(), configs("adam"), captures=True)
+    backend = members[0].cache.part(GraphCache).backend
+    assert isinstance(backend, RecordedCapture)
+    made = []
+    for last in (False, False, True, False):
+        Stacked(members).train(Batches(), last=[last] * 4)
+        made.append(backend.captures)
+    assert made == [1, 2, 2, 3]
+
+
+@on_cpu
+@pytest.mark.parametrize("reason", ["operation not permitted", "a replayed step differs from the step"])
+def test_a_stack_that_cannot_be_captured_steps_all_the_same(reason, monkeypatch, capsys):
+    if reason.startswith("operation"):
+        monkeypatch.setattr(RecordedGraph, "capture_begin", lambda self, **_: _raise(RuntimeError(reason)))
+    else:
+        monkeypatch.setattr(RecordedGraph, "replay", lambda self: None)
+    alone, together = several(Task(), configs("adam")), several(Task(), configs("adam"), captures=True)
+    for last in (False, True):
+        Stacked(together).train(Batches(), last=[last] * 4)
+        for one, other in zip(alone, together, strict=True):
+            one.train(Batches(), last=last)
+            close(one, other)
+    said = capsys.readouterr().err
+    assert said.count("steps of the stack are not captured") == 1 and reason in said
+    assert not together[0].kept[Stack].captures
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 programs = pytest.mark.skipif(DEVICE != "cpu", reason="on CUDA steps are captured")

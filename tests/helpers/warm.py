@@ -159,9 +159,9 @@ class Session:
 
 def warm_fork_servers() -> None:
     """Let the local backend of this process get its fork servers from the warm process."""
-    from hopfleet.backends.local import backend
+    from hopfleet.backends.local import fork_server
 
-    backend.Popen = Popen  # type: ignore[misc, assignment]
+    fork_server.Popen = Popen  # type: ignore[misc, assignment]
 
 
 #: Set by the test session; processes that the session starts have the environment variable instead.

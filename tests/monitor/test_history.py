@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 
+from hopfleet.domain import messages as m
 from hopfleet.domain.messages import (
     DropVersion,
     EpochEnded,
@@ -30,7 +32,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.monitor.history import History, Mode
+from hopfleet.monitor.history import _HANDLERS, History, Mode
 
 
 def fold(*messages: Message, mode: Mode = "max", partitions: int = 2) -> History:
@@ -257,3 +259,13 @@ def test_every_trial_visits_every_partition_once_an_epoch_whatever_happened(
         assert trial.units_done == sum(not span.undone and not span.failed for span in counting)
     assert history.progress().fraction == 1.0
     assert all(0.0 < fraction <= 1.0 for fraction in history.busy_fraction().values())
+
+
+def test_every_message_is_applied_or_known_to_change_no_view() -> None:
+    messages = {kind for union in (m.Event, m.Decision, m.Command) for kind in get_args(union)}
+    ignored = {
+        *(m.PartitionPlaced, m.PartitionUnavailable, m.UnitOverdue, m.SaveFailed, m.RequestMade, m.RequestAnswered),
+        *(m.TrialStopped, m.TrialPrioritised, m.SearchExtended, m.WorkerRetired),
+        *(m.SaveVersion, m.CopyVersion, m.StopUnit, m.PlacePartition, m.AddWorkers, m.ReleaseWorker),
+    }
+    assert _HANDLERS.keys() == messages - ignored

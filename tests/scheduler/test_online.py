@@ -22,6 +22,7 @@ from hopfleet.planner.costs import cnns, homogeneous
 from hopfleet.planner.portfolio import plan
 from hopfleet.planner.shop import Shop, ShopUnit
 from hopfleet.planner.timetable import Timetable
+from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.plan import Plan, rotation
@@ -111,20 +112,14 @@ def run(policy: Policy, times: list[list[float]], *, epochs: int = 1, noise: flo
 
     backend = Simulated(seconds, partitions=[[partition] for partition in range(partitions)])
     backend.start(None, partitions)
-    known: dict[str, Trial] = {}
-    events: list[m.Event] = [m.RunStarted("test")]
     end = 0.0
-    while not controller.finished:
+    loop = runtime.Driver(controller, backend)
+    for events in loop.moments([m.RunStarted("test", partitions)]):
         for event in events:
             if isinstance(event, m.UnitFinished):
                 end = event.ended
                 event = replace(event, sums={"train_loss": RowSum.of(1.0, 1)})
-            for message in controller.handle(event):
-                if isinstance(message, m.TrialAdded):
-                    known[message.trial] = Trial(message.trial, message.number, {}, message.seed, message.epochs)
-                elif isinstance(message, m.RunUnit | m.SaveVersion):
-                    backend.send(message, known[message.trial])
-        events = backend.receive(0.0)
+            loop.step([event])
     return end / max(*workers, *loads)
 
 

@@ -86,8 +86,8 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
         for alias in node.names
     }
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
-    assert pickles == {(file, "cloudpickle") for file in ("process.py", "spec.py", "actors.py", "frameworks.py")}
-    assert {file for file, name in calls() if name == "cloudpickle.loads"} == {"process.py", "actors.py"}
+    assert pickles == {(file, "cloudpickle") for file in ("process.py", "spec.py", "worker_actor.py", "frameworks.py")}
+    assert {file for file, name in calls() if name == "cloudpickle.loads"} == {"process.py", "worker_actor.py"}
     assert not {name for _, name in calls()} & {"torch.load", "numpy.load", "np.load", "marshal.loads"}
 
 

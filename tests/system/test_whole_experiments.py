@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
+from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.invariants import validate, validate_history
 from tests.chaos import simulated
 from tests.helpers.virtual.checks import check_nobody_waits, state_of, through_json
@@ -188,24 +189,16 @@ def simulate(setting: Setting, *, check: bool = True, **options) -> tuple[list[m
     partitions = None if all(part is None for part in setting.workers) else setting.workers
     backend = Simulated(partitions=partitions, **options)
     controller = controller_of(setting)
-    messages: list[m.Message] = [m.RunStarted("test"), *controller.handle(m.RunStarted("test"))]
-    trials = {name: progress.trial for name, progress in controller.schedule.trials.items()}
+    messages: list[m.Message] = []
+    driver = runtime.Driver(controller, backend, journal=lambda now, more: messages.extend(more))
     backend.start(None, len(setting.workers))
-    while not controller.finished:
-        events = backend.receive(0.0)
-        assert events, "deadlock"
+    for events in driver.moments([m.RunStarted("test", len(setting.workers))]):
         for event in events:
-            if controller.refuses(event):
-                continue
-            follow = controller.handle(event)
-            messages += [event, *follow]
-            trials |= {name: progress.trial for name, progress in controller.schedule.trials.items()}
-            for command in follow:
-                if isinstance(command, m.RunUnit | m.SaveVersion):
-                    backend.send(command, trials[command.trial])
+            driver.step([event])
             if check:
                 validate(controller.schedule)
                 check_nobody_waits(controller.schedule, setting.policy)
+    assert controller.finished, "deadlock"
     return messages, backend.now()
 
 

@@ -1,6 +1,6 @@
-"""Workers that only pretend, in virtual time: whole experiments in milliseconds, with the real controller.
+"""Simulated workers in virtual time: whole experiments in milliseconds, with the real controller.
 
-Unit times are given; nothing is trained. Metrics may be given too, for searches that look at them.
+Nothing is trained. The caller gives the times of units, and metrics for searches that read them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Metrics = Callable[[Trial, int], Mapping[str, float]]
 Fetch = Callable[[str, int], float | None]
 
 Report = UnitFinished | UnitFailed | PartitionPlaced | PartitionUnavailable
-"""What a lost worker says no more."""
+"""Events that a lost worker can no longer report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker that is lost at a time, and comes back empty-handed at another, or never."""
+    """The loss of a worker at ``time``. The worker comes back at ``back`` with an empty memory; None means never."""
 
     time: float
     worker: str
@@ -54,13 +54,13 @@ class Failure:
 
 
 class Simulated:
-    """``seconds`` gives the time of each unit and evaluation, ``metrics`` the result of a trial after an epoch.
+    """A backend whose workers exist in virtual time only.
 
-    ``partitions`` gives, for each worker, the partitions that it can read (None: all); those that are added later can
-    read none at first, or all if all can. ``failures`` tell when a worker is lost and when, if ever, it comes back;
-    ``together`` tells what a flotilla takes, given the time of each member alone: by default their sum;
-    ``fails`` tells whether the user's code would raise; ``fetch`` how long a worker takes to get hold of another
-    partition, or None if it cannot.
+    ``seconds`` returns the time of each unit and evaluation, ``metrics`` the metrics of a trial after an epoch.
+    ``partitions`` lists the partitions that each worker can read (None: all); a worker that is added later reads none
+    at first, or all if ``partitions`` is None. ``failures`` are the losses of workers. ``together`` returns the time of
+    a flotilla, given the time of each member alone; the default is their sum. ``fails`` tells whether the user's code
+    raises in a unit. ``fetch`` returns the seconds that a worker takes to fetch a partition, or None if it cannot.
     """
 
     name = "simulated"
@@ -84,9 +84,9 @@ class Simulated:
         self._together = together
         self._fails = fails
         #: Commands of incomplete flotillas, with their trials.
-        self._crew: list[tuple[RunUnit, Trial]] = []
+        self._members: list[tuple[RunUnit, Trial]] = []
         self._fetch = fetch
-        #: When each worker will be done with what it was told, and with each trial of it.
+        #: When each worker will have finished all its units, and its last unit of each trial.
         self._free: dict[str, float] = {}
         self._done: dict[tuple[str, str], float] = {}
         self._clock = clock
@@ -112,10 +112,10 @@ class Simulated:
     def send(self, command: Command, trial: Trial) -> None:
         match command:
             case RunUnit():
-                self._crew.append((command, trial))
+                self._members.append((command, trial))
                 if not command.more:
-                    crew, self._crew = self._crew, []
-                    self._work(crew)
+                    members, self._members = self._members, []
+                    self._work(members)
             case SaveVersion(worker=worker):
                 if worker in self._alive:
                     made = max(self._clock, self._done.get((worker, command.trial), 0.0))
@@ -125,13 +125,14 @@ class Simulated:
             case _:
                 raise AssertionError(f"not for a worker: {command}")
 
-    def _work(self, crew: Sequence[tuple[RunUnit, Trial]]) -> None:
-        alone = [self._seconds(command, trial) for command, trial in crew]
-        worker = crew[0][0].worker
+    def _work(self, members: Sequence[tuple[RunUnit, Trial]]) -> None:
+        """Schedule the end of a unit, or of the units of a flotilla."""
+        alone = [self._seconds(command, trial) for command, trial in members]
+        worker = members[0][0].worker
         began = max(self._clock, self._free.get(worker, 0.0))
-        ended = began + (alone[0] if len(crew) == 1 else self._together([each for each, _ in crew], alone))
+        ended = began + (alone[0] if len(members) == 1 else self._together([each for each, _ in members], alone))
         self._free[worker] = ended
-        for (command, trial), seconds in zip(crew, alone, strict=True):
+        for (command, trial), seconds in zip(members, alone, strict=True):
             self._done[worker, trial.id] = ended
             share = seconds / (sum(alone) or 1.0)
             unit, where = command.unit, (command.worker, command.unit, command.attempt)
@@ -165,7 +166,7 @@ class Simulated:
             self._later(self._clock + seconds, PartitionPlaced(worker, partition))
 
     def receive(self, timeout: float) -> list[Event]:
-        """All that happens at the next moment."""
+        """Return all events of the next moment."""
         events: list[Event] = []
         while self._queue and (not events or self._queue[0][0] == self._clock):
             self._clock, _, event = heapq.heappop(self._queue)
@@ -188,7 +189,7 @@ class Simulated:
         return events
 
     def _forget(self, worker: str) -> None:
-        """What a lost worker was doing never ends, also if it comes back."""
+        """Discard the units of a lost worker: they never end, even if the worker comes back."""
         self._free.pop(worker, None)
         self._done = {key: done for key, done in self._done.items() if key[0] != worker}
         self._queue = [

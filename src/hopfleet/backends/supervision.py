@@ -1,60 +1,211 @@
-"""The state of a process according to the system: whether it is running, and how it ended."""
+"""The workers that a backend has started: what is known of each, when to start another one, and the common methods.
+
+A backend with worker processes derives from ``SupervisedBackend`` and adds how workers start, how messages reach them
+and how their deaths are noticed.
+"""
 
 from __future__ import annotations
 
-import signal
-from dataclasses import dataclass
+import itertools
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
-ADVICE = "use fewer workers or smaller batches"
+from hopfleet.domain.messages import RELEASED, Event
+from hopfleet.errors import TaskError, WorkersLost
+from hopfleet.support import clock
+from hopfleet.worker.protocol import Beat, Events, Order, Probe, Profiled, Report, Stop, Unable
+from hopfleet.worker.spec import Profile
 
+AWAY_SECONDS = 1.0
+"""Seconds without listening, e.g. after a Ctrl-Z, after which the silence of workers means nothing."""
 
-@dataclass(frozen=True, slots=True)
-class Vitals:
-    """The state of a process: a letter, as in ``ps``, and the processor time used so far, in ticks."""
+START_SECONDS = 120.0
+"""Seconds after which a worker that has not started counts as failed; a cold disk makes imports slow."""
 
-    state: str
-    ticks: int
+MAX_STARTS = 5
+"""Number of workers in a row that may end before they are ready; then the run ends."""
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the process was stopped by a signal; being traced by a debugger does not count."""
-        return self.state == "T"
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
+"""Seconds before a worker that achieved nothing is replaced: the first time, doubling each time, and the maximum."""
 
-    @property
-    def gone(self) -> bool:
-        return self.state in ("Z", "X")
+LOG_LINES, LOG_BYTES = 25, 4096
+"""Maximum lines and bytes of a trial's log that are reported with the loss of its worker."""
 
-    def lost(self, silence: float) -> str:
-        """Return why the worker is lost after ``silence`` seconds without a message; empty if it may be alive."""
-        if self.stopped:
-            return f"its process was stopped (SIGSTOP), and silent for {silence:.1f} s"
-        return f"its process is gone, and was silent for {silence:.1f} s" if self.gone else ""
-
-
-def vitals(pid: int) -> Vitals | None:
-    """Return the state of a process; None where the system does not report it (only Linux does)."""
-    try:
-        # The name, in parentheses, may contain anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return Vitals("X", 0) if Path("/proc/self/stat").exists() else None
-    return Vitals(fields[0], int(fields[11]) + int(fields[12]))
+STOPPED = "it was told to give up what it did"
 
 
-def ending(code: int | None, *, starved: bool) -> str:
-    """Describe how a process ended. ``code`` is as in ``subprocess``, None if unknown.
+@dataclass(slots=True, kw_only=True)
+class WorkerHandle:
+    """A started worker, as its backend sees it."""
 
-    ``starved``: the kernel killed it because memory ran out.
+    name: str
+    device: str = ""
+    pid: int = 0
+    #: When the worker was last heard from, on the monotonic clock.
+    heard: float = field(default_factory=time.monotonic)
+    #: Number of predecessors in a row that achieved nothing.
+    failures: int = 0
+    ready: bool = False
+    #: Whether the worker is not replaced if it is lost.
+    retired: bool = False
+    #: Whether the worker was told to end.
+    released: bool = False
+    #: Why this backend killed the worker; empty if it did not.
+    killed: str = ""
+    #: The trial of the last unit that was sent.
+    trial: str = ""
+    #: Orders buffered until the next send, so that the worker wakes once.
+    outbox: list[Order] = field(default_factory=list)
+
+    def end_reason(self, found: str) -> str:
+        """Return why the worker ended; ``found`` is the reason unless the backend itself ended the worker."""
+        return RELEASED if self.released else self.killed or found
+
+
+Handle = TypeVar("Handle", bound=WorkerHandle)
+
+
+class SupervisedBackend(ABC, Generic[Handle]):
+    """What backends with worker processes have in common. All methods are called by the thread that drives the run."""
+
+    #: How a module with the task must be importable, for messages to users.
+    importable = ""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget an earlier run."""
+        #: Workers that are not lost, by name, whether they are ready or not.
+        self._workers: dict[str, Handle] = {}
+        self._events: deque[Event] = deque()
+        self._profiles: deque[Profile] = deque()
+        self._numbers = itertools.count(1)
+        self._closing = False
+        #: When the workers were last checked.
+        self._looked = time.monotonic()
+
+    @abstractmethod
+    def _pump(self, timeout: float) -> None:
+        """Send all orders and handle all reports, waiting up to ``timeout`` seconds for the first report."""
+
+    @abstractmethod
+    def _kill(self, handle: Handle) -> None:
+        """End the process of a worker, whatever it does."""
+
+    def _note(self, handle: Handle, event: Event) -> None:
+        """Draw conclusions from an event before it is passed on."""
+
+    def retire(self, worker: str) -> None:
+        if handle := self._workers.get(worker):
+            handle.retired = True
+
+    def release(self, worker: str) -> None:
+        if handle := self._workers.get(worker):
+            handle.retired = handle.released = True
+            handle.outbox.append(Stop())
+
+    def stop(self, worker: str) -> None:
+        if handle := self._workers.get(worker):
+            handle.killed = STOPPED
+            self._kill(handle)
+
+    def receive(self, timeout: float) -> list[Event]:
+        deadline = time.monotonic() + timeout
+        while not self._events:
+            left = deadline - time.monotonic()
+            self._pump(max(0.0, left))
+            if left <= 0:
+                break
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def now(self) -> float:
+        return clock.now()
+
+    def _next_name(self) -> str:
+        return f"w{next(self._numbers)}"
+
+    def _is_current(self, handle: Handle) -> bool:
+        """Whether a worker is not lost. Reports of lost workers are ignored."""
+        return self._workers.get(handle.name) is handle
+
+    def _first_worker(self, suits: Callable[[Handle], bool]) -> Handle:
+        """Return the first worker that suits, waiting until there is one."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            for handle in self._workers.values():
+                if suits(handle):
+                    return handle
+            if time.monotonic() > deadline:
+                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
+            self._pump(AWAY_SECONDS / 4)
+
+    def _probe(self, handle: Handle, probe: Probe) -> Profile:
+        """Let a worker profile a trial, and wait for its answer."""
+        handle.outbox.append(probe)
+        while not self._profiles:
+            self._pump(AWAY_SECONDS / 4)
+            if not self._is_current(handle):
+                return Profile(error="the worker died while it tried the configuration")
+        return self._profiles.popleft()
+
+    def _hear(self, handle: Handle, report: Report) -> None:
+        """Handle a report that all backends handle alike."""
+        match report:
+            case Beat():
+                pass
+            case Events(events):
+                self._pass_on(handle, events)
+            case Profiled(profile):
+                self._profiles.append(profile)
+            case Unable(reason):
+                raise TaskError(
+                    f"workers cannot load the task ({reason}): put it into a module that {self.importable}, or define "
+                    "it in your script itself"
+                )
+            case _:
+                raise AssertionError(f"unexpected report of {handle.name}: {report}")
+
+    def _pass_on(self, handle: Handle, events: Sequence[Event]) -> None:
+        for event in events:
+            self._note(handle, event)
+        self._events.extend(events)
+
+
+def restart_pause(failures: int) -> float:
+    """Return the seconds to wait before another worker takes the place of ``failures`` that achieved nothing."""
+    return min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2.0 ** (failures - 1))
+
+
+def check_starts(worker: str, failures: int, reason: str, advice: str) -> None:
+    """Raise WorkersLost if too many workers in a row, ``worker`` the last of them, ended before they were ready."""
+    if failures >= MAX_STARTS:
+        raise WorkersLost(
+            f"worker {worker} ended before it was ready, as {failures - 1} before it did: {reason}; {advice}"
+        )
+
+
+def excused(heard: float, now: float, away: float) -> float:
+    """Return the last sign of life, corrected for the ``away`` seconds before ``now`` without listening.
+
+    A process that was just started has a last sign of life in the future, because its start takes a while.
     """
-    if starved:
-        return f"out of memory: killed by the kernel; {ADVICE}"
-    if code is None:
-        return "its process ended"
-    if code >= 0:
-        return f"its process ended with exit code {code}"
+    return heard if away <= AWAY_SECONDS or heard >= now else min(now, heard + away)
+
+
+def last_lines(log: Path) -> str:
+    """Return the end of a log; empty if the log cannot be read."""
     try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"its process was killed by {name}"
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-LOG_LINES:])
+    except OSError:
+        return ""

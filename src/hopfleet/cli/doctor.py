@@ -68,7 +68,7 @@ def doctor(
 
 def _cluster(address: str) -> list[str]:
     """Print the nodes of a Ray cluster and return their problems."""
-    from hopfleet.backends.ray.node_agents import inspect_nodes
+    from hopfleet.backends.ray.nodes import inspect_nodes
 
     found = inspect_nodes(address)
     lines, complaints = [], []

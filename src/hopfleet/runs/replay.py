@@ -22,7 +22,7 @@ from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
-from hopfleet.runs.replay_training import Course, Rehearsal, recorded_courses
+from hopfleet.runs.replay_training import Course, recorded_courses, train_again
 from hopfleet.runs.results import Results, load
 from hopfleet.runs.verify import find_data
 from hopfleet.search.base import at_least_one
@@ -169,7 +169,7 @@ def _rehearse(
     )
     try:
         backend.start(spec, chosen)
-        Rehearsal(plan.courses, backend, Versions(place.checkpoints), len(data), tell).run()
+        train_again(plan.courses, backend, Versions(place.checkpoints), len(data), tell)
         backend.close()
     except BaseException:
         backend.close(kill=True)

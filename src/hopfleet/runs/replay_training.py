@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from hopfleet.backends.base import Backend
 from hopfleet.domain.messages import (
+    CopyVersion,
+    DropVersion,
     Event,
     Message,
     RunUnit,
@@ -27,6 +29,7 @@ from hopfleet.domain.trial import Parent, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.wording import plural
+from hopfleet.runtime.driver import Driver, Effects
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.store.versions.local import Versions
 
@@ -97,37 +100,60 @@ def recorded_courses(messages: Iterable[Message]) -> dict[str, Course]:
     return courses
 
 
-class Rehearsal:
-    """The training of all courses: each runs on one idle worker from its start to its end."""
+def train_again(
+    courses: dict[str, Course],
+    backend: Backend,
+    versions: Versions,
+    partitions: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Train all courses on the workers of a backend. ``tell`` hears of the progress."""
+    controller = ReplayController(courses, partitions)
+    effects: Effects = {
+        CopyVersion: lambda command: versions.copy(command.source, command.ref, command.digest),
+        DropVersion: lambda command: versions.drop(command.ref),
+    }
+    driver = Driver(controller, backend, effects=effects)
+    total = sum(course.end - course.base for course in courses.values())
+    while not controller.finished:
+        driver.step(backend.receive(WAIT_SECONDS))
+        tell(f"{controller.units} of {plural(total, 'unit')}")
 
-    def __init__(
-        self,
-        courses: dict[str, Course],
-        backend: Backend,
-        versions: Versions,
-        partitions: int,
-        tell: Callable[[str], None],
-    ) -> None:
+
+class ReplayController:
+    """The controller of a replay: each course runs on one idle worker from its start to its end."""
+
+    def __init__(self, courses: dict[str, Course], partitions: int) -> None:
         self._courses = courses
-        self._backend = backend
-        self._versions = versions
         self._partitions = partitions
-        self._tell = tell
         # The longest course starts first, so that it does not end last.
         self._waiting = deque(sorted(courses.values(), key=lambda course: course.base - course.end))
         self._idle: list[str] = []
         #: Attempt numbers of running units, by worker.
         self._running: dict[str, int] = {}
-        self._units = 0
         self._attempts = 0
+        #: Commands that follow from the events of the current step.
+        self._commands: list[Message] = []
+        self.units = 0  #: units done
 
-    def run(self) -> None:
-        total = sum(course.end - course.base for course in self._courses.values())
-        while not all(course.done for course in self._courses.values()):
-            for event in self._backend.receive(WAIT_SECONDS):
-                self._hear(event)
-            self._assign()
-            self._tell(f"{self._units} of {plural(total, 'unit')}")
+    @property
+    def finished(self) -> bool:
+        return all(course.done for course in self._courses.values())
+
+    @property
+    def schedule(self) -> ReplayController:
+        return self
+
+    def find(self, trial: str) -> Course | None:
+        return self._courses.get(trial)
+
+    def take(self, events: Iterable[Event]) -> list[Message]:
+        """Take in events; return the commands that follow."""
+        self._commands = []
+        for event in events:
+            self._hear(event)
+        self._assign()
+        return self._commands
 
     def _hear(self, event: Event) -> None:
         match event:
@@ -142,7 +168,7 @@ class Rehearsal:
                 version = event.ref.version
                 course.found[version], course.saves[version] = event.digest, event.ref
                 if version not in course.lent:
-                    self._versions.drop(event.ref)
+                    self._commands.append(DropVersion(event.ref))
             case SaveFailed():
                 self._courses[event.trial].fail(event.error)
             case VersionLost():  # the unit could not start
@@ -169,8 +195,8 @@ class Rehearsal:
             lender = self._courses[course.trial.parent.trial]
             digest, number = lender.found[course.base], self._number()
             source, ref = lender.saves[course.base], VersionRef(course.trial.id, course.base, number)
-            course.found[course.base], _ = self._versions.copy(source, ref, digest)
-            course.saves[course.base] = ref
+            self._commands.append(CopyVersion(source, ref, digest))
+            course.found[course.base], course.saves[course.base] = digest, ref
         self._go_on(course, worker)
 
     def _number(self) -> int:
@@ -188,7 +214,7 @@ class Rehearsal:
         unit, version = Unit(course.trial.id, epoch, partition), course.version
         model = course.saves.get(version, VersionRef(course.trial.id, version, None))
         digest = course.found.get(version, "")
-        self._backend.send(RunUnit(worker, unit, self._attempts, model, last, digest), course.trial)
+        self._commands.append(RunUnit(worker, unit, self._attempts, model, last, digest))
 
     def _end_unit(self, unit: UnitFinished | UnitFailed) -> None:
         if self._running.get(unit.worker) != unit.attempt:
@@ -198,13 +224,13 @@ class Rehearsal:
         if isinstance(unit, UnitFailed):
             course.fail(unit.error)
         else:
-            self._units += 1
+            self.units += 1
             course.version = unit.version
             if course.differs is None and course.losses.get(unit.version) != unit.sums.get(LOSS):
                 course.differs = unit.version
             if unit.version in course.wanted and unit.version not in course.found:
-                save = SaveVersion(unit.worker, VersionRef(unit.trial, unit.version, self._number()), True)
-                self._backend.send(save, course.trial)
+                ref = VersionRef(unit.trial, unit.version, self._number())
+                self._commands.append(SaveVersion(unit.worker, ref, True))
         self._go_on(course, unit.worker)
 
     def _lose(self, lost: WorkerLost) -> None:
@@ -213,7 +239,7 @@ class Rehearsal:
         self._idle = [worker for worker in self._idle if worker != lost.worker]
         for course in self._courses.values():
             if course.worker == lost.worker and not course.done:
-                self._units -= course.version - course.base
+                self.units -= course.version - course.base
                 course.worker, course.version = None, course.base
                 course.lost += 1
                 if course.lost == MAX_LOSSES:

@@ -25,7 +25,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import Trial
 from hopfleet.monitor.observer import Observer
 
-Effects = Mapping[type[Any], Callable[[Any], None]]
+Effects = Mapping[type[Any], Callable[[Any], object]]
 """What to do about messages, by type. Messages of other types need no action."""
 
 

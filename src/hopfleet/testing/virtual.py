@@ -203,7 +203,7 @@ class Run:
 
     def go(self) -> Run:
         self.backend.start(None, self.setting.workers)
-        self._take(m.RunStarted("test"))
+        self._take(m.RunStarted("test", self.setting.workers))
         for step in itertools.count():
             assert step < MANY_STEPS, "the experiment does not end"
             trouble = self.setting.troubles.get(step)
@@ -308,7 +308,7 @@ class Run:
             for version, saved in progress.saved.items()
             if not saved.durable
         ]
-        self._take(m.RunStarted("test"))
+        self._take(m.RunStarted("test", self.setting.workers))
         for event in missing:
             self._take(event)
         self.backend.start(None, self.setting.workers)

@@ -1,97 +1,80 @@
-"""The process around a worker: reads commands from a socket, writes events back, beats while it lives.
+"""The process around a worker: reads orders from a socket, writes reports back, and beats while it is alive.
 
-If the socket closes, the controller is gone, and the process ends with the next beat at the latest, in the middle of a
-unit if need be: what was not reported did not happen.
+If the socket closes, the controller is gone, and the process ends with the next beat at the latest, even in the middle
+of a unit: work that was not reported did not happen.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 import cloudpickle
 
-from hopfleet.domain.messages import Event, decode, encode
 from hopfleet.domain.placement import Placement
-from hopfleet.domain.trial import Parent, Trial
 from hopfleet.errors import describe
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import open_feed
 from hopfleet.worker.logs import captured
+from hopfleet.worker.protocol import Beat, Events, Ready, Report, Unable, decode_orders, decode_start, encode_report
+from hopfleet.worker.serving import carry_out
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
 
 BEAT_SECONDS = 0.25
+"""Seconds between two beats."""
 
 
 def serve(connection: Connection) -> None:
     """Be a worker until told to stop, or until the other side of the connection is gone."""
     lock = threading.Lock()
 
-    def say(kind: str, body: Any) -> None:
+    def send(report: Report) -> None:
         with lock:
-            connection.send_bytes(json.dumps([kind, body]).encode())
+            connection.send_bytes(encode_report(report))
 
-    def emit(events: Sequence[Event]) -> None:
-        say("Events", [encode(event) for event in events])
-
-    setup = json.loads(connection.recv_bytes())
+    start = decode_start(connection.recv_bytes())
     try:
         spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
         shares = spec.run and spec.task.transform is not None
         folder = SharedMemory(spec.checkpoints).batches(spec.run) if shares else None
-        feed = open_feed(spec, folder, [connection.fileno()])
         worker = Worker(
-            setup["worker"],
+            start.worker,
             spec,
-            Placement.on(setup["device"]),
-            emit,
+            Placement.on(start.device),
+            lambda events: send(Events(events)),
             capture=captured,
             guest=False,
-            feed=feed,
+            feed=open_feed(spec, folder, [connection.fileno()]),
         )
     except Exception as error:
-        say("Unable", describe(error))
+        send(Unable(describe(error)))
         return
-    say("Ready", os.getpid())
-    threading.Thread(target=_beat, args=(say,), name="heart", daemon=True).start()
-    # Commands are read by this very thread: handing them over from another would double the time of a small one.
+    send(Ready(os.getpid(), start.device))
+    threading.Thread(target=_beat, args=(send,), name="heart", daemon=True).start()
+    # Orders are read by this very thread: a second thread would double the time of a small order.
     while True:
         try:
             if not connection.poll():
                 worker.rest()
-            orders = json.loads(connection.recv_bytes())
+            message = connection.recv_bytes()
         except (EOFError, OSError):
             return
-        for kind, body, trial in orders:
-            if kind == "Stop":
-                worker.close()
-                return
-            if kind == "Probe":
-                profile = worker.probe(_trial(trial), body)
-                say("Profile", list(dataclasses.astuple(profile)))
-                continue
+        for order in decode_orders(message):
             try:
-                worker.execute(decode(kind, body), _trial(trial))  # type: ignore[arg-type]
+                if not carry_out(worker, order, send):
+                    return
             except Broken:
-                os._exit(1)  # nothing that is left to do here could succeed
+                os._exit(1)  # no further order could succeed in this process
 
 
-def _trial(fields: dict[str, Any]) -> Trial:
-    parent = fields.pop("parent")
-    return Trial(**fields, parent=None if parent is None else Parent(*parent))
-
-
-def _beat(say: Any) -> None:
+def _beat(send: Callable[[Report], None]) -> None:
     never = threading.Event()
     while not never.wait(BEAT_SECONDS):
         try:
-            say("Beat", None)
+            send(Beat())
         except OSError:
             os._exit(0)

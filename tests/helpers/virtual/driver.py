@@ -17,7 +17,8 @@ from hopfleet.runtime import driver as runtime
 from hopfleet.scheduler.invariants import validate
 from hopfleet.scheduler.progress import Progress
 from tests.helpers.virtual.checks import Checks, check_nobody_waits, durables, state_of, through_json
-from tests.helpers.virtual.settings import REQUESTS, Fault, Setting, controller_of, pick
+from tests.helpers.virtual.faults import STRIKES
+from tests.helpers.virtual.settings import Fault, Setting, controller_of
 
 
 class Unwritten(Exception):
@@ -171,74 +172,7 @@ class Driver(Checks):
             self.fleet.start()
 
     def inject(self, fault: Fault) -> None:
-        fleet, happens = self.fleet, True
-        workers = list(fleet.workers.values())
-        match fault.kind:
-            case "lose" if workers:
-                fleet.die(workers[fault.pick % len(workers)], replaced=True)
-            case "leave" if workers:
-                worker = workers[fault.pick % len(workers)]
-                slots = self.controller.schedule.slots
-                sticky = [other for other in workers if other.name in slots and not slots[other.name].retired]
-                fleet.die(worker, replaced=not [other for other in sticky if other is not worker])
-            case "refuse":
-                fleet.refusals += 1 + fault.pick % 3
-            case "join":
-                fleet.join(None if fault.pick % 2 else (fault.pick % self.setting.partitions,))
-            case "raise" if any(worker.running for worker in workers):
-                busy = [command for worker in workers for command in worker.running]
-                command = busy[fault.pick % len(busy)]
-                fleet.failing.add(command.attempt)
-                self.blamed.add(command.trial)
-            case "unsavable" if self.controller.schedule.trials:
-                trial = pick(sorted(self.controller.schedule.trials), fault)
-                fleet.unsavable.add(trial)
-                self.blamed.add(trial)
-            case "vanish" if fleet.storage:
-                key = pick(sorted(fleet.storage), fault)
-                del fleet.storage[key]
-                self.lost.add(key)
-                fleet.report(m.VersionLost(key, "vanished"))
-            case "rot" if fleet.storage:
-                key = pick(sorted(fleet.storage), fault)
-                del fleet.storage[key]
-                self.lost.add(key)
-            case "forget" if workers:
-                workers[fault.pick % len(workers)].memory.clear()
-            case "zombie" if workers:
-                fleet.die(pick(workers, fault), replaced=True, alive=True)
-            case "mute" if workers:
-                worker = pick(workers, fault)
-                worker.heard = False
-                fleet.give_up(worker)
-            case "deaf" if workers:
-                worker = pick(workers, fault)
-                worker.hears = False
-                worker.commands.clear()
-                fleet.give_up(worker)
-            case "late" if workers:
-                pick(workers, fault).late = True
-            case "repeat":
-                past = [message for message in self.messages if self.repeatable(message)]
-                if past:
-                    event = pick(past, fault)
-                    # That a trial cannot be saved is as true the second time.
-                    assert isinstance(event, m.SaveFailed) or self.controller.refuses(event)
-                    self.take(event)
-            case request if request in REQUESTS and not self.controller.finished:
-                self.take(self.request(fault))
-            case "drain" if not self.controller.finished:
-                self.take(m.RequestMade("drain"))
-            case "unwritten" | "partial":
-                self.doom = fault
-            case "crash":
-                assert self.restored() == state_of(self.controller)
-                self.resume(durable_only=False, zombies=fault.pick % 2 == 0)
-            case "cut":
-                self.resume(durable_only=True)
-            case _:
-                happens = False
-        if happens:
+        if STRIKES[fault.kind](self, fault):
             self.struck.append(fault.kind)
 
     def repeatable(self, message: m.Message) -> bool:

@@ -8,9 +8,7 @@ whether its process is stopped or gone.
 from __future__ import annotations
 
 from hopfleet.backends.ray.cluster import Verdict
-
-START_SECONDS = 120.0
-"""Seconds after which a Ray process that has not started counts as failed."""
+from hopfleet.backends.supervision import START_SECONDS
 
 ASK_SECONDS = 1.1
 """Seconds of silence after which a node agent is asked for a sign of life."""
@@ -26,17 +24,6 @@ STUCK_SECONDS = 3.0
 
 DEAF_SECONDS = 60.0
 """Seconds of silence after which a worker is lost even if its process exists."""
-
-AWAY_SECONDS = 1.0
-"""Seconds without listening after which silence means nothing."""
-
-
-def excused(heard: float, now: float, away: float) -> float:
-    """Return the last sign of life, corrected for the ``away`` seconds before ``now`` without listening.
-
-    A process that was just started has a last sign of life in the future, because its start takes a while.
-    """
-    return heard if away <= AWAY_SECONDS or heard >= now else min(now, heard + away)
 
 
 def node_lost(verdict: Verdict, silence: float) -> str:

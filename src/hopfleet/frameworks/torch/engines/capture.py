@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
-from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.trial import Metrics
@@ -24,16 +24,8 @@ from hopfleet.frameworks.torch.trial import Metrics
 CHECKS = 3
 """Replays of the first step of a kind of member that are compared with eager steps."""
 
-LANES = 32
-"""Streams on which members take turns. One member cannot fill a device; this many can."""
-
-ABREAST = 8
-"""Updates of stacked members that run side by side, since each is too small to fill a device."""
-
 SIZES = 3
 """Captures that a member keeps, one for each batch size: the last batch of a partition is often smaller."""
-
-DEVICE = frozenset({"device"})
 
 UNEQUAL = "replayed steps do not have the bits of eager steps"
 ADVICE = "; build the optimizer with capturable=True or fused=True"
@@ -43,46 +35,11 @@ class Refused(Exception):
     """The reason why a step is not captured."""
 
 
-class GraphCache:
-    """The findings about captured steps that a worker keeps, and the memory that captures share."""
-
-    def __init__(self) -> None:
-        #: By kind of member: empty if captured steps have the bits of eager ones, else the reason against captures.
-        self.verdicts: dict[Hashable, str] = {}
-        #: The tensors that captured steps read their batch from, by device, names, shapes and types.
-        self.inputs: dict[Hashable, Batch] = {}
-        self._streams: dict[torch.device, list[torch.cuda.Stream]] = {}
-
-    def streams(self, device: torch.device) -> list[torch.cuda.Stream]:
-        """Return the streams on which captured steps run; the same ones each time."""
-        if device not in self._streams:
-            self._streams[device] = [torch.cuda.Stream(device) for _ in range(LANES)]  # type: ignore[no-untyped-call]
-        return self._streams[device]
-
-    @contextlib.contextmanager
-    def side_by_side(
-        self, device: torch.device
-    ) -> Iterator[Callable[[int], contextlib.AbstractContextManager[object]]]:
-        """Distribute work over several streams, which start after earlier work and are joined in the end.
-
-        The function provided selects the stream of a piece of work by its number. On a CPU it selects nothing.
-        """
-        if device.type != "cuda":
-            yield lambda number: contextlib.nullcontext()
-            return
-        here, streams = torch.cuda.current_stream(device), self.streams(device)[:ABREAST]
-        for stream in streams:
-            stream.wait_stream(here)
-        yield lambda number: torch.cuda.stream(streams[number % ABREAST])
-        for stream in streams:
-            here.wait_stream(stream)
-
-
 @dataclass(slots=True)
 class Capture:
     """A step, ready to be replayed. Each replay leaves its outcome in ``values``."""
 
-    graph: torch.cuda.CUDAGraph
+    graph: Graph
     #: The random stream that the step draws from.
     generator: torch.Generator
     values: dict[str, torch.Tensor]
@@ -90,40 +47,46 @@ class Capture:
     footing: Hashable = None
 
 
+def backend_of(session: TorchSession) -> CaptureBackend:
+    """Return the backend that captures the steps of a session."""
+    return session.cache.part(GraphCache).backend
+
+
 def captured(member: Member, inputs: Batch) -> Capture:
     """Capture the member's step on ``inputs`` without executing it. Raises Refused if that is impossible."""
     session = member.session
-    if member.draws - DEVICE:
-        raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(member.draws - DEVICE))})")
+    backend = backend_of(session)
+    if on_host := member.draws - {backend.random_stream}:
+        raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(on_host))})")
     if session.scaler is not None:
         raise Refused("a gradient scaler reads values")
     if session.options.accumulate > 1:
         raise Refused("gradients are accumulated over several batches")
     device = session.device
-    generator = torch.Generator(device)
-    generator.set_state(member.random["device"])
+    generator = backend.generator(device)
+    generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
     # Use a new stream: a stream on which a capture has failed is of no further use.
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
+    graph, stream = backend.graph(), backend.stream(device)
+    stream.wait_stream(backend.current_stream())
     try:
         with (
-            _compat.own_generator(device, generator),
+            backend.own_generator(device, generator),
             _fused(session),
-            torch.cuda.stream(stream),
-            capturing(graph),
+            backend.on_stream(stream),
+            capturing(graph, backend),
         ):
             for name, value in member.work.take(dict(inputs)).items():
-                if not torch.is_tensor(value) or not value.is_cuda or value.numel() != 1:
+                if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
                     raise Refused(f"{name!r} is not a single number on the device")
                 values[name] = value.reshape(1)
     except Refused:
-        torch.cuda.synchronize(device)
+        backend.synchronize(device)
         raise
     except Exception as error:
-        torch.cuda.synchronize(device)
+        backend.synchronize(device)
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
-    torch.cuda.current_stream().wait_stream(stream)
+    backend.current_stream().wait_stream(stream)
     return Capture(graph, generator, values)
 
 
@@ -142,7 +105,7 @@ def _fused(session: TorchSession) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+def capturing(graph: Graph, backend: CaptureBackend) -> Iterator[None]:
     """Capture the work on the current stream, with cuBLAS workspaces of its own.
 
     Otherwise cuBLAS would give all captures on one stream the same workspace, although captures run side by side. The
@@ -150,7 +113,7 @@ def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """
     collects = gc.isenabled()
     gc.disable()
-    _compat.clear_cublas_workspaces()
+    backend.clear_workspaces()
     try:
         # Other threads load batches and write checkpoints meanwhile.
         graph.capture_begin(capture_error_mode="thread_local")
@@ -162,7 +125,7 @@ def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             raise
         graph.capture_end()
     finally:
-        _compat.clear_cublas_workspaces()
+        backend.clear_workspaces()
         if collects:
             gc.enable()
 
@@ -170,7 +133,8 @@ def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.Tensor]) -> None:
     """Raise Refused unless replays have the bits of eager steps. Restore the state before the capture."""
     session, work = member.session, member.work
-    state = member.random["device"]
+    stream = backend_of(session).random_stream
+    state = member.random[stream]
     values: list[torch.Tensor] = []
     for _ in range(CHECKS):
         capture.graph.replay()
@@ -178,8 +142,8 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     replayed = [*copies(session), *values, capture.generator.get_state()]
     restore(session, before)
     found: list[Metrics] = []
-    kept, member.random["device"] = member.draws, state
-    member.draws = DEVICE
+    kept, member.random[stream] = member.draws, state
+    member.draws = frozenset({stream})
     for _ in range(CHECKS):
         member.do(lambda: found.append(work.take(dict(inputs))))
     member.draws = kept
@@ -187,8 +151,8 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
         error, member.result = member.result, {}
         raise Refused(describe(error))
     values = [one[name].reshape(1) for one in found for name in capture.values]
-    eager = [*copies(session), *values, member.random["device"]]
-    member.random["device"] = state
+    eager = [*copies(session), *values, member.random[stream]]
+    member.random[stream] = state
     restore(session, before)
     if len(eager) != len(replayed) or not all(map(_same_bits, eager, replayed)):
         raise Refused(UNEQUAL)

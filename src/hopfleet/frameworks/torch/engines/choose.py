@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hopfleet.frameworks.base import Flotilla, IsolationError
 from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.session import TorchSession
 
 
@@ -15,13 +16,13 @@ def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
         raise IsolationError(
             "some trials are deterministic and others are not, but the setting applies to the whole process"
         )
-    on_cuda = sessions[0].device.type == "cuda"
+    captures = sessions[0].cache.part(GraphCache).backend.captures_on(sessions[0].device)
     # On CUDA, the convolutions of many models as one are slower than side by side.
-    if fast and not (on_cuda and _compat.convolves(sessions[0].model)):
+    if fast and not (captures and _compat.convolves(sessions[0].model)):
         from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
 
         return Stacked(sessions)
-    if on_cuda:
+    if captures:
         from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 
         return CudaGraphs(sessions)

@@ -17,10 +17,8 @@ import torch
 
 from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.torch.engines.capture import (
-    DEVICE,
     SIZES,
     Capture,
-    GraphCache,
     Refused,
     batch_key,
     captured,
@@ -30,6 +28,7 @@ from hopfleet.frameworks.torch.engines.capture import (
     kind_of,
     restore,
 )
+from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
@@ -39,15 +38,14 @@ from hopfleet.support.logging import messages
 class Replays:
     """Captures that are replayed side by side, on a few streams, and their values for each batch."""
 
-    def __init__(
-        self, captures: Mapping[Member, Capture], room: int, device: torch.device, streams: Sequence[torch.cuda.Stream]
-    ) -> None:
+    def __init__(self, captures: Mapping[Member, Capture], room: int, device: torch.device, cache: GraphCache) -> None:
+        self._backend = backend = cache.backend
+        streams = cache.streams(device)[: len(captures)]
         self._members = list(captures)
-        self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._ready = backend.event()
         found = list(captures.values())
-        streams = streams[: len(found)]
         self._lanes = [
-            (stream, torch.cuda.Event(), [capture.graph for capture in found[number :: len(streams)]])  # type: ignore[no-untyped-call]
+            (stream, backend.event(), [capture.graph for capture in found[number :: len(streams)]])
             for number, stream in enumerate(streams)
         ]
         #: Values of one type lie side by side in a table with a row for each batch.
@@ -67,15 +65,16 @@ class Replays:
 
     def step(self, rows: int) -> None:
         """Replay each capture once, for a batch of ``rows`` rows."""
-        here = torch.cuda.current_stream()
+        backend = self._backend
+        here = backend.current_stream()
         self._ready.record(here)
         for stream, done, graphs in self._lanes:
             stream.wait_event(self._ready)
-            torch.cuda.set_stream(stream)
+            backend.set_stream(stream)
             for graph in graphs:
                 graph.replay()
             done.record(stream)
-        torch.cuda.set_stream(here)
+        backend.set_stream(here)
         # Join all streams: convolutions replayed on several streams without a join have been seen to hang.
         for _, done, _ in self._lanes:
             here.wait_event(done)
@@ -147,7 +146,7 @@ class CudaGraphs(Interleaved):
         for name, value in self._cache.inputs[key].items():
             value.copy_(batch[name], non_blocking=True)
         if self._replays is None:
-            self._replays = Replays(self._captures, self._room, device, self._cache.streams(device))
+            self._replays = Replays(self._captures, self._room, device, self._cache)
         self._replays.step(rows_of(batch))
         if self._steps_schedule:
             for member in self._captures:
@@ -168,7 +167,7 @@ class CudaGraphs(Interleaved):
 
     def _use(self, member: Member, capture: Capture) -> None:
         self._end_replays()
-        capture.generator.set_state(member.random["device"])
+        capture.generator.set_state(member.random[self._cache.backend.random_stream])
         member.draws = frozenset()
         self._captures[member] = capture
 
@@ -180,9 +179,10 @@ class CudaGraphs(Interleaved):
     def _land(self) -> None:
         """Continue eagerly from the state that the captured steps have reached."""
         self._end_replays()
+        stream = self._cache.backend.random_stream
         for member, capture in self._captures.items():
-            member.random["device"] = capture.generator.get_state()
-            member.draws = DEVICE
+            member.random[stream] = capture.generator.get_state()
+            member.draws = frozenset({stream})
         self._captures = {}
 
     # ------------------------------------------------------------------------------------------ a new capture
@@ -198,9 +198,10 @@ class CudaGraphs(Interleaved):
             try:
                 capture = self._captured(member, batch, before)
             except Refused as reason:
-                if str(reason) not in verdicts.values():
-                    messages().warning("steps are not captured, and trials train in turn: %s", reason)
-                verdicts[kind] = str(reason)
+                why = str(reason)  # a log record that kept the exception would keep its tensors too
+                if why not in verdicts.values():
+                    messages().warning("steps are not captured, and trials train in turn: %s", why)
+                verdicts[kind] = why
                 if before is not None:
                     restore(session, before)  # undo what the attempt did on the host
                 continue

@@ -17,7 +17,7 @@ import torch
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, Batches, Result
 from hopfleet.frameworks.torch import _compat, randomness
-from hopfleet.frameworks.torch.engines.capture import SIZES, batch_key
+from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.engines.stacked.cache import StackCache
@@ -35,6 +35,7 @@ class Stacked(Interleaved):
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         super().__init__(sessions)
         self._cache = sessions[0].cache.part(StackCache)
+        self._backend = backend_of(sessions[0])
 
     def _run(self, members: Sequence[Member], batches: Batches) -> None:
         self._stacks: list[tuple[Stack, list[Member]]] | None = None
@@ -49,8 +50,8 @@ class Stacked(Interleaved):
                 member.steps.note({"loss": table[:, row]}, *self._counts)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
-        on_cuda = self.sessions[0].device.type == "cuda"
-        others = CudaGraphs(self.sessions) if on_cuda else Interleaved(self.sessions)
+        captures = self._backend.captures_on(self.sessions[0].device)
+        others = CudaGraphs(self.sessions) if captures else Interleaved(self.sessions)
         others.turn = self.turn
         with using_onednn(all(known.onednn for known in self._cache.tried.values())), _uncompiled(self.sessions):
             results = others.evaluate(batches, seed=seed)
@@ -120,7 +121,7 @@ class Stacked(Interleaved):
         # The last batch of a partition is often smaller: its capture pays only if the batch comes again.
         if len(stack.captures) < min(stack.sizes, SIZES if stack.lasting else 1):
             try:
-                stack.captures[key] = StackCapture(stack, batch, first.random["device"])
+                stack.captures[key] = StackCapture(stack, batch, first.random[self._backend.random_stream])
             except Exception as error:
                 stack.sizes = len(stack.captures)
                 self._cache.tell(f"steps of the stack are not captured: {describe(error)}")

@@ -111,7 +111,7 @@ class Gradients:
 
     def compute(self, batch: Batch) -> list[Table]:
         """Compute the gradients of all members, in pieces, and their losses; by a program if there is one."""
-        if (self._device.type == "cuda" and not self.compiles) or not all(map(torch.is_tensor, batch.values())):
+        if (self._layout.by_parameter and not self.compiles) or not all(map(torch.is_tensor, batch.values())):
             return self.eager(batch)
         key = self.key(batch)
         program = self._program(batch, key)
@@ -210,7 +210,7 @@ class Gradients:
             faster = onednn.faster_with_onednn(lambda: self.eager(batch))
         with onednn.using_onednn(faster):
             pieces = [piece[0] for piece in self.eager(batch)[:-1]]
-        stacked = layout.in_columns(pieces) if layout.on_cuda else torch.cat(pieces)
+        stacked = layout.in_columns(pieces) if layout.by_parameter else torch.cat(pieces)
         self._restore(buffers)
         for module in chance:
             module.train()

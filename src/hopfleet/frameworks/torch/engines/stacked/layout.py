@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
 
@@ -17,7 +18,7 @@ ALIGNED = 32
 class Group(NamedTuple):
     """A group of parameters: its positions among all parameters and in the table, and its settings, a row per member.
 
-    Gradients come in ``pieces``: on CUDA one for each parameter, elsewhere one for each group.
+    Gradients come in ``pieces``: where steps are captured, one for each parameter, elsewhere one for each group.
     """
 
     parameters: slice
@@ -32,7 +33,8 @@ class Layout:
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         self._sessions = sessions
         first = sessions[0]
-        self.on_cuda = first.device.type == "cuda"
+        #: Whether gradients come in one piece for each parameter, as captured steps use them.
+        self.by_parameter = first.cache.part(GraphCache).backend.captures_on(first.device)
         self.rows = range(len(sessions))
         names = {id(parameter): name for name, parameter in first.model.named_parameters()}
         self.groups: list[Group] = []
@@ -45,7 +47,7 @@ class Layout:
                 first_column = self.width
                 self.columns.append(slice(first_column, first_column + parameter.numel()))
             parameters = slice(first_name, len(self.names))
-            pieces = parameters if self.on_cuda else slice(number, number + 1)
+            pieces = parameters if self.by_parameter else slice(number, number + 1)
             self.groups.append(Group(parameters, slice(start, self.width), pieces, {}))
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters(0)]
 
@@ -65,7 +67,8 @@ class Layout:
     def pieces(self, row: Table) -> list[Table]:
         """Return the pieces of one row of a table, as gradients come."""
         return [
-            row[columns] for columns in (self.columns if self.on_cuda else [group.columns for group in self.groups])
+            row[columns]
+            for columns in (self.columns if self.by_parameter else [group.columns for group in self.groups])
         ]
 
     def in_columns(self, values: Sequence[Table], some: slice = slice(None), rows: tuple[int, ...] = ()) -> Table:
@@ -85,6 +88,6 @@ class Layout:
     def flat(self, grads: Mapping[str, Table], losses: Table) -> list[Table]:
         """Return gradients in pieces, each with a row for each member, and the losses."""
         pieces = [grads[f"model.{name}"].reshape(len(self.rows), -1) for name in self.names]
-        if not losses.is_cuda:
+        if not self.by_parameter:
             pieces = [self.joined(pieces, group) for group in self.groups]
         return [*pieces, losses.detach()]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 
 from hopfleet.frameworks.base import Batch
-from hopfleet.frameworks.torch._compat import FUSED, fused_update, own_generator
-from hopfleet.frameworks.torch.engines.capture import SIZES, GraphCache, batch_key, capturing
+from hopfleet.frameworks.torch._compat import FUSED, fused_update
+from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing
+from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
@@ -48,7 +49,7 @@ class Stack:
         self._updates: list[list[Callable[[Sequence[Table]], None]]] = []
         #: Captured steps by batch size, the greatest number of them, and whether they stay valid in the next unit.
         self.captures: dict[Hashable, StackCapture] = {}
-        self.sizes = SIZES if self.weights.is_cuda and sessions[0].hooks.lr_step != "batch" else 0
+        self.sizes = SIZES if layout.by_parameter and sessions[0].hooks.lr_step != "batch" else 0
         self.lasting = False
 
     @property
@@ -109,7 +110,7 @@ class Stack:
                 if type(optimizer) in FUSED and not group["maximize"]:
                     self._fused(index, grads[known.pieces])
                     continue
-                rows = self._layout.joined(grads, known) if self.weights.is_cuda else grads[index]
+                rows = self._layout.joined(grads, known) if self._layout.by_parameter else grads[index]
                 state = {name: self.state[name][:, known.columns] for name in state_names(optimizer, group)}
                 flags = Flags(bool(group.get("nesterov")), isinstance(optimizer, torch.optim.AdamW))
                 downhill = -rows if group.get("maximize") else rows
@@ -208,33 +209,34 @@ class StackCapture:
         if batch_key(batch, device) is None:
             raise ValueError("a batch has a column that is not a tensor")
         self._inputs = {name: value.clone() for name, value in batch.items()}
-        self._generator = torch.Generator(device)
+        self._backend = backend = backend_of(stack.sessions[0])
+        self._generator = backend.generator(device)
         self._generator.set_state(random)
-        self._graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with own_generator(device, self._generator), torch.cuda.stream(stream), capturing(self._graph):
+        self._graph, stream = backend.graph(), backend.stream(device)
+        stream.wait_stream(backend.current_stream())
+        with backend.own_generator(device, self._generator), backend.on_stream(stream), capturing(self._graph, backend):
             self._losses = stack.step(dict(self._inputs))
-        torch.cuda.current_stream().wait_stream(stream)
+        backend.current_stream().wait_stream(stream)
         self._check(stack)
 
     def step(self, batch: Batch) -> Table:
         """Replay the step on a batch; return the losses."""
         for name, value in self._inputs.items():
             value.copy_(batch[name], non_blocking=True)
-        self._generator.set_state(torch.cuda.get_rng_state(self._losses.device))
+        self._generator.set_state(self._backend.random_state(self._losses.device))
         self._graph.replay()
-        torch.cuda.set_rng_state(self._generator.get_state(), self._losses.device)
+        self._backend.set_random_state(self._generator.get_state(), self._losses.device)
         return self._losses.clone()
 
     def _check(self, stack: Stack) -> None:
         """Raise ValueError if a replay differs from the step. Restore the state of the stack."""
         before = [table.clone() for table in stack.tables()]
-        random = torch.cuda.get_rng_state(self._losses.device)
+        random = self._backend.random_state(self._losses.device)
         replayed = [self.step(self._inputs), *(table.clone() for table in stack.tables())]
         for again in (True, False):
             for table, value in zip(stack.tables(), before, strict=True):
                 table.copy_(value)
-            torch.cuda.set_rng_state(random, self._losses.device)
+            self._backend.set_random_state(random, self._losses.device)
             if again:
                 eager = [stack.step(dict(self._inputs)), *(table.clone() for table in stack.tables())]
         if not all(alike(a, b, stack.compiles) for a, b in zip(replayed, eager, strict=True)):

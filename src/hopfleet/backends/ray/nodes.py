@@ -1,4 +1,4 @@
-"""Nodes in use: each has a node agent, which serves one experiment after another and reports on its node."""
+"""Nodes in use, as the driver sees them: each has a node agent, which serves one experiment after another."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.actors import About, Host, about, skew
 from hopfleet.backends.ray.calls import Calls
-from hopfleet.backends.ray.liveness import ASK_SECONDS, START_SECONDS, excused, node_lost
+from hopfleet.backends.ray.liveness import ASK_SECONDS, node_lost
+from hopfleet.backends.ray.node_agent import About, NodeAgent, about, skew
 from hopfleet.backends.ray.placement import Node
 from hopfleet.backends.ray.versions import StorageLocation
+from hopfleet.backends.supervision import START_SECONDS, excused
 from hopfleet.errors import UsageError, WorkersLost, describe
 from hopfleet.store.versions.remote import Remote
 from hopfleet.worker.spec import WorkerSpec
@@ -35,16 +36,16 @@ LAST_WORDS_SECONDS = 0.5
 
 GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
-_HOSTS: dict[tuple[str, str], Any] = {}
+_AGENTS: dict[tuple[str, str], Any] = {}
 """The node agents of this process, by Ray's job and node. They stay for the next experiment."""
 
 
 @dataclass(slots=True)
-class Station:
+class NodeHandle:
     """A node in use."""
 
     node: Node
-    host: Any
+    agent: Any
     #: Maximum number of workers on the node.
     room: int
     partitions: tuple[int, ...]
@@ -62,9 +63,9 @@ class Station:
 
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
         """Call the node agent; return a reference to its answer."""
-        return getattr(self.host, method).options(concurrency_group=group).remote(*arguments)
+        return getattr(self.agent, method).options(concurrency_group=group).remote(*arguments)
 
-    def attend(self, calls: Calls, lost: Callable[[Station, str], None]) -> None:
+    def attend(self, calls: Calls, lost: Callable[[NodeHandle, str], None]) -> None:
         """Call ``lost`` as soon as the node agent ends, with the reason."""
 
         def heard(outcome: Any) -> None:
@@ -125,10 +126,11 @@ class Station:
             self.line.close()
 
 
-def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
+def open_node(node: Node, room: int, partitions: tuple[int, ...]) -> NodeHandle:
+    """Return a handle of a node, and start an agent there unless this process has started one before."""
     ray = cluster.require_ray()
     key = (ray.get_runtime_context().get_job_id(), node.id)
-    if key not in _HOSTS:
+    if key not in _AGENTS:
         actor = ray.remote(
             # Keep these calls out of Ray's dashboard.
             num_cpus=0,
@@ -136,32 +138,32 @@ def open_station(node: Node, room: int, partitions: tuple[int, ...]) -> Station:
             max_task_retries=0,
             concurrency_groups=GROUPS,
             enable_task_events=False,
-        )(Host)
-        _HOSTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
+        )(NodeAgent)
+        _AGENTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
     # The first answer may take a while.
-    return Station(node, _HOSTS[key], room, partitions, time.monotonic() + START_SECONDS)
+    return NodeHandle(node, _AGENTS[key], room, partitions, time.monotonic() + START_SECONDS)
 
 
-def close_station(station: Station) -> None:
+def close_node(handle: NodeHandle) -> None:
     """Never use the node agent again: it is gone, or unusable."""
-    for key in [key for key, host in _HOSTS.items() if host is station.host]:
-        del _HOSTS[key]
-    station.hang_up()
-    end(station.host)
+    for key in [key for key, agent in _AGENTS.items() if agent is handle.agent]:
+        del _AGENTS[key]
+    handle.hang_up()
+    end(handle.agent)
 
 
-def check_stations(stations: Sequence[Station], spec: WorkerSpec, location: StorageLocation) -> None:
+def check_nodes(handles: Sequence[NodeHandle], spec: WorkerSpec, location: StorageLocation) -> None:
     """Raise if anything is wrong with any node."""
     ray = cluster.require_ray()
     token = Token(location)
     try:
-        answers: list[list[str]] = ray.get([token.ask(station, spec) for station in stations], timeout=START_SECONDS)
+        answers: list[list[str]] = ray.get([token.ask(handle, spec) for handle in handles], timeout=START_SECONDS)
     except ray.exceptions.RayError as error:
         raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
     finally:
         token.remove()
     problems = [
-        f"{station.node.name}: {problem}" for station, found in zip(stations, answers, strict=True) for problem in found
+        f"{handle.node.name}: {problem}" for handle, found in zip(handles, answers, strict=True) for problem in found
     ]
     if problems:
         raise UsageError(
@@ -187,11 +189,11 @@ class Token:
             where = location.name
             raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
 
-    def ask(self, station: Station, spec: WorkerSpec) -> Any:
+    def ask(self, handle: NodeHandle, spec: WorkerSpec) -> Any:
         """Start the checks of a node; return a reference to its problems, in words."""
-        self._names.append(f"{self._names[0]}-{station.node.id[:12]}")
+        self._names.append(f"{self._names[0]}-{handle.node.id[:12]}")
         datasets = [dataset for dataset in (spec.train, spec.valid) if dataset is not None]
-        return station.call("problems", about(), datasets, self._location, self._names[0])
+        return handle.call("problems", about(), datasets, self._location, self._names[0])
 
     def remove(self) -> None:
         with contextlib.suppress(Exception):
@@ -207,14 +209,14 @@ def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[st
     ours = cluster.connect(address)
     ray = cluster.require_ray()
     try:
-        stations = [open_station(node, 0, ()) for node in cluster.nodes()]
+        handles = [open_node(node, 0, ()) for node in cluster.nodes()]
         found: list[tuple[Node, About | None, list[str]]] = []
-        for station, asked in [(station, station.call("about")) for station in stations]:
+        for handle, asked in [(handle, handle.call("about")) for handle in handles]:
             try:
                 here = ray.get(asked, timeout=ANSWER_SECONDS)
-                found.append((station.node, here, skew(about(), here)))
+                found.append((handle.node, here, skew(about(), here)))
             except ray.exceptions.RayError as error:
-                found.append((station.node, None, [f"does not answer ({explain(error)})"]))
+                found.append((handle.node, None, [f"does not answer ({explain(error)})"]))
         return found
     finally:
         if ours:

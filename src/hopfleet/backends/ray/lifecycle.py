@@ -1,0 +1,265 @@
+"""How the workers and nodes of a run on a Ray cluster come and go.
+
+A node is lost when its raylet is gone, or when its agent is silent and the node cannot be reached: Ray takes longer to
+notice. Reports of lost workers are ignored. Other nodes fetch the partitions of a lost node.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from hopfleet.backends.ray.calls import Calls
+from hopfleet.backends.ray.discovery import Discovery
+from hopfleet.backends.ray.liveness import STUCK_SECONDS, worker_lost
+from hopfleet.backends.ray.node_agent import home
+from hopfleet.backends.ray.nodes import NodeHandle, Token, close_node, end, explain, open_node, own_fault
+from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
+from hopfleet.backends.ray.placement import Node, share
+from hopfleet.backends.ray.version_locations import VersionLocations
+from hopfleet.backends.ray.versions import StorageLocation
+from hopfleet.backends.ray.worker_actor import Setup
+from hopfleet.backends.ray.workers import ActorHandle, start_worker
+from hopfleet.backends.supervision import SupervisedBackend, check_starts, excused, restart_pause
+from hopfleet.backends.vitals import Vitals
+from hopfleet.domain.messages import VersionLost, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import DataError
+from hopfleet.worker.protocol import NodeJoined, NodeLost
+from hopfleet.worker.spec import WorkerSpec
+
+
+class ClusterBackend(SupervisedBackend[ActorHandle]):
+    """Workers and nodes of a run, without the messages to workers."""
+
+    importable = "every node can import"
+    elastic: bool
+    autoscale: bool
+    _spec: WorkerSpec
+    _location: StorageLocation
+    #: The pickled spec, in Ray's object store.
+    _payload: Any
+
+    def _reset(self) -> None:
+        super()._reset()
+        #: Nodes in use, by id.
+        self._nodes: dict[str, NodeHandle] = {}
+        self._pending = PendingWorkers()
+        self._discovery = Discovery(elastic=self.elastic, autoscale=self.autoscale)
+        #: Where versions are. Drops travel with the next message to a worker of the node.
+        self._locations = VersionLocations()
+        self._calls = Calls()
+        #: Whether there are several sorts of nodes whose speeds are not known yet.
+        self._speeds_unknown = False
+
+    # -------------------------------------------------------------------------------------------------- liveness
+
+    def _look(self) -> None:
+        """Give up silent workers and nodes, and use nodes that have joined."""
+        now = time.monotonic()
+        away, self._looked = now - self._looked, now
+        for node in list(self._nodes.values()):
+            if reason := node.look(self._calls, now, away):
+                self._lose_node(node, reason)
+            elif self.autoscale and not self._closing and self._is_unused(node):
+                self._leave(node)
+        for handle in list(self._workers.values()):
+            handle.heard = excused(handle.heard, now, away)
+            silence = now - handle.heard
+            if reason := worker_lost(silence, ready=handle.ready):
+                self._give_up(handle, reason)
+            elif handle.ready and silence > STUCK_SECONDS and not handle.asked:
+                self._ask_about(handle)
+        if not self._closing:
+            for joined, count in self._discovery.newcomers(self._nodes, self._homeless()):
+                self._welcome(joined, count)
+        if not self._nodes:
+            self._discovery.check_wait()
+
+    def _ask_about(self, handle: ActorHandle) -> None:
+        """Ask the node agent whether the process of a worker is stopped or gone."""
+        handle.asked = True
+
+        def answered(found: Any) -> None:
+            handle.asked = False
+            if not self._is_current(handle) or not isinstance(found, Vitals):
+                return
+            if reason := found.lost(time.monotonic() - handle.heard):
+                self._give_up(handle, reason)
+
+        self._calls.then(self._nodes[handle.node].call("vitals", handle.pid), answered)
+
+    # ------------------------------------------------------------------------------------ workers come and go
+
+    def _workers_per_node(self) -> Counter[str]:
+        """Return the number of workers on each node that has any."""
+        return Counter(handle.node for handle in self._workers.values())
+
+    def _homeless(self) -> int:
+        """Return the number of pending workers for which no node in use has room."""
+        return len(self._pending.homeless(self._nodes))
+
+    def _start_due(self) -> None:
+        """Start the pending workers that are due, if there is room for them."""
+        now = time.monotonic()
+        if not self._pending.due(now):
+            return
+        started = self._workers_per_node()
+        # A node that is not ready will get workers that are not counted yet.
+        room = {name: node.room - started[name] for name, node in self._nodes.items() if node.ready}
+        for node, failures in self._pending.fill(now, self._nodes, room):
+            self._spawn(node, failures)
+
+    def _spawn(self, node: str, failures: int = 0) -> None:
+        """Start a worker on a node, with its share of the node."""
+        spec, used = self._spec, self._nodes[node]
+        path = tuple(entry for entry in sys.path if entry)
+        setup = Setup(self._next_name(), node, used.agent, spec.device, self._location, path, home())
+        on_gpu = spec.device != "cpu" and used.node.gpus >= 1
+        cpus, gpus = (0, 1) if on_gpu else (spec.threads, 0)
+        handle = start_worker(setup, self._payload, cpus=cpus, gpus=gpus, failures=failures)
+        self._workers[handle.name] = handle
+        handle.outbox += [NodeJoined(other.node.id, other.agent) for other in self._nodes.values()]
+
+    def _admit(self, handle: ActorHandle) -> None:
+        """Report a worker as joined, if both the worker and its node are ready."""
+        node = self._nodes.get(handle.node)
+        if handle.joined or not handle.ready or node is None or not node.ready or self._speeds_unknown:
+            return
+        handle.joined = True
+        everything = len(node.partitions) == len(self._spec.train)
+        partitions = None if everything else node.partitions
+        self._events.append(WorkerJoined(handle.name, Placement.on(handle.device), partitions))
+
+    def _give_up(self, handle: ActorHandle, reason: str) -> None:
+        handle.killed = handle.killed or reason
+        self._kill(handle)
+        self._lose(handle, reason)
+
+    def _kill(self, handle: ActorHandle) -> None:
+        """End the process of a worker through Ray, and through the node agent: a stopped process ignores Ray."""
+        end(handle.actor)
+        node = self._nodes.get(handle.node)
+        if node is not None and handle.pid:
+            node.call("kill", handle.pid)
+
+    def _lose(self, handle: ActorHandle, reason: str) -> None:
+        """Report the loss of a worker, and replace the worker."""
+        del self._workers[handle.name]
+        reason = handle.end_reason(reason)
+        wanted = not (self._closing or handle.retired)
+        if handle.joined:
+            # Only a worker on the same node can read the same partitions.
+            replaced = wanted and handle.node in self._nodes
+            self._events.append(WorkerLost(handle.name, reason, self._last_words(handle), replaced))
+        if not wanted:
+            return
+        if handle.joined:
+            self._pending.add(PendingWorker(node=handle.node))
+            self._start_due()
+            return
+        failures = handle.failures + 1
+        check_starts(handle.name, failures, reason, "the logs of Ray on that node may say why")
+        self._pending.add(PendingWorker(time.monotonic() + restart_pause(failures), handle.node, failures))
+
+    def _last_words(self, handle: ActorHandle) -> str:
+        """Return the end of the output of the current trial, if the node agent can tell."""
+        node = self._nodes.get(handle.node)
+        if not handle.trial or handle.released or handle.stopped or node is None:
+            return ""
+        return node.last_words(self._location, handle.name, handle.trial)
+
+    # -------------------------------------------------------------------------------------- nodes come and go
+
+    def _open(self, node: Node, partitions: tuple[int, ...]) -> NodeHandle:
+        """Begin to use a node."""
+        opened = open_node(node, node.room(self._spec.device, self._spec.threads), partitions)
+        self._nodes[node.id] = opened
+        opened.attend(self._calls, self._lose_node)
+        opened.ask(self._calls)
+        for handle in self._workers.values():
+            handle.outbox.append(NodeJoined(node.id, opened.agent))
+        return opened
+
+    def _fetch(self, node: NodeHandle, partitions: tuple[int, ...]) -> None:
+        """Let a node fetch partitions. Its workers join when the node has them."""
+        node.ready = False
+
+        def fetched(outcome: Any) -> None:
+            if self._nodes.get(node.node.id) is not node:
+                return
+            if isinstance(outcome, Exception):
+                if own_fault(outcome):
+                    raise DataError(f"{node.node.name}: {explain(outcome)}") from outcome
+                return  # the node agent is gone, which is noticed elsewhere
+            node.ready = True
+            for handle in list(self._workers.values()):
+                self._admit(handle)
+
+        wanted = [(self._spec.train, partitions)]
+        if (valid := self._spec.valid) is not None:
+            wanted.append((valid, tuple(range(len(valid)))))
+        self._calls.then_all([node.call("fetch", *each, home()) for each in wanted], fetched)
+
+    def _welcome(self, node: Node, count: int) -> None:
+        """Begin to use a node in the middle of a run. If the node cannot be used, the log says why."""
+        placed = {name: other.partitions for name, other in self._nodes.items()}
+        opened = self._open(node, share(len(self._spec.train), placed))
+        token = Token(self._location)
+
+        def answered(problems: Any) -> None:
+            token.remove()
+            if self._nodes.get(node.id) is not opened:
+                return
+            if isinstance(problems, Exception):
+                problems = [explain(problems)]
+            if problems:
+                self._discovery.shun(node.id)
+                close_node(self._nodes.pop(node.id))
+                with (self._spec.logs / "workers.log").open("a") as log:
+                    log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
+                return
+            self._fetch(opened, opened.partitions)
+            housed = self._pending.house(count, self._nodes)
+            for failures in housed + [0] * (count - len(housed)):
+                self._spawn(node.id, failures)
+
+        self._calls.then(token.ask(opened, self._spec), answered)
+
+    def _lose_node(self, node: NodeHandle, reason: str) -> None:
+        """Report the loss of a node, with its workers and its versions."""
+        name, where = node.node.id, node.node.name
+        if self._nodes.get(name) is not node:
+            return
+        del self._nodes[name]
+        self._discovery.lose(name)
+        close_node(node)
+        for handle in [handle for handle in self._workers.values() if handle.node == name]:
+            handle.killed = handle.killed or f"its node {where} was lost: {reason}"
+            end(handle.actor)
+            self._lose(handle, reason)
+        for ref in self._forsake(name):
+            self._events.append(VersionLost(ref, f"its node {where} was lost"))
+        if not self._nodes and not self._closing:
+            self._discovery.lose_last(f"the last node is lost: {where}, {reason}")
+
+    def _is_unused(self, node: NodeHandle) -> bool:
+        """Whether a node has no worker, will get none, and holds no version that only it has."""
+        name = node.node.id
+        wanted = self._workers_per_node().keys() | self._pending.nodes()
+        return node.ready and name not in wanted and not self._locations.alone(name)
+
+    def _leave(self, node: NodeHandle) -> None:
+        """End all processes on a node, so that the autoscaler may take the node away."""
+        del self._nodes[node.node.id]
+        self._forsake(node.node.id)
+        self._calls.then(node.call("release", self._location), lambda _: close_node(node))
+
+    def _forsake(self, node: str) -> list[VersionRef]:
+        """Expect nothing from a node any more; return the versions that only this node had."""
+        for handle in self._workers.values():
+            handle.outbox.append(NodeLost(node))
+        return self._locations.lose(node)

@@ -1,0 +1,53 @@
+"""Workers on a Ray cluster, as the driver sees them: each is an actor that takes orders and returns reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.backends.ray import cluster
+from hopfleet.backends.ray.nodes import on
+from hopfleet.backends.ray.worker_actor import Setup, WorkerActor
+from hopfleet.backends.supervision import WorkerHandle
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.worker.protocol import Order
+
+
+@dataclass(slots=True, kw_only=True)
+class ActorHandle(WorkerHandle):
+    """A worker that is an actor on a node."""
+
+    node: str
+    actor: Any
+    #: The method that sends orders and returns reports.
+    exchange: Any
+    #: Whether the worker was reported as WorkerJoined.
+    joined: bool = False
+    #: The trial of the unit after the current one, if that is known.
+    next: str = ""
+    #: Whether the node agent was asked about the process.
+    asked: bool = False
+    #: Whether the worker has ended by itself.
+    stopped: bool = False
+    #: Whether a call of ``exchange`` is pending.
+    listened: bool = False
+    #: Number of messages sent so far.
+    sent: int = 0
+
+    def message(self, drops: Sequence[VersionRef]) -> tuple[int, Sequence[Order], Sequence[VersionRef]]:
+        """Return all buffered orders and the versions to drop on the worker's node, under a number."""
+        number, orders = self.sent, self.outbox
+        self.sent, self.outbox = number + 1, []
+        return number, orders, drops
+
+
+def start_worker(setup: Setup, payload: Any, *, cpus: int, gpus: int, failures: int) -> ActorHandle:
+    """Start a worker as an actor on its node, with a share of the node's CPUs and GPUs."""
+    ray = cluster.require_ray()
+    actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False)(
+        WorkerActor
+    ).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=on(setup.node))
+    started = actor.remote(setup, payload)
+    exchange = started.exchange.options(concurrency_group="talk")
+    return ActorHandle(name=setup.name, node=setup.node, actor=started, exchange=exchange, failures=failures)

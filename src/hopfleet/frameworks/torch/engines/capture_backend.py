@@ -1,0 +1,166 @@
+"""The operations of CUDA that engines use to capture and replay steps, behind one seam.
+
+Engines call nothing else of ``torch.cuda``. So a backend that records operations on the CPU can take the place of
+CUDA, and tests run the bookkeeping of the engines on machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch import _compat
+
+LANES = 32
+"""Streams on which members take turns. One member cannot fill a device; this many can."""
+
+ABREAST = 8
+"""Updates of stacked members that run side by side, since each is too small to fill a device."""
+
+Context = contextlib.AbstractContextManager[object]
+
+Stream = Any
+"""A queue of work: ``torch.cuda.Stream``, or a stand-in with ``wait_stream`` and ``wait_event``."""
+
+Event = Any
+"""A point in a stream: ``torch.cuda.Event``, or a stand-in with ``record``."""
+
+
+class Graph(Protocol):
+    """Work that is captured once, between ``capture_begin`` and ``capture_end``, and then replayed."""
+
+    def capture_begin(self, *, capture_error_mode: str) -> None: ...
+
+    def capture_end(self) -> None: ...
+
+    def replay(self) -> None: ...
+
+
+class CaptureBackend(Protocol):
+    """The operations that captures need, each a single call of ``torch.cuda`` or of its stand-in."""
+
+    #: The name of the random stream from which captured code draws.
+    random_stream: str
+
+    def captures_on(self, device: torch.device) -> bool:
+        """Whether steps on a device can be captured."""
+
+    def graph(self) -> Graph:
+        """Return an empty graph."""
+
+    def stream(self, device: torch.device) -> Stream:
+        """Return a new stream."""
+
+    def event(self) -> Event:
+        """Return a new event."""
+
+    def current_stream(self, device: torch.device | None = None) -> Stream:
+        """Return the stream on which work is queued at present."""
+
+    def set_stream(self, stream: Stream) -> None:
+        """Queue work on a stream from now on."""
+
+    def on_stream(self, stream: Stream) -> Context:
+        """Return a context in which work is queued on a stream."""
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait until the device has finished all work."""
+
+    def clear_workspaces(self) -> None:
+        """Let libraries allocate new workspaces for the next stream or capture."""
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """Return a new generator for the random stream of a capture."""
+
+    def own_generator(self, device: torch.device, generator: torch.Generator) -> Context:
+        """Return a context in which captured code draws from ``generator``."""
+
+    def random_state(self, device: torch.device) -> torch.Tensor:
+        """Return the state of the process's generator for the device."""
+
+    def set_random_state(self, state: torch.Tensor, device: torch.device) -> None:
+        """Set the state of the process's generator for the device."""
+
+
+class CudaBackend:
+    """CUDA itself."""
+
+    random_stream = "device"
+
+    def captures_on(self, device: torch.device) -> bool:
+        return device.type == "cuda"
+
+    def graph(self) -> Graph:
+        graph: Graph = torch.cuda.CUDAGraph()
+        return graph
+
+    def stream(self, device: torch.device) -> Stream:
+        return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def event(self) -> Event:
+        return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def current_stream(self, device: torch.device | None = None) -> Stream:
+        return torch.cuda.current_stream(device)
+
+    def set_stream(self, stream: Stream) -> None:
+        torch.cuda.set_stream(stream)
+
+    def on_stream(self, stream: Stream) -> Context:
+        return torch.cuda.stream(stream)
+
+    def synchronize(self, device: torch.device) -> None:
+        torch.cuda.synchronize(device)
+
+    def clear_workspaces(self) -> None:
+        _compat.clear_cublas_workspaces()
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        return torch.Generator(device)
+
+    def own_generator(self, device: torch.device, generator: torch.Generator) -> Context:
+        return _compat.own_generator(device, generator)
+
+    def random_state(self, device: torch.device) -> torch.Tensor:
+        return torch.cuda.get_rng_state(device)
+
+    def set_random_state(self, state: torch.Tensor, device: torch.device) -> None:
+        torch.cuda.set_rng_state(state, device)
+
+
+class GraphCache:
+    """The findings about captured steps that a worker keeps, and the memory that captures share."""
+
+    def __init__(self) -> None:
+        self.backend: CaptureBackend = CudaBackend()
+        #: By kind of member: empty if captured steps have the bits of eager ones, else the reason against captures.
+        self.verdicts: dict[Hashable, str] = {}
+        #: The tensors that captured steps read their batch from, by device, names, shapes and types.
+        self.inputs: dict[Hashable, Batch] = {}
+        self._streams: dict[torch.device, list[Stream]] = {}
+
+    def streams(self, device: torch.device) -> list[Stream]:
+        """Return the streams on which captured steps run; the same ones each time."""
+        if device not in self._streams:
+            self._streams[device] = [self.backend.stream(device) for _ in range(LANES)]
+        return self._streams[device]
+
+    @contextlib.contextmanager
+    def side_by_side(self, device: torch.device) -> Iterator[Callable[[int], Context]]:
+        """Distribute work over several streams, which start after earlier work and are joined in the end.
+
+        The function provided selects the stream of a piece of work by its number. On a CPU it selects nothing.
+        """
+        if not self.backend.captures_on(device):
+            yield lambda number: contextlib.nullcontext()
+            return
+        here, streams = self.backend.current_stream(device), self.streams(device)[:ABREAST]
+        for stream in streams:
+            stream.wait_stream(here)
+        yield lambda number: self.backend.on_stream(streams[number % ABREAST])
+        for stream in streams:
+            here.wait_stream(stream)

@@ -1,0 +1,23 @@
+"""How a worker serves its backend: one order after another, with reports in return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hopfleet.worker.protocol import Execute, Order, Probe, Profiled, Report, Stop
+from hopfleet.worker.worker import Worker
+
+
+def carry_out(worker: Worker, order: Order, report: Callable[[Report], None]) -> bool:
+    """Carry out an order; return whether the worker goes on. Raise Broken if it cannot."""
+    match order:
+        case Execute():
+            worker.execute(order.command, order.trial)
+        case Probe():
+            report(Profiled(worker.probe(order.trial, order.batches, order.partition)))
+        case Stop():
+            worker.close()
+            return False
+        case _:
+            raise AssertionError(f"{order}: is not for a worker")
+    return True
