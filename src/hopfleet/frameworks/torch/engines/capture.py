@@ -97,6 +97,8 @@ def _changes_settings(session: TorchSession) -> bool:
     """Whether a schedule changes settings after each batch that a capture would keep: all but tensors on the device."""
     if session.hooks.lr_step != "batch" or not session.schedulers:
         return False
+    if any(getattr(scheduler, "cycle_momentum", False) for scheduler in session.schedulers):
+        return True
     rates = [group["lr"] for optimizer in session.optimizers for group in optimizer.param_groups]
     return not all(torch.is_tensor(rate) and rate.is_cuda for rate in rates)
 
