@@ -396,7 +396,7 @@ class Owner(Noisy):
 
 def test_a_task_that_owns_its_loop_is_told_so_once(capfd):
     small(Owner()).fit()
-    assert said(capfd).count("trials of Owner train one by one: it owns its training loop") == 1
+    assert said(capfd).count("trials of Owner train one at a time, not together: it owns its training loop") == 1
     small(Owner(), worker_options=hop.WorkerOptions(fuse="off")).fit()
     assert "one by one" not in said(capfd)
     with pytest.raises(UsageError, match="fuse='fast': trials of Owner cannot train together: it owns"):

@@ -172,6 +172,8 @@ def backend(given: Backend | type[Backend] | str) -> Backend | type[Backend]:
 
 def policy(given: str) -> Callable[[], Policy]:
     """Return a function that makes the policy."""
+    if not isinstance(given, str):
+        raise UsageError(f"policy={given!r}: must be a name; register a policy of your own as an entry point")
     found = registry.find("policy", given, POLICIES)
     if found is not Exact:
         return found

@@ -41,7 +41,7 @@ def apart(task: Task, fuse: str, batch_size: int, configs: Collection[Config]) -
     if fuse == "off":
         return
     if blocker := task.framework.fusion_blocker:
-        yield f"trials of {type(task).__name__} train one by one: {blocker}"
+        yield f"trials of {type(task).__name__} train one at a time, not together: {blocker}"
     if fuse == "fast" and len({_group_key(fuse, batch_size, config) for config in configs}) == len(configs) > 1:
         differ = [
             key

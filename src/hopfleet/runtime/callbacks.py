@@ -125,7 +125,9 @@ def callbacks(given: Sequence[Callback | str]) -> list[Callback]:
     """Return callbacks, given as objects or as names that packages have registered."""
     if isinstance(given, (str, Callback)):
         given = [given]
-    found = [registry.find("observer", each, {})() if isinstance(each, str) else each for each in given]
+    found = [
+        registry.find("observer", each, {}, argument="callbacks")() if isinstance(each, str) else each for each in given
+    ]
     for each in found:
         if not isinstance(each, Callback):
             raise UsageError(f"callbacks={each!r}: must be an object of a class derived from hop.Callback, or its name")

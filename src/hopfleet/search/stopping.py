@@ -45,8 +45,8 @@ class StoppingRule:
         return ""
 
     def describe(self) -> dict[str, Any]:
-        """Return the rule as JSON."""
-        raise NotImplementedError
+        """Return the rule as JSON, with its name under ``"rule"``. A rule with arguments adds them."""
+        return {"rule": type(self).__name__}
 
 
 Rule = StoppingRule
@@ -170,9 +170,8 @@ class Stopping(Search):
     def __init__(self, search: Search, rules: Sequence[StoppingRule]) -> None:
         for rule in rules:
             if not isinstance(rule, StoppingRule):
-                raise UsageError(
-                    f"stop={rule!r}: must be a stopping rule, e.g. hop.Median() or hop.Budget(seconds=3600)"
-                )
+                hint = f"an instance, {rule.__name__}()" if isinstance(rule, type) else "a stopping rule"
+                raise UsageError(f"stop={rule!r}: must be {hint}, e.g. hop.Median() or hop.Budget(seconds=3600)")
         self.search, self.rules = search, list(rules)
         self.max_epochs, self.adaptive, self.whole = search.max_epochs, search.adaptive, search.whole
 

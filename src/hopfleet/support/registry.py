@@ -32,27 +32,30 @@ GROUPS: Mapping[str, str] = {
 Kind = TypeVar("Kind")
 
 
-def find(kind: str, name: str, builtin: Mapping[str, Kind]) -> Kind:
+def find(kind: str, name: str, builtin: Mapping[str, Kind], *, argument: str = "") -> Kind:
     """Return the extension of that name; ``builtin`` holds those that come with Hopfleet.
+
+    Messages name the ``argument``, if its name is not the kind.
 
     Raise UsageError for an unknown name, for a name that is registered twice and for an extension that cannot be
     loaded. The message names the packages concerned.
     """
+    shown = argument or kind
     found = [point for point in _registered(kind) if point.name == name]
     packages = sorted({_package(point) for point in found})
     if name in builtin:
         if packages:
             raise UsageError(
-                f"{kind}={name!r}: the package {packages[0]} registers this name, which belongs to Hopfleet; "
+                f"{shown}={name!r}: the package {packages[0]} registers this name, which belongs to Hopfleet; "
                 "uninstall the package, or rename its entry point"
             )
         return builtin[name]
     if not found:
         known = ", ".join(names(kind, builtin))
-        raise UsageError(f"{kind}={name!r}: unknown; {f'there are {known}' if known else 'no package registers one'}")
+        raise UsageError(f"{shown}={name!r}: unknown; {f'there are {known}' if known else 'no package registers one'}")
     if len(found) > 1:
         raise UsageError(
-            f"{kind}={name!r}: registered more than once, by {' and '.join(packages)}; uninstall all but one package"
+            f"{shown}={name!r}: registered more than once, by {' and '.join(packages)}; uninstall all but one package"
         )
     extension: Kind = _load(kind, found[0])
     return extension
