@@ -138,12 +138,14 @@ def counted(report: str) -> dict[str, int]:
 
 
 def commit(root: Path = ROOT) -> str:
-    """Return the commit that is checked out; ``$COMMIT`` or "unknown" where there is no repository."""
+    """Return ``$COMMIT``, for copies of a checkout; else the commit that is checked out, or "unknown"."""
+    if given := os.environ.get("COMMIT"):
+        return given
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMMIT", "unknown")
+        return "unknown"
 
 
 def this_machine() -> dict[str, str]:

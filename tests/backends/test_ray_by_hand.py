@@ -87,7 +87,7 @@ def test_a_job_goes_on_after_it_was_killed_and_after_its_cluster_was_lost(own_ho
     folder, alone = RunFolder(storage / "job"), RunFolder(own_home / "job")
 
     def done() -> int:
-        return len(messages(folder, UnitFinished))
+        return sum(message.unit.trains for message in messages(folder, UnitFinished))
 
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(started(own_home, "a token of the first"))

@@ -301,13 +301,13 @@ def test_a_member_joins_later(tmp_path):
     assert backend.captures == 3, "each member is captured once, with the neighbours of that time or with others"
 
 
-@pytest.mark.xfail(strict=True, reason="replays keep the learning rate of the capture when it changes after each batch")
-def test_schedules_that_step_after_each_batch(tmp_path):
+def test_schedules_that_step_after_each_batch(tmp_path, capfd):
     class Quick(Task):
         lr_step = "batch"
 
     (sessions, _), (alone, _) = several(Quick()), several(Quick())
     unit(sessions, alone, Batches(8, 8, 8), tmp_path)
+    assert "the schedule changes settings on the host after each batch" in capfd.readouterr().err
 
 
 def test_the_backend_decides_which_engine_captures():

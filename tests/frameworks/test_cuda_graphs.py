@@ -257,3 +257,13 @@ def test_convolutions_run_side_by_side_whatever_is_allowed(place):
     task = Images(place)
     members = several(place, task, [{"lr": 0.1}, {"lr": 0.2}])
     assert type(task.framework.flotilla(members, fast=True)) is CudaGraphs
+
+
+class Quick(Task):
+    lr_step = "batch"
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_schedules_that_step_after_each_batch(place, tmp_path, name):
+    captures = compare(place, Quick(place), [{"optimizer": name, "lr": lr} for lr in (0.1, 0.01)], tmp_path)
+    assert not any(capture for unit in captures for capture in unit)

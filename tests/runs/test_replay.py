@@ -341,3 +341,13 @@ def test_an_interrupted_replay_leaves_nothing(own_home: Path) -> None:
         replay("first", backend=backend, tell=interrupt)
     assert backend.killed == [True]
     assert [path.name for path in own_home.iterdir()] == ["first"]
+
+
+def test_the_old_home_of_replay_still_works() -> None:
+    with pytest.warns(
+        FutureWarning, match=r"hopfleet\.replay\.replay is deprecated.*use hopfleet\.runs\.replay\.replay"
+    ):
+        from hopfleet.replay import replay as old
+    assert old is replay
+    with pytest.raises(ImportError, match="nonsense"):
+        from hopfleet.replay import nonsense  # noqa: F401

@@ -43,13 +43,13 @@ class Inline:
             self._events.append(WorkerJoined(name, placement))
 
     def retire(self, worker: str) -> None:
-        """It cannot be lost."""
+        """Do nothing: an inline worker cannot be lost."""
 
     def release(self, worker: str) -> None:
-        # What it was told to save comes first.
-        for command, trial in [told for told in self._commands if told[0].worker == worker]:  # type: ignore[union-attr]
+        # Pending saves come first.
+        for command, trial in [sent for sent in self._commands if sent[0].worker == worker]:  # type: ignore[union-attr]
             self._workers[worker].execute(command, trial)
-        self._commands = deque(told for told in self._commands if told[0].worker != worker)  # type: ignore[union-attr]
+        self._commands = deque(sent for sent in self._commands if sent[0].worker != worker)  # type: ignore[union-attr]
         del self._workers[worker]
         self._events.append(WorkerLost(worker, RELEASED))
 
@@ -57,7 +57,7 @@ class Inline:
         """Do nothing: units run in the caller's own thread and end before a caller can ask."""
 
     def place(self, worker: str, partition: int) -> None:
-        """All can read everything."""
+        """Do nothing: all workers can read all partitions."""
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         return next(iter(self._workers.values())).probe(trial, batches)

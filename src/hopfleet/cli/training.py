@@ -224,7 +224,9 @@ def _resumable(folder: RunFolder) -> Iterator[None]:
     except Interrupted:
         raise
     except KeyboardInterrupt as error:
-        if not folder.journal_file.exists():
+        from hopfleet.store.local import has_journal
+
+        if not has_journal(folder):
             raise
         again = command("resume", folder.handle)
         raise Interrupted(f"stopped at once; finished units are kept; continue with: {again}") from error

@@ -1,1 +1,1 @@
-"""What survives: the run folder, the journal and the checkpoints. Knows files; knows no decider and no framework."""
+"""What outlives a run: the run folder, the journal with its requests, and the model versions."""

@@ -1,4 +1,4 @@
-"""The run folder: where an experiment's files lie, and who may write there.
+"""The run folder: the files of an experiment, and the lock of the process that runs it.
 
 NAME/
   experiment.json   what was asked for: space, search, seed, data, versions
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def home() -> Path:
-    """The folder of all runs: ``HOPFLEET_HOME``, or ``~/.hopfleet``."""
+    """Return the folder of all runs: ``HOPFLEET_HOME``, or ``~/.hopfleet``."""
     return Path(os.environ.get("HOPFLEET_HOME") or Path.home() / ".hopfleet").expanduser().absolute()
 
 
@@ -71,7 +71,7 @@ class RunFolder:
 
     @property
     def handle(self) -> str:
-        """What ``find_run`` finds it by: the name if it lies in the home folder, else the path."""
+        """Return the argument with which ``find_run`` finds the run: its name in the home folder, else its path."""
         return self.name if self.path.parent == home() else str(self.path)
 
     @property
@@ -87,7 +87,7 @@ class RunFolder:
         return False
 
     def create(self, definition: dict[str, Any]) -> None:
-        """Lay out the folder; the definition is written last, so a folder with one is whole."""
+        """Create all folders, then write the definition: a folder with a definition is complete."""
         for folder in (self.path, self.checkpoints, self.logs, self.data, self.plots):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         text = json.dumps(definition, indent=2) + "\n"
@@ -98,7 +98,7 @@ class RunFolder:
         write_atomically(self.prediction_file, lambda path: _write_text(path, text), durable=False)
 
     def prediction(self) -> dict[str, Any] | None:
-        """What was expected before the first unit, if that is known."""
+        """Return the forecast made before the first unit; None if there is none."""
         try:
             prediction: dict[str, Any] = json.loads(self.prediction_file.read_text())
         except FileNotFoundError:
@@ -112,17 +112,17 @@ class RunFolder:
         write_atomically(self.profile_file, lambda path: _write_text(path, text), durable=False)
 
     def profile(self) -> dict[str, Any]:
-        """What was measured of configurations, if that is known. It can be had again, so nothing depends on it."""
+        """Return the measured profiles; empty if they cannot be read, since they can be measured again."""
         with contextlib.suppress(OSError, ValueError):
             profile = json.loads(self.profile_file.read_text())
             return profile if isinstance(profile, dict) else {}
         return {}
 
     def clear(self) -> None:
-        """Remove everything of an earlier run. Only for the holder of the lock, which stays."""
+        """Delete everything of an earlier run except the lock. Only the holder of the lock may call this method."""
         self.definition_file.unlink(missing_ok=True)
         for entry in self.path.iterdir():
-            if entry.is_symlink():  # versions that lie in a shared folder
+            if entry.is_symlink():  # versions in a shared folder
                 shutil.rmtree(entry.resolve(), ignore_errors=True)
                 entry.unlink()
             elif entry.is_dir():
@@ -131,12 +131,12 @@ class RunFolder:
                 entry.unlink()
 
     def discard(self) -> None:
-        """Remove a folder in which no experiment was ever defined."""
+        """Delete the folder if no experiment was ever defined in it."""
         if not self.exists:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def definition(self) -> dict[str, Any]:
-        """What was asked for."""
+        """Return the definition of the experiment."""
         if not self.exists:
             raise NotFound(f"{self.path}: holds no experiment; `hopfleet ls` lists those in {home()}")
         try:
@@ -150,7 +150,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = self.path / "lock"
         if not lock.exists() and any(self.path.iterdir()):
-            raise ExperimentExists(f"folder={str(self.path)!r}: holds something that is not ours; choose another one")
+            raise ExperimentExists(f"folder={str(self.path)!r}: contains other files; choose another folder")
         file = lock.open("a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,7 +169,7 @@ class RunFolder:
 
 
 def find_run(name: str | os.PathLike[str]) -> RunFolder:
-    """The run folder of a name, or of a path."""
+    """Return the run folder with a name or path."""
     path = Path(name).expanduser()
     for candidate in (path, home() / path):
         if RunFolder(candidate).exists:
@@ -179,7 +179,7 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
 
 
 def runs() -> Iterator[RunFolder]:
-    """All experiments in the home folder, the newest last."""
+    """Yield all experiments in the home folder, the newest last."""
     base = home()
     if not base.is_dir():
         return

@@ -1,4 +1,4 @@
-"""What every backend must do. Derive ``BackendSuite`` in a test file and override ``make``:
+"""The tests that every backend must pass. Derive ``BackendSuite`` in a test file and override ``make``:
 
     class TestMyBackend(BackendSuite):
         def make(self):

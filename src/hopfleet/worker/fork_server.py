@@ -22,8 +22,10 @@ import traceback
 from multiprocessing.connection import Connection
 
 WAIT_SECONDS = 0.001
-PATIENCE = 200
 """Seconds between checks whether a worker that closed its socket has ended."""
+
+PATIENCE = 200
+"""Checks after which a worker that has not ended is killed."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a worker is told before its first command, and what it reports after profiling a configuration."""
+"""The settings that a worker starts with, and the profile that it reports of a configuration."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ class Profile:
     metrics: tuple[str, ...] = ()
     error: str = ""
     traceback: str = ""
-    seconds_per_row: float = 0.0  #: of training, when the batches are there
+    seconds_per_row: float = 0.0  #: of training, without the time to make batches
     size: int = 0  #: bytes of a saved version
     evaluation_seconds_per_row: float = 0.0
     open_seconds: float = 0.0  #: to build the model
     save_seconds: float = 0.0  #: to write a durable version
-    load_seconds: float = 0.0  #: to read it again
-    feeding_seconds_per_row: float = 0.0  #: to have the batches
-    memory: int = 0  #: bytes that a trial takes while it trains, about
-    spare: int = 0  #: free bytes of the device, if it has memory of its own
-    passed_on: bool = False  #: whether batches take so long that workers share them
-    exact_share: float = 0.0  #: what one more trial of a flotilla takes, as a part of its time alone; 0: not tried
-    fast_share: float = 0.0
-    gains: bool = True  #: whether trials take clearly less time together than one after another
-    unsteady: str = ""  #: a column that differs if one batch is transformed twice, in the first finding of a worker
+    load_seconds: float = 0.0  #: to read a durable version
+    feeding_seconds_per_row: float = 0.0  #: to make batches
+    memory: int = 0  #: approximate bytes that a trial needs while it trains
+    spare: int = 0  #: free bytes of a device with its own memory
+    passed_on: bool = False  #: whether batches are slow to make, so that workers share them
+    exact_share: float = 0.0  #: time of a further trial in a flotilla, as a fraction of its time alone; 0: not measured
+    fast_share: float = 0.0  #: the same with ``fast`` rounding
+    gains: bool = True  #: whether trials take clearly less time together than one by one
+    unsteady: str = ""  #: a column that differs if a batch is transformed twice, in a worker's first profile

@@ -36,7 +36,7 @@ LAST_WORDS_SECONDS = 0.5
 
 GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
-_AGENTS: dict[tuple[str, str], Any] = {}
+_AGENTS: dict[tuple[str, str], Any] = {}  # house: allow, the agents live as long as the Ray job of this process
 """The node agents of this process, by Ray's job and node. They stay for the next experiment."""
 
 

@@ -1,4 +1,4 @@
-"""Which nodes hold which versions in their shared memory, and what they are still to drop.
+"""Which nodes hold which versions in their shared memory, and which versions each node must still drop.
 
 Versions are dropped beside the run, by another thread than the one that drives it.
 """
@@ -12,7 +12,7 @@ from hopfleet.domain.version_ref import VersionRef
 
 
 class VersionLocations:
-    """Safe from several threads."""
+    """The locations of all versions that are not durable. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class VersionLocations:
         return None if node in there else min(there, default=None)
 
     def drop(self, ref: VersionRef) -> bool:
-        """Have it dropped by all nodes that hold it; False if there are none."""
+        """Let all nodes that hold a version drop it; return whether there are any."""
         with self._lock:
             nodes = self._nodes.pop(ref, set())
             for node in nodes:
@@ -41,28 +41,28 @@ class VersionLocations:
             return bool(nodes)
 
     def drops(self, node: str) -> list[VersionRef]:
-        """What a node is to drop, told once."""
+        """Return the versions that a node must drop, each once."""
         with self._lock:
             return self._drops.pop(node, [])
 
     def drops_elsewhere(self, nodes: Iterable[str]) -> dict[str, list[VersionRef]]:
-        """The same of all nodes but these."""
+        """Return the versions to drop of all other nodes, each once."""
         with self._lock:
             others = self._drops.keys() - set(nodes)
             return {node: self._drops.pop(node) for node in others}
 
     def forget(self, trial: str) -> None:
-        """Of a trial that all nodes forget, nothing is known any more."""
+        """Forget the locations of a trial's versions, which all nodes delete."""
         with self._lock:
             self._nodes = {ref: nodes for ref, nodes in self._nodes.items() if ref.trial != trial}
 
     def alone(self, node: str) -> bool:
-        """Whether something is there and nowhere else."""
+        """Whether a node holds a version that no other node holds."""
         with self._lock:
             return {node} in self._nodes.values()
 
     def lose(self, node: str) -> list[VersionRef]:
-        """A node is gone: what was there and nowhere else."""
+        """Remove a lost node; return the versions that no other node holds."""
         with self._lock:
             for nodes in self._nodes.values():
                 nodes.discard(node)

@@ -19,6 +19,7 @@ from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics
 
 CHECKS = 3
@@ -62,6 +63,8 @@ def captured(member: Member, inputs: Batch) -> Capture:
         raise Refused("a gradient scaler reads values")
     if session.options.accumulate > 1:
         raise Refused("gradients are accumulated over several batches")
+    if isinstance(member.work, Steps) and _changes_settings(session):
+        raise Refused("the schedule changes settings on the host after each batch")
     device = session.device
     generator = backend.generator(device)
     generator.set_state(member.random[backend.random_stream])
@@ -88,6 +91,16 @@ def captured(member: Member, inputs: Batch) -> Capture:
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
     backend.current_stream().wait_stream(stream)
     return Capture(graph, generator, values)
+
+
+def _changes_settings(session: TorchSession) -> bool:
+    """Whether a schedule changes settings after each batch that a capture would keep: all but tensors on the device."""
+    if session.hooks.lr_step != "batch" or not session.schedulers:
+        return False
+    if any(getattr(scheduler, "cycle_momentum", False) for scheduler in session.schedulers):
+        return True
+    rates = [group["lr"] for optimizer in session.optimizers for group in optimizer.param_groups]
+    return not all(torch.is_tensor(rate) and rate.is_cuda for rate in rates)
 
 
 @contextlib.contextmanager
