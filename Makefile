@@ -31,7 +31,7 @@ test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores: tes
 test-all: test slow-tests  ## make test, and what takes longer: clusters, benchmarks, notebooks, 10,000 simulated seeds
 
 # Processes of pytest for tests that are not watched by coverage. Some tests wait, so there are more than cores.
-JOBS ?= 2
+JOBS ?= 3
 RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 
 PURE := controller domain planner scheduler search

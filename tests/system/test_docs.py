@@ -36,7 +36,11 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+#: Pages about extensions run whole suites of tests, so they are slow.
+SNIPPETS = [pytest.param(page, marks=pytest.mark.slow) if page in EXTEND else page for page in PAGES]
+
+
+@pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
     monkeypatch.chdir(tmp_path)
