@@ -193,5 +193,5 @@ def test_without_hooks_there_is_nothing_to_call() -> None:
 def test_what_is_no_callback_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(UsageError, match="must be an object of a class derived from hop"):
         experiment(tmp_path, wrong)
-    with pytest.raises(UsageError, match="observer='nothing': unknown; no package registers one"):
+    with pytest.raises(UsageError, match="callbacks='nothing': unknown; no package registers one"):
         experiment(tmp_path, "nothing")
