@@ -35,6 +35,10 @@ class Soak:
         return self.seconds - self.quiet
 
 
+#: Finished units between two faults. On a slow machine, a trial might otherwise lose three workers in a row and fail.
+BETWEEN_FAULTS = 4
+
+
 def soak(
     units: int, unit: float, pause: tuple[float, float], seed: int, *, controller: bool = True
 ) -> tuple[Report, Soak]:
@@ -48,13 +52,14 @@ def soak(
             quiet = _span(folder, asked, report)
     with scratch() as folder:
         began = time.monotonic()
-        child = Child(folder, asked)
+        child, done = Child(folder, asked), 0
         while True:
-            if _sleeps(child, rng.uniform(*pause)):
+            if _sleeps(child, rng.uniform(*pause), folder, done + BETWEEN_FAULTS):
                 if child.status == 0:
                     break
                 report.problems.append(f"ended with {child.status}: {child.words[-300:]}")
                 return report, Soak(report.faults, 0, 0, unit)
+            done = _units(folder)
             if controller and rng.random() < 0.05:
                 child.kill()
                 report.faults += 1
@@ -76,10 +81,10 @@ def _span(folder: Path, asked: dict[str, Any], report: Report) -> float:
     return time.monotonic() - began
 
 
-def _sleeps(child: Child, seconds: float) -> bool:
-    """Let some time pass; whether the child ended meanwhile."""
+def _sleeps(child: Child, seconds: float, folder: Path, units: int) -> bool:
+    """Wait for some time, and for a number of finished units; whether the child ended meanwhile."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or _units(folder) < units:
         if not child.running:
             return True
         time.sleep(0.01)
@@ -119,4 +124,7 @@ def resume_seconds(times: int) -> list[float]:
 
 
 def _units(folder: Path) -> int:
+    """Count the training units and evaluations that the journal has as finished."""
+    if not (folder / "journal.sqlite").exists():
+        return 0
     return sum(type(message).__name__ == "UnitFinished" for message in messages_of(folder))
