@@ -21,6 +21,8 @@ from tests.helpers.virtual.checks import check_nobody_waits, state_of, through_j
 from tests.helpers.virtual.driver import Driver
 from tests.helpers.virtual.settings import FAULTS, REQUESTS, Fault, Setting, controller_of, covered
 
+pytestmark = pytest.mark.slow
+
 policies = st.sampled_from(
     ["auto", "longest-remaining", "match-reserve", "nearly-done", "random"]
 )  # the others: test_online.py
