@@ -15,9 +15,13 @@ from examples.own_search import Climb
 from hopfleet.testing.searches import SearchSuite
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+SOME_SLOW = [
+    path if path.stem in ("digits", "own_loop") else pytest.param(path, marks=pytest.mark.slow) for path in EXAMPLES
+]
+"""All examples; make test runs two of them."""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", SOME_SLOW, ids=lambda path: path.stem)
 def test_example(
     example: Path, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
