@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from hopfleet.domain.trial import Config
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Slot
@@ -59,7 +59,7 @@ def companions(
     if room < 1 or first.losses:
         return []
     kin = fusion.kin(first.trial.config)
-    able = _trainable if unit.work is Work.TRAIN else _evaluable
+    able = _trainable if unit.trains else _evaluable
     found = [
         progress
         for progress in able(schedule, slot, unit)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.shop_state import ShopState, Start
@@ -224,11 +224,11 @@ class ShopView:
         for worker, slot in enumerate(schedule.slots.values()):
             unit, free = slot.unit, now
             if unit is not None and slot.worker not in schedule.idle:
-                trains = unit.work is Work.TRAIN
+                trains = unit.trains
                 state.runs[worker] = index[unit.trial] if trains else -1
                 free = slot.started if trains else now
                 for units in (slot.units, slot.lookahead):
-                    members = [(index[each.trial], each.partition) for each in units if each.work is Work.TRAIN]
+                    members = [(index[each.trial], each.partition) for each in units if each.trains]
                     free += sum(state.seconds[trial][partition] for trial, partition in members)
                     for trial, _ in members:
                         state.trial_free[trial] = free

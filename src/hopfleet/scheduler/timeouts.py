@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.scheduler.slots import Slot
 
@@ -51,7 +51,7 @@ def estimate(schedule: Schedule, slot: Slot) -> float | None:
 
 def _expected(schedule: Schedule, slot: Slot, unit: Unit) -> float | None:
     progress = schedule.trials[unit.trial]
-    if unit.work is Work.EVALUATE:
+    if not unit.trains:
         return progress.evaluation_seconds or schedule.evaluation_seconds or None
     if not progress.known and not schedule.measured:
         return None

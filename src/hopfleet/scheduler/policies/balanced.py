@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hopfleet.domain.unit import Unit, Work
+from hopfleet.domain.unit import Unit
 from hopfleet.planner.balance import Balance, Cell, Outlook, balance, choose
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.progress import Progress
@@ -79,7 +79,7 @@ class Balanced:
         for slot in schedule.slots.values():
             free = slot.started
             for units in (slot.units, slot.lookahead):
-                training = [each for each in units if each.work is Work.TRAIN]
+                training = [each for each in units if each.trains]
                 free += sum(self._cells[each.trial, each.partition][slot.worker] for each in training)
                 trial_free |= dict.fromkeys((each.trial for each in training), free)
             if slot.unit is not None and slot.worker not in schedule.idle:
