@@ -58,7 +58,11 @@ def dataset(role: str, source: Any) -> Any:
 
 def name(given: str | None, task: Task) -> str:
     """Return the given name, or a name that no other experiment has."""
-    chosen = check_name(given or _new_name(task))
+    if given == "":
+        raise UsageError(
+            "name='': is empty; give a name such as 'digits', or leave it out for one with the time of day"
+        )
+    chosen = check_name(_new_name(task) if given is None else given)
     _NAMED.add(chosen)
     return chosen
 

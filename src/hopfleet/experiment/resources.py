@@ -60,10 +60,11 @@ class Data:
         return [self.train] if self.valid is None else [self.train, self.valid]
 
 
-def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset | None:
+def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset:
     """Return ``source`` as a data set: as is, or partitioned into ``folder``.
 
-    Return None if ``folder`` already holds a data set made from other rows.
+    If ``folder`` already holds a data set made from other rows, the returned data set has another fingerprint than
+    that one, and no files.
     """
     if isinstance(source, Dataset):
         return source
@@ -72,7 +73,9 @@ def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int)
     if not folder.exists():
         return partition(source, folder, partitions=partitions, seed=seed)
     dataset = open_dataset(folder)
-    return dataset if _made_from(dataset, source, partitions=partitions, seed=seed) else None
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        again = partition(source, Path(beside) / folder.name, partitions=partitions, seed=seed)
+    return dataset if again.fingerprint == dataset.fingerprint else again
 
 
 def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) -> None:
@@ -98,14 +101,6 @@ def _fitting_partitions(source: Any) -> int:
     return 8 if rows is None else max(1, min(8, rows // 256))
 
 
-def _made_from(dataset: Dataset, source: Any, *, partitions: int, seed: int) -> bool:
-    """Whether partitioning these rows again gives the data set of a local folder."""
-    folder = Path(dataset.url)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        again = partition(source, Path(beside) / folder.name, partitions=partitions, seed=seed)
-        return again.fingerprint == dataset.fingerprint
-
-
 def _rows(source: Any) -> int | None:
     if isinstance(source, Mapping):
         return min((len(column) for column in source.values()), default=0)
@@ -124,6 +119,25 @@ class WorkerPlan(NamedTuple):
     device: str
     workers: int
     why: str
+
+
+def on_cluster(backend: Backend | type[Backend]) -> bool:
+    """Whether a backend, or a class of backends, has workers on several machines."""
+    return issubclass(backend if isinstance(backend, type) else type(backend), Cluster)
+
+
+def check_device(backend: Backend | type[Backend], task: Task, device: str) -> None:
+    """Raise UsageError if the user asked for a kind of device that this machine does not have.
+
+    The machines of a cluster may have other devices than this one, and every machine has a CPU.
+    """
+    kind = device.partition(":")[0]
+    if on_cluster(backend) or kind in ("auto", "cpu"):
+        return
+    found, count = task.framework.devices()
+    if kind != found:
+        has = "no GPU that this process can use" if found == "cpu" else f"{count} of kind {found!r}"
+        raise UsageError(f"device={device!r}: this machine has {has}; use device='auto', or 'cpu'")
 
 
 def plan_workers(
