@@ -317,6 +317,41 @@ def test_constraints_are_drawn_for():
         search.suggest(0)
 
 
+def test_a_sampler_leaves_choices_that_a_constraint_rejects(capsys, monkeypatch):
+    """TPE kept choosing the same rejected options, and the experiment ended."""
+
+    def fits(config):
+        return config["width"] * config["depth"] in (192, 256)
+
+    dimensions = {"width": spaces.choice([16, 32, 64, 128, 256]), "depth": spaces.choice([1, 2, 3, 4, 5, 6])}
+    rule = Goal("loss", "min", constraints=(fits,))
+
+    def configs():
+        search = TPE(trials=None, n_startup_trials=4)
+        search.setup(dimensions, seed=0, goal=rule)
+        for number in range(12):
+            config = search.suggest(number).config
+            trial = Trial(f"t{number}", number, config, 0, 1)
+            search.added(trial)
+            search.observe(trial, 1, {"loss": 1 / config["width"] + 1 / config["depth"]})
+            yield config
+
+    assert all(map(fits, configs()))
+    assert "in a row" not in capsys.readouterr().err
+    # Without telling the sampler of rejections, random draws stand in; the user is told once.
+    monkeypatch.setattr(bridge, "UNTOLD", 99)
+    assert all(map(fits, configs()))
+    assert capsys.readouterr().err.count("TPE: chose 64 configurations in a row that test_a_sampler") == 1
+
+
+def test_constraints_that_hardly_any_draw_satisfies_say_which_is_to_blame():
+    rule = Goal("loss", "min", constraints=(lambda config: config["x"] > 0, conditional_never))
+    search = TPE(trials=None)
+    search.setup({"x": spaces.uniform(-1, 1)}, seed=0, goal=rule)
+    with pytest.raises(SpaceError, match=r"<lambda> allows \d\d\.\d%, conditional_never allows 0\.0%\); make the"):
+        search.suggest(0)
+
+
 def conditional_never(config):
     return False
 
