@@ -8,7 +8,7 @@ behaves the same every time.
 A trial counts with the metrics of its last epoch so far, as soon as it pauses or ends; until then it counts as running,
 so its neighbourhood is not tried again. Trials that the search did not suggest count as well, if they fit the space.
 
-A sampler knows nothing of constraints on configurations. A choice that they reject is made again, soon with the rejected
+A sampler knows nothing of constraints on configurations. A rejected choice is made again, soon with the rejected
 choices shown as trials under way, and a random draw within the constraints stands in if all of that is in vain.
 """
 
