@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +27,6 @@ from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.search.base import UNLIMITED, Decision, Earlier, Goal, Search, Suggestion, at_least_one, name_of
-from hopfleet.support.logging import messages
 
 if TYPE_CHECKING:
     from hopfleet.search.study import Chosen
@@ -136,12 +136,12 @@ class Optuna(Search):
         config = self.draw(number)
         if not self._warned:
             self._warned = True
-            messages().warning(
-                "%s: chose %d configurations in a row that %s rejected, so it tries a random one that passes, now and "
-                "whenever this happens again; a space that contains fewer rejected configurations is searched better",
-                type(self).__name__,
-                CHOICES,
-                ", ".join(map(name_of, self.goal.constraints)),
+            names = ", ".join(map(name_of, self.goal.constraints))
+            warnings.warn(
+                f"{type(self).__name__}: chose {CHOICES} configurations in a row that {names} rejected, so it tries a "
+                "random one that passes, now and whenever this happens again; a space that contains fewer rejected "
+                "configurations is searched better",
+                stacklevel=2,
             )
         return config, self._find(config), {}
 
