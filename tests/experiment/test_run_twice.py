@@ -91,8 +91,8 @@ def test_a_finished_experiment_returns_its_results() -> None:
         ({"space": {"other": hop.grid_search([1])}}, r"space\.other: nothing before, grid_search\(\[1\]\) now"),
         ({"search": hop.Grid(max_epochs=1)}, r"search\.max_epochs: 2 before, 1 now"),
         ({"search": hop.Grid(max_epochs=5)}, r"hop\.control\('mine'\)\.extend\(epochs=3\)"),
-        ({"train": {"x": np.arange(41.0)}}, r"train: 40 rows before, 41 now"),
-        ({"train": {"x": np.arange(1.0, 41.0)}}, r"train: as many rows, but with other values"),
+        ({"train": {"x": np.arange(41.0)}}, r"train: rows 40 → 41"),
+        ({"train": {"x": np.arange(1.0, 41.0)}}, r"train: the contents of rows"),
         ({"valid": None, "metric": "train_loss"}, r"metric: 'loss' before, 'train_loss' now"),
     ],
 )

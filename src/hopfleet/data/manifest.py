@@ -55,6 +55,28 @@ class Manifest:
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    def changes(self, new: Manifest) -> list[str]:
+        """Describe the differences between this data set and a new one; empty if both hold the same."""
+        changes = self.outline_changes(new.rows, len(new.partitions), new.seed)
+        mine, theirs = (", ".join(f"{c.name}: {c}" for c in each.columns.values()) for each in (self, new))
+        if mine != theirs:
+            changes.append(f"columns {mine} → {theirs}")
+        if not changes and self.fingerprint != new.fingerprint:
+            sizes = [[part.rows for part in each.partitions] for each in (self, new)]
+            changes.append(
+                "the contents of rows" if sizes[0] == sizes[1] else f"partition sizes {sizes[0]} → {sizes[1]}"
+            )
+        return changes
+
+    def outline_changes(self, rows: int, partitions: int, seed: int) -> list[str]:
+        """Describe the differences that show before the rows are read."""
+        compared = (
+            ("rows", self.rows, rows),
+            ("partitions", len(self.partitions), partitions),
+            ("seed", self.seed, seed),
+        )
+        return [f"{name} {mine:,} → {theirs:,}" for name, mine, theirs in compared if mine != theirs]
+
     def to_json(self) -> str:
         content = {
             "format": FORMAT,

@@ -87,10 +87,21 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def refuse_changes(
-    experiment: Experiment, before: Mapping[str, Any], now: Mapping[str, Any], *, finished: bool
+    experiment: Experiment,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    data: Sequence[str] = (),
+    *,
+    finished: bool,
 ) -> None:
-    """Raise an error if an earlier run was defined differently, or is finished and the task's code has changed."""
+    """Raise an error if an earlier run was defined differently, or is finished and the task's code has changed.
+
+    ``data`` are changes of data that the run folder holds.
+    """
     found = changes(before, now)
+    if before.get("seed") == now["seed"]:  # another seed deals the same rows into other partitions
+        found += data
+    extension = "" if data else _extension(experiment, before, now)
     if finished and (pieces := changed_code(before, now)):
         found.append(f"code: {pieces} changed")
     if not found:
@@ -99,7 +110,7 @@ def refuse_changes(
     if finished:
         raise ExperimentExists(
             f"name={name!r}: is finished, and its definition has changed since ({differ}); hop.load({name!r}) opens "
-            f"the results of the earlier definition, {_extension(experiment, before, now)}{REPLACE}"
+            f"the results of the earlier definition, {extension}{REPLACE}"
         )
     raise ExperimentExists(
         f"name={name!r}: an unfinished experiment of that name is defined differently ({differ}); restore its "
@@ -122,7 +133,7 @@ def _extension(experiment: Experiment, before: Mapping[str, Any], now: Mapping[s
         return ""
     options = {"trials": more["trials"], "epochs": more["max_epochs"]}
     asked = ", ".join(f"{key}={value}" for key, value in options.items() if value)
-    return f"hop.control({experiment.folder.handle!r}).extend({asked}) and then fit() as before extend it, "
+    return f"hop.control({experiment.folder.handle!r}).extend({asked}), then fit() with the earlier search, goes on, "
 
 
 def _differences(path: str, before: Any, now: Any) -> Iterator[str]:

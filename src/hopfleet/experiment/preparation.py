@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from hopfleet.data import Dataset
+from hopfleet.data import Dataset, open_dataset
 from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFinished
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import UsageError
+from hopfleet.errors import DataChanged, UsageError
 from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
 from hopfleet.experiment.resources import Data, check_configs, check_device, on_cluster, partitioned
 from hopfleet.store.base import JournalStore
@@ -63,13 +63,14 @@ def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
     warm_start = earlier_trials(experiment.warm_start, before)
     if fresh:
         folder.clear()
-    data = open_data(experiment, folder)
+    changes: list[str] = []
+    data = open_data(experiment, folder, changes)
     definition = define(experiment, data) | warm_start
     if earlier is None or earlier.barren:
         check_data(experiment, data)
         folder.create(definition)
         return Start(data, note=f"{experiment.name}: replaces a run in which every trial failed" if earlier else "")
-    refuse_changes(experiment, before, definition, finished=earlier.finished)
+    refuse_changes(experiment, before, definition, changes, finished=earlier.finished)
     if earlier.finished:
         return Start(data, finished=True)
     check_data(experiment, data)
@@ -83,11 +84,21 @@ def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
     return Start(data, resumed=True, warning=warning)
 
 
-def open_data(experiment: Experiment, place: RunFolder) -> Data:
-    """Return the data; rows that are not partitioned yet are partitioned into ``place``."""
+def open_data(experiment: Experiment, place: RunFolder, changes: list[str] | None = None) -> Data:
+    """Return the data; rows that are not partitioned yet are partitioned into ``place``.
+
+    If ``place`` holds other data from an earlier run, that data is returned, and ``changes`` tells how it differs.
+    """
 
     def opened(role: str, source: Any, partitions: int | None) -> Dataset:
-        return partitioned(source, place.data / role, partitions=partitions, seed=experiment.seed)
+        folder = place.data / role
+        try:
+            return partitioned(source, folder, partitions=partitions, seed=experiment.seed)
+        except DataChanged as error:
+            if changes is None:
+                raise
+            changes.extend(f"{role}: {change}" for change in error.changes)
+            return open_dataset(folder)
 
     train = opened("train", experiment.train, experiment.partitions)
     return Data(train, None if experiment.valid is None else opened("valid", experiment.valid, None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopfleet.backends.base import Backend, Cluster
-from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.data import Dataset, partition
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
@@ -63,19 +62,12 @@ class Data:
 def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset:
     """Return ``source`` as a data set: as is, or partitioned into ``folder``.
 
-    If ``folder`` already holds a data set made from other rows, the returned data set has another fingerprint than
-    that one, and no files.
+    Raise DataChanged if ``folder`` already holds a data set made from other rows.
     """
     if isinstance(source, Dataset):
         return source
-    partitions = partitions or _fitting_partitions(source)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not folder.exists():
-        return partition(source, folder, partitions=partitions, seed=seed)
-    dataset = open_dataset(folder)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        again = partition(source, Path(beside) / folder.name, partitions=partitions, seed=seed)
-    return dataset if again.fingerprint == dataset.fingerprint else again
+    return partition(source, folder, partitions=partitions or _fitting_partitions(source), seed=seed)
 
 
 def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) -> None:
@@ -178,6 +170,8 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        metric=experiment.goal.metric,
+        mode=experiment.goal.mode,
         fast=options.fuse == "fast",
         count_parameters=experiment.goal.counts_parameters,
         run=uuid.uuid4().hex,
