@@ -151,6 +151,8 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        metric=experiment.goal.metric,
+        mode=experiment.goal.mode,
         fast=options.fuse == "fast",
         count_parameters=experiment.goal.counts_parameters,
         run=uuid.uuid4().hex,
