@@ -107,7 +107,7 @@ def test_built_in_rules_have_names_too() -> None:
         experiment = hop.Experiment(CountingTask(), stop=stop, **common)
         assert isinstance(experiment.search, hop.Stopping)
         assert isinstance(experiment.search.rules[0], hop.Median)
-    with pytest.raises(UsageError, match="stop='mean': unknown; did you mean 'median'. there are median, patience"):
+    with pytest.raises(UsageError, match=r"stop='mean': unknown; did you mean 'median'. there are median, patience"):
         hop.Experiment(CountingTask(), stop="mean", **common)
 
 
