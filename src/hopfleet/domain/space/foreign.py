@@ -45,7 +45,7 @@ def _of_python(value: Any) -> str:
 
 
 def _of_ray(value: Any) -> str:
-    sampler = getattr(value, "sampler", None)
+    sampler: Any = getattr(value, "sampler", None)
     step = getattr(sampler, "q", None)
     sampler = getattr(sampler, "sampler", sampler)  # without the rounding to multiples of ``q``
     log = "Log" in type(sampler).__name__
