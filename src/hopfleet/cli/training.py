@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopfleet.cli.render import command, console, facts, print_json
+from hopfleet.cli.render import command, console, echo, facts, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
@@ -48,7 +48,7 @@ def demo(
     if place.exists and place.definition().get("origin", {}).get("how") != "demo":
         raise ExperimentExists(f"--name {name}: is not a demo; choose another --name for the demo")
     if not quiet:
-        typer.echo(
+        echo(
             "16 trials: four networks, two learning rates, two batch sizes.\n"
             "They train on 1,437 images of handwritten digits in 4 partitions.\n"
             "Models hop from worker to worker, and each trains as if it were alone.\n"
@@ -152,17 +152,17 @@ def resume(
     from hopfleet.runs.control import control
 
     if trial is not None:
-        typer.echo(control(name).resume(trial, epochs))
+        echo(control(name).resume(trial, epochs))
         return 0
     if epochs is not None:
         raise UsageError(f"--epochs {epochs}: needs a trial; hopfleet extend adds epochs to all trials")
     folder = find_run(name)
     results = _results(folder)
     if folder.running and results.history.held:
-        typer.echo(control(name).proceed())
+        echo(control(name).proceed())
         return 0
     if results.finished and not _requested(folder):
-        typer.echo(f"{results.name} is already finished.\n")
+        echo(f"{results.name} is already finished.\n")
         _report(results, quiet=True)
         return 0
     if folder.running:
@@ -292,7 +292,7 @@ def _report(results: Results, quiet: bool) -> int:
     facts(rows)
     failed = [trial.id for trial in results.trials if trial.state is TrialState.FAILED]
     if failed:
-        typer.echo(
+        echo(
             f"hopfleet: {len(failed)} of {len(results.trials)} trials failed; "
             f"{command('show', handle, '--trial', failed[0])} shows the reason",
             err=True,
@@ -324,7 +324,7 @@ def _show_leaderboard(results: Results, quiet: bool) -> None:
     from hopfleet.monitor.terminal.tables import leaderboard_table
 
     if not quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        typer.echo()
+        echo()
         return
     screen = console()
     if not quiet:

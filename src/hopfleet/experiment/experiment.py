@@ -17,7 +17,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import Finish, Message
-from hopfleet.errors import ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
+from hopfleet.errors import DataChanged, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import REPLACE, check_same, define, earlier_trials, script_origin
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
@@ -249,12 +249,13 @@ class Experiment:
         return data
 
     def _partitioned(self, role: str, source: Any, partitions: int | None, place: RunFolder) -> Dataset:
-        dataset = partitioned(source, place.data / role, partitions=partitions, seed=self.seed)
-        if dataset is None:
+        try:
+            return partitioned(source, place.data / role, partitions=partitions, seed=self.seed)
+        except DataChanged as error:
+            changes = ", ".join(error.changes)
             raise ExperimentExists(
-                f"name={self.name!r}: an unfinished experiment of that name has another {role}; {REPLACE}"
-            )
-        return dataset
+                f"name={self.name!r}: an experiment of that name has another {role} ({changes}); {REPLACE}"
+            ) from error
 
     def _history(self, partitions: int) -> History:
         mode: Any = self.goal.mode

@@ -1,0 +1,1 @@
+"""Targets of fuzzing, one module for each kind of file."""

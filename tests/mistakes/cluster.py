@@ -1,0 +1,7 @@
+"""Mistakes in running on a cluster."""
+
+from __future__ import annotations
+
+from tests.helpers.mistakes import Mistake
+
+MISTAKES: list[Mistake] = []
