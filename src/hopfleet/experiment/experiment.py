@@ -112,8 +112,9 @@ class Experiment:
         self.points = arguments.points(points, space, self.goal, seed=self.seed)
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks)
-        self.use(workers=workers, backend=backend, policy=self.run_options.policy, fuse=self.worker_options.fuse)
-        self.batch_size = at_least_one("batch_size", batch_size)
+        self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
+        self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
+        self.batch_size = arguments.batch_size(batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
         self.name = arguments.name(resumed if name is None else name, task)
