@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
+from hopfleet.controller.setbacks import MAX_LOSSES, Setbacks
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
@@ -22,19 +23,22 @@ from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import Decision, Search
 
-MAX_LOSSES = 3
-"""Lost workers in a row after which a unit counts as poison and its trial fails."""
-
-MANY_LOSSES = 24
-"""Lost workers in a row, across all units, after which the machine is blamed and the run ends; with more than eight
-workers the limit is three losses per worker."""
+RAISE = "; if units may take that long, set hop.RunOptions(unit_timeout=SECONDS), or None for no limit"
+"""What to do about a trial that fails because its units run too long."""
 
 
 class State:
     """Everything that the controller knows."""
 
     def __init__(
-        self, schedule: Schedule, search: Search, *, seed: int, fixed_order: bool, points: Sequence[Config]
+        self,
+        schedule: Schedule,
+        search: Search,
+        *,
+        seed: int,
+        fixed_order: bool,
+        points: Sequence[Config],
+        fail_fast: bool,
     ) -> None:
         self.schedule = schedule
         self.search = search
@@ -64,10 +68,7 @@ class State:
         self.waiting = 0
         #: Workers that were told to give up an attempt; they are lost, and replaced where possible.
         self.stopped: dict[str, int] = {}
-        #: Workers lost in a row while they ran a unit.
-        self.losses_in_a_row = 0
-        #: Why the run must end, if it must.
-        self.hopeless = ""
+        self.setbacks = Setbacks(fail_fast=fail_fast)
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
         self.refused: set[Place] = set()
@@ -90,7 +91,7 @@ class State:
     @property
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
-        return self.draining or bool(self.hopeless)
+        return self.draining or bool(self.setbacks.reason)
 
     @property
     def next_trial(self) -> str:
@@ -153,7 +154,7 @@ class State:
         self.finished = self.draining = self.held = self.dry = False
         self.starting, self.waiting = message.workers, message.requests
         self.stopped.clear()  # the names of workers begin anew
-        self._clear_losses()
+        self.setbacks.clear()
         self.coming.clear()
         self.refused.clear()
         self.missing, self.pinned = (), False
@@ -179,9 +180,10 @@ class State:
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
-            self._blame(unit, overdue or message.reason, message.log)
-        if blamed:
-            self._count_loss(message.reason)
+            self._blame(unit, overdue or message.reason, message.log, RAISE if overdue else "")
+        # If no unit ends well, whichever trial it is of, the machine is the likelier cause.
+        if blamed and self.setbacks.worker_lost(message.reason, len(self.schedule.slots) + self.starting):
+            self.touch_all()
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
         live = self.schedule.trials.values()
@@ -194,26 +196,13 @@ class State:
             self.touch(progress)
         return running
 
-    def _blame(self, unit: Unit, reason: str, log: str) -> None:
+    def _blame(self, unit: Unit, reason: str, log: str, remedy: str) -> None:
         """Count a lost worker against the unit that it ran, which may be the cause."""
         losses = self.schedule.blame(unit.trial, reason)
         if len(losses) >= MAX_LOSSES:
-            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}"
+            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}{remedy}"
             last = log and f"the last lines of its log:\n{log}"
             self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason, last))
-
-    def _count_loss(self, reason: str) -> None:
-        """Count a loss across all trials: if no unit ends well, the machine is the likelier cause."""
-        self.losses_in_a_row += 1
-        if self.losses_in_a_row >= max(MANY_LOSSES, MAX_LOSSES * (len(self.schedule.slots) + self.starting)):
-            self.hopeless = (
-                f"{self.losses_in_a_row} workers in a row were lost and nothing ended well between, whatever they ran: "
-                f"the last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
-            )
-            self.touch_all()
-
-    def _clear_losses(self) -> None:
-        self.losses_in_a_row, self.hopeless = 0, ""
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:
@@ -279,18 +268,22 @@ class State:
     def _(self, message: m.UnitFinished) -> None:
         seconds = (message.ended - message.started) * message.share
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
-        self._clear_losses()
+        self.setbacks.unit_finished()
         self.touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.UnitFailed) -> None:
         self.schedule.abandon(message.worker, message.trial)
         self._fail(message.trial, message.error, message.traceback)
+        if self.setbacks.unit_failed(message):
+            self.touch_all()
 
     @_apply.register
     def _(self, message: m.UnitOverdue) -> None:
         expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
-        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{expected}")
+        source = " that unit_timeout='auto' derived" if message.derived else " of unit_timeout"
+        limit = f", above the limit of {message.limit:.3g} s{source}" if message.limit else ""
+        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{limit}{expected}")
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:

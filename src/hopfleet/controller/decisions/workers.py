@@ -21,7 +21,7 @@ def overdue_units(state: State, timeout: Timeout, ages: Mapping[str, float]) -> 
         most = limit(state.schedule, slot, timeout)
         if most is not None and seconds > most:
             expected = estimate(state.schedule, slot) or 0.0
-            found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected))
+            found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected, most, timeout == "auto"))
     return found
 
 
@@ -65,4 +65,4 @@ def finish(state: State) -> Iterator[m.Message]:
         busy = any(slot.unit is not None and slot.worker not in stuck for slot in state.schedule.slots.values())
         safe = all(p.holder is None or p.holder in stuck or not p.version or p.durable(p.version) for p in live)
         if safe and not busy:
-            yield state.decide(m.Finish(complete=False, reason=state.hopeless))
+            yield state.decide(m.Finish(complete=False, reason=state.setbacks.reason))

@@ -232,7 +232,7 @@ def best_text(history: History) -> str:
     """Format the best trial: ``best t0007  accuracy=0.9667 at epoch 3  lr=0.01 width=64``."""
     leader = history.best()
     if leader is None or leader.best is None:
-        return "best  none yet"
+        return f"best  none: {history.failed}" if history.failed else "best  none yet"
     value = number(leader.best.metrics[history.metric])
     config = describe(leader.config, varying_keys(history.trials.values()), 60)
     return f"best {leader.id}  {history.metric}={value} at epoch {leader.best.epoch}  {config}"
