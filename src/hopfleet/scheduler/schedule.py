@@ -118,7 +118,7 @@ class Schedule(ScheduleView):
             progress.expected = self.estimates.beforehand(trial.number, next(iter(self.slots)))
         for partition in visits:
             progress.visit(partition)
-        progress.epochs_ended = progress.version // self.partitions
+        progress.epochs_ended = progress.begun = progress.version // self.partitions
         progress.forced.extend(order)
         progress.trained |= trained or {}
         self._owe(progress, 1)
@@ -293,6 +293,7 @@ class Schedule(ScheduleView):
             if unit.partition not in self.options(progress, slot) or unit.epoch != progress.epoch:
                 raise InvariantBroken(f"completeness: {unit} is not owed on {worker}: {progress.story()}")
             progress.trains_on = worker
+            self._begin_epoch(progress, unit.epoch)
         else:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
@@ -305,6 +306,15 @@ class Schedule(ScheduleView):
             self._begin(slot)
         self.idle.pop(worker, None)
         self._refresh(progress)
+
+    def _begin_epoch(self, progress: Progress, epoch: int) -> None:
+        """Count an epoch when its first unit starts."""
+        if epoch > progress.begun:
+            progress.begun = epoch
+            self.epochs_begun += 1
+            if self.epochs_left == 0:
+                for other in list(self.ready.values()):
+                    self._refresh(other)
 
     def finish(self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]) -> None:
         """running -> done."""
@@ -365,7 +375,7 @@ class Schedule(ScheduleView):
     def _refresh(self, progress: Progress) -> None:
         """Keep ``ready`` and ``awaiting`` true for one trial."""
         name = progress.trial.id
-        if progress.can_train:
+        if self.may_train(progress):
             self.ready[name] = progress
             self._ready.put(progress)
         elif self.ready.pop(name, None) is not None:

@@ -78,7 +78,10 @@ class Bracket:
 
 
 class Bracketed(Sampled):
-    """A search with one or several brackets, which start in order and run side by side."""
+    """A search with one or several brackets, which start in order and run side by side.
+
+    The table of brackets is repeated until ``most`` trials have started.
+    """
 
     whole = True
 
@@ -95,24 +98,36 @@ class Bracketed(Sampled):
         self.adaptive = self.sampler.adaptive
         #: The size and the rungs of each bracket.
         self.table = table
+        self.most = sum(size for size, _ in table)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
-        self._brackets = [Bracket(size, levels, self.eta) for size, levels in self.table]
+        #: The bracket that takes the next trial, or that took the last one, and its place in the repeated table.
+        self._place = 0
+        self._newest = self._bracket(0)
         self._begun = 0
         self._bracket_of: dict[str, Bracket] = {}
 
     @property
     def trials(self) -> int:
-        return sum(size for size, _ in self.table)
+        return self.most
 
     def suggest(self, number: int) -> Suggestion | None:
         bracket = self._filling()
         config = None if bracket is None else self.sample(number)
         return None if bracket is None or config is None else Suggestion(config, bracket.levels[0])
 
+    def _bracket(self, begun: int) -> Bracket:
+        """Return the next bracket, given how many trials have begun."""
+        size, levels = self.table[self._place % len(self.table)]
+        return Bracket(min(size, self.most - begun), levels, self.eta)
+
     def _filling(self) -> Bracket | None:
-        return next((bracket for bracket in self._brackets if bracket.open), None)
+        """Return the bracket that takes the next trial; None if all trials have begun."""
+        if not self._newest.open and self._begun < self.most:
+            self._place += 1
+            self._newest = self._bracket(self._begun)
+        return self._newest if self._newest.open else None
 
     def added(self, trial: Trial) -> None:
         super().added(trial)
