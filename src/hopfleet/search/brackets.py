@@ -102,9 +102,7 @@ class Bracketed(Sampled):
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
-        #: The bracket that takes the next trial, or that took the last one, and its place in the repeated table.
-        self._place = 0
-        self._newest = self._bracket(0)
+        self._brackets: list[Bracket] = []
         self._begun = 0
         self._bracket_of: dict[str, Bracket] = {}
 
@@ -117,17 +115,15 @@ class Bracketed(Sampled):
         config = None if bracket is None else self.sample(number)
         return None if bracket is None or config is None else Suggestion(config, bracket.levels[0])
 
-    def _bracket(self, begun: int) -> Bracket:
-        """Return the next bracket, given how many trials have begun."""
-        size, levels = self.table[self._place % len(self.table)]
-        return Bracket(min(size, self.most - begun), levels, self.eta)
-
     def _filling(self) -> Bracket | None:
         """Return the bracket that takes the next trial; None if all trials have begun."""
-        if not self._newest.open and self._begun < self.most:
-            self._place += 1
-            self._newest = self._bracket(self._begun)
-        return self._newest if self._newest.open else None
+        if self._brackets and self._brackets[-1].open:
+            return self._brackets[-1]
+        if self._begun >= self.most:
+            return None
+        size, levels = self.table[len(self._brackets) % len(self.table)]
+        self._brackets.append(Bracket(min(size, self.most - self._begun), levels, self.eta))
+        return self._brackets[-1]
 
     def added(self, trial: Trial) -> None:
         super().added(trial)
