@@ -91,7 +91,8 @@ def run(
     """Run the experiment defined in a Python file.
 
     The file assigns a hop.Experiment to a variable and need not call fit(). Code below if __name__ == "__main__" does
-    not run. Options override the file. An interrupted experiment continues where it stopped.
+    not run. Options override the file. An interrupted experiment continues where it stopped; a finished one is only
+    shown.
 
     Example: hopfleet run digits.py --workers 4
     """
@@ -202,12 +203,13 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
 
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
     """Fit a file's experiment with the options of the command line."""
-    folder = experiment.folder
-    if folder.exists and not overwrite and _results(folder).finished and not _requested(folder):
-        show = command("show", folder.handle)
-        raise ExperimentExists(f"{experiment.name}: is already finished; {show} shows it, --overwrite replaces it")
     experiment.use(**origin["overrides"])
     experiment.origin = origin
+    folder = experiment.folder
+    if not overwrite and folder.exists and _results(folder).finished and not _requested(folder):
+        results = _fit(experiment, quiet=True)
+        echo(f"{experiment.name} is already finished: nothing was trained; --overwrite starts over\n")
+        return results
     return _fit(experiment, overwrite=overwrite, quiet=quiet)
 
 
