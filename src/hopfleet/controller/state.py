@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
-from hopfleet.controller.setbacks import MAX_LOSSES, Setbacks
+from hopfleet.controller.failures import Failures
+from hopfleet.controller.losses import REMEDY, Losses
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
@@ -22,9 +23,6 @@ from hopfleet.scheduler.placement import Place
 from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import Decision, Search
-
-RAISE = "; if units may take that long, set hop.RunOptions(unit_timeout=SECONDS), or None for no limit"
-"""What to do about a trial that fails because its units run too long."""
 
 
 class State:
@@ -41,6 +39,7 @@ class State:
         fail_fast: bool,
     ) -> None:
         self.schedule = schedule
+        self.schedule.epoch_limit = search.epoch_limit
         self.search = search
         self.seed = seed
         self.fixed_order = fixed_order
@@ -68,7 +67,10 @@ class State:
         self.waiting = 0
         #: Workers that were told to give up an attempt; they are lost, and replaced where possible.
         self.stopped: dict[str, int] = {}
-        self.setbacks = Setbacks(fail_fast=fail_fast)
+        #: Workers lost in a row while they ran a unit.
+        self.losses = Losses(schedule)
+        #: Trials that failed before any trial had finished a unit.
+        self.failures = Failures(fail_fast=fail_fast)
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
         self.refused: set[Place] = set()
@@ -89,9 +91,19 @@ class State:
         return self.held or bool(self.schedule.delayed)
 
     @property
+    def hopeless(self) -> str:
+        """Why the run must end, if it must."""
+        return self.losses.hopeless or self.failures.hopeless
+
+    @property
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
-        return self.draining or bool(self.setbacks.reason)
+        return self.draining or bool(self.hopeless)
+
+    @property
+    def over(self) -> str:
+        """Why no further epoch may begin; empty if more may."""
+        return self.search.over(self.elapsed) or self.schedule.overspent
 
     @property
     def next_trial(self) -> str:
@@ -154,7 +166,8 @@ class State:
         self.finished = self.draining = self.held = self.dry = False
         self.starting, self.waiting = message.workers, message.requests
         self.stopped.clear()  # the names of workers begin anew
-        self.setbacks.clear()
+        self.losses.clear()
+        self.failures.clear()
         self.coming.clear()
         self.refused.clear()
         self.missing, self.pinned = (), False
@@ -180,9 +193,8 @@ class State:
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
-            self._blame(unit, overdue or message.reason, message.log, RAISE if overdue else "")
-        # If no unit ends well, whichever trial it is of, the machine is the likelier cause.
-        if blamed and self.setbacks.worker_lost(message.reason, len(self.schedule.slots) + self.starting):
+            self.losses.blame(unit, overdue or message.reason, message.log, REMEDY if overdue else "")
+        if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.starting):
             self.touch_all()
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
@@ -195,14 +207,6 @@ class State:
         for progress in held:
             self.touch(progress)
         return running
-
-    def _blame(self, unit: Unit, reason: str, log: str, remedy: str) -> None:
-        """Count a lost worker against the unit that it ran, which may be the cause."""
-        losses = self.schedule.blame(unit.trial, reason)
-        if len(losses) >= MAX_LOSSES:
-            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}{remedy}"
-            last = log and f"the last lines of its log:\n{log}"
-            self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason, last))
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:
@@ -268,14 +272,15 @@ class State:
     def _(self, message: m.UnitFinished) -> None:
         seconds = (message.ended - message.started) * message.share
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
-        self.setbacks.unit_finished()
+        self.losses.clear()
+        self.failures.prove()
         self.touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.UnitFailed) -> None:
         self.schedule.abandon(message.worker, message.trial)
         self._fail(message.trial, message.error, message.traceback)
-        if self.setbacks.unit_failed(message):
+        if self.failures.count(message):
             self.touch_all()
 
     @_apply.register
@@ -436,7 +441,3 @@ class State:
 def trial_name(number: int) -> str:
     """Return the name of the trial with a number: the first is ``t0001``."""
     return f"t{number + 1:04d}"
-
-
-def _all(reasons: Sequence[str]) -> str:
-    return f"each time {reasons[0]}" if len(set(reasons)) == 1 else "; then ".join(reasons)
