@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hopfleet.cli import completing
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import console, echo, facts, print_json
 from hopfleet.cli.runs import find_trial
@@ -76,7 +77,10 @@ def replay(
     trial: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TRIAL", help="Replay only this trial, e.g. t0003 or 3; can be repeated.", show_default=False
+            metavar="TRIAL",
+            help="Replay only this trial, e.g. t0003 or 3; can be repeated.",
+            show_default=False,
+            autocompletion=completing.trials,
         ),
     ] = None,
     workers: Annotated[

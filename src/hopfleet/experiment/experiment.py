@@ -17,6 +17,7 @@ from hopfleet.domain import space as spaces
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import script_origin
+from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare
 from hopfleet.experiment.previewing import make_preview, scratch_folder
@@ -194,6 +195,10 @@ class Experiment:
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
+        with interruptible(self.folder):
+            return self._fit(overwrite=overwrite, quiet=quiet)
+
+    def _fit(self, *, overwrite: bool, quiet: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
