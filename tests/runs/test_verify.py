@@ -174,8 +174,9 @@ def test_a_journal_that_is_just_being_made(results: hop.Results, monkeypatch: py
 
 def test_an_experiment_that_never_began(results: hop.Results) -> None:
     results.folder.journal_file.unlink()
-    for path in results.folder.checkpoints.iterdir():
-        shutil.rmtree(path)
+    for folder in (results.folder.checkpoints, results.folder.logs):
+        shutil.rmtree(folder)
+        folder.mkdir()
     verdict = results.verify()
     assert verdict.ok and verdict.checked["journal"] == "0 messages"
 

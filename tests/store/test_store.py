@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
+from hopfleet.store.shared_memory import KEY
 from hopfleet.store.versions.local import MOST_SPARE_BYTES, SPARE_BYTES, SPARES, Versions, check
 from hopfleet.support.files import digest, write_atomically
+from tests.helpers.definitions import definition
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
 
@@ -256,7 +259,7 @@ def test_what_nobody_needs_is_tidied_up(tmp_path: Path) -> None:
     versions.tidy([VersionRef("t1", 4, 8), VersionRef("t2", 1, 0)])
     kept = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     names = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in kept}
-    assert names == {"t1/v00004-8.safetensors", "t2/v00001.safetensors", *mine}
+    assert names == {"t1/v00004-8.safetensors", "t2/v00001.safetensors", KEY, *mine}
     assert [path.name for path in (versions.shared_folder / "t1").iterdir()] == ["v00004-8.safetensors"]
     assert not (tmp_path / "checkpoints" / "t3").exists()
     assert not (tmp_path / "checkpoints" / "probe").exists()
@@ -346,6 +349,7 @@ def test_shared_memory_of_vanished_experiments_is_given_back(tmp_path: Path) -> 
     here.durable_folder.mkdir(parents=True)
     for versions in (gone, here):
         versions.write(VersionRef("t1", 1, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+    shutil.rmtree(gone.durable_folder)
     here.memory.sweep()
     assert here.find(VersionRef("t1", 1, 7)).is_file()
     assert not gone.shared_folder.exists()
@@ -379,17 +383,17 @@ def test_run_folders(tmp_path: Path) -> None:
         run.definition()
     with run.lock(), pytest.raises(ExperimentExists, match=f"is being run by process {os.getpid()}"):
         run.lock()
-    run.create({"name": "mine"})
+    run.create(definition("mine"))
     assert [found.name for found in runs()] == ["mine"]
     assert find_run("mine").path == run.path
-    assert find_run(run.path).definition() == {"name": "mine"}
+    assert find_run(run.path).definition() == definition("mine")
     with pytest.raises(NotFound, match="there are: mine"):
         find_run("yours")
     (run.path / "experiment.json").write_text("{")
     with pytest.raises(JournalError, match="cannot be read"):
         run.definition()
     run.clear()
-    assert [path.name for path in run.path.iterdir()] == ["lock"]
+    assert sorted(path.name for path in run.path.iterdir()) == ["hopfleet.json", "lock"]
 
 
 def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hopfleet.backends.base import Backend, Cluster
 from hopfleet.controller.controller import Controller
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message
+from hopfleet.domain.messages import Finish
 from hopfleet.errors import ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import REPLACE, check_same, define, earlier_trials, script_origin
@@ -41,7 +41,7 @@ from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
-from hopfleet.store.local import LOCAL, find_store
+from hopfleet.store.local import LOCAL, find_store, last_message
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
 
@@ -213,7 +213,7 @@ class Experiment:
 
     def _prepare(self, overwrite: bool) -> tuple[Data, bool]:
         """Return the data, and whether an earlier run continues. Everything is checked before anything is changed."""
-        before, requests = (None, 0) if overwrite else self._last_message()
+        before, requests = (None, 0) if overwrite else last_message(self.folder, self.store)
         resumed = before is not None
         earlier = earlier_trials(self.warm_start, self.folder.definition() if resumed else {})
         if before is None:
@@ -230,13 +230,6 @@ class Experiment:
         else:
             self.folder.create(definition)
         return data, resumed
-
-    def _last_message(self) -> tuple[Message | None, int]:
-        """Return the last message of an earlier run, and how many requests have come since."""
-        if not (self.folder.exists and self.store.has_journal(self.folder)):
-            return None, 0
-        with contextlib.closing(self.store.journal(self.folder)) as journal:
-            return journal.last(), len(journal.requests.pending())
 
     def _data(self, place: RunFolder) -> Data:
         """Return the checked data; rows that are not partitioned yet are partitioned into ``place``."""

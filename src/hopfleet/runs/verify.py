@@ -36,7 +36,8 @@ from hopfleet.errors import HopfleetError, InvariantBroken, JournalError
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.local import has_journal, open_journal
+from hopfleet.store.local import has_journal, missing_part, open_journal
+from hopfleet.store.shared_memory import KEY
 from hopfleet.store.versions.local import OURS, Versions
 from hopfleet.support.files import digest
 from hopfleet.support.machine import this_machine
@@ -188,7 +189,9 @@ class _Verification:
         self._checked["journal"] = f"{known.messages} messages"
         if broken:
             remedy = "restore it from a backup; if it was not modified, please report this as a bug in Hopfleet"
-            self._faults.append(Fault("journal", str(path), broken, remedy))
+            if not known.messages:
+                remedy = self._folder.rescue
+            self._faults.append(Fault("journal", str(path), broken.removeprefix(f"{path}: "), remedy))
         return known
 
     def _read_settled(self) -> tuple[_Known, str]:
@@ -204,8 +207,9 @@ class _Verification:
     def _read(self) -> tuple[_Known, str]:
         """Return the journal's record and the first broken invariant, or an empty string."""
         known, broken = _Known(), ""
-        if not has_journal(self._folder):  # the experiment never started
-            return known, broken
+        journaled = has_journal(self._folder)
+        if not journaled:
+            return known, missing_part(self._folder, journaled=False, empty=True)
         with contextlib.closing(open_journal(self._folder)) as journal:
             messages = _passed(journal, known)
             try:
@@ -216,6 +220,8 @@ class _Verification:
                 broken = f"refers to a trial that was never added ({error})"
             for _ in messages:  # read the rest too: files are compared with the complete journal
                 pass
+        if not broken:
+            broken = missing_part(self._folder, journaled=True, empty=not known.messages)
         return known, broken
 
     # ------------------------------------------------------------------------------------------------- models
@@ -263,11 +269,10 @@ class _Verification:
                     self._faults.append(Fault("models", str(path), "is a stray file: it is not in the journal", remedy))
 
     def _files(self) -> list[str]:
-        """Return all files in the checkpoints folder, relative to that folder."""
+        """Return all files in the checkpoints folder, relative to that folder, except the key of shared memory."""
         base = self._folder.checkpoints
-        return sorted(
-            Path(folder, name).relative_to(base).as_posix() for folder, _, names in os.walk(base) for name in names
-        )
+        found = (Path(folder, name).relative_to(base) for folder, _, names in os.walk(base) for name in names)
+        return sorted(path.as_posix() for path in found if path != Path(KEY))
 
     def _names(self, known: _Known) -> set[str]:
         """Return the files recorded in the journal, relative to the checkpoints folder."""

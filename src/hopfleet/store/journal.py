@@ -32,6 +32,10 @@ TRANSIENT = {
 """Errors after which the same transaction may succeed later, and the error number of the OSError raised for each."""
 
 
+class JournalUnfinished(JournalError):
+    """A journal that another process is creating, or that a process has left before it was created."""
+
+
 class Journal:
     """An open journal. ``writable`` creates the file if there is none."""
 
@@ -56,7 +60,9 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise JournalError(f"{path}: {_problem(error)}") from error
         if found == 0:
-            raise JournalError(f"{path}: is being created; try again")
+            raise JournalUnfinished(
+                f"{path}: is being created; try again, and if that does not help, restore it from a backup"
+            )
         if found not in READABLE:
             raise JournalError(
                 f"{path}: has format {found}, this Hopfleet reads format {FORMAT}; use the version that wrote it"
