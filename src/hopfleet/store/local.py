@@ -64,8 +64,13 @@ def last_message(folder: RunFolder, store: Store) -> tuple[Message | None, int]:
     last, requests = None, 0
     journaled = store.has_journal(folder)
     if journaled:
-        with contextlib.suppress(JournalUnfinished), contextlib.closing(store.journal(folder)) as journal:
-            last, requests = journal.last(), len(journal.requests.pending())
+        try:
+            with contextlib.closing(store.journal(folder)) as journal:
+                last, requests = journal.last(), len(journal.requests.pending())
+        except JournalUnfinished:
+            pass
+        except JournalError as error:
+            raise JournalError(f"{error}; {folder.rescue}") from error
     if missing := missing_part(folder, journaled=journaled, empty=last is None):
         raise JournalError(
             f"{missing}, so the run cannot continue; {folder.rescue}; fit(overwrite=True) deletes it and starts over"

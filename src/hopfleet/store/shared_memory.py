@@ -1,6 +1,6 @@
 """The shared memory of an experiment on one machine: a private folder on tmpfs, or in the temporary folder.
 
-The folder holds versions that go from worker to worker, and batches that workers share. Everybody may create files
+The folder holds versions that go from worker to worker, and batches that workers share. All users may create files
 beside the folder, so its name cannot be guessed: it derives from the path of the checkpoints folder and from a random
 key, which a file in the checkpoints folder keeps. The folder is used only if it is a real folder of this user with mode
 0700. A file in it names the checkpoints folder, so that the memory of deleted experiments can be given back.

@@ -158,7 +158,7 @@ class Versions:
 
     @property
     def _bases(self) -> list[Path]:
-        """Return the folders with versions; shared memory only if nobody else can put files or links there."""
+        """Return the folders with versions; shared memory only if no other user can put files or links there."""
         return [self.durable_folder, *([self.shared_folder] if self.memory.is_private() else [])]
 
     def _names(self, ref: VersionRef) -> list[Path]:
