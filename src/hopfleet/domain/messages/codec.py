@@ -123,8 +123,8 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     (
         "RunStarted",
         e.RunStarted,
-        (*_plain("hopfleet", "workers", requests="wishes"), _if_any("definition")),
-    ),  # prose: allow, a wire name
+        (*_plain("hopfleet", "workers", requests="wishes"), _if_any("definition")),  # prose: allow, a wire name
+    ),
     ("WorkerJoined", e.WorkerJoined, (*_plain("worker"), _placement(), _PARTITIONS)),
     ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
     ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
