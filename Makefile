@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-all pure-tests other-tests slow-tests cluster-tests gpu gpu-bench gpu-pending lint format bench chaos cluster docs clean
+.PHONY: help demo test test-all slow-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,30 +25,28 @@ $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## a real model selection on real data, in about half a minute
 	$(BIN)/hopfleet demo
 
-test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores: tests, and the coverage of the pure folders
-	$(MAKE) --jobs=2 --output-sync=target other-tests pure-tests
-
-test-all: test slow-tests  ## make test, and what takes longer: clusters, benchmarks, notebooks, 10,000 simulated seeds
-
-# Processes of pytest for tests that are not watched by coverage. Some tests wait, so there are more than cores.
+# Processes of pytest. Some tests wait, so there are more than cores.
 JOBS ?= 3
 RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
+
+test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
+	$(RUN) -m 'not slow'
+
+test-all: test  ## make test, and what takes longer: clusters, notebooks, 10,000 simulated seeds, coverage of the pure folders
+	$(MAKE) --jobs=2 --output-sync=target slow-tests coverage
+
+slow-tests: $(VENV)/.dev
+	$(RUN) -m slow
 
 PURE := controller domain planner scheduler search
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 COMMA := ,
 
-pure-tests: $(VENV)/.dev
+coverage: $(VENV)/.dev
 	$(BIN)/coverage run -m pytest -m 'not slow' $(addprefix tests/,$(PURE))
 	$(BIN)/coverage report --skip-covered --show-missing --fail-under=100 \
 	  --include='$(subst $(SPACE),$(COMMA),$(patsubst %,src/hopfleet/%/*,$(PURE)))'
-
-other-tests: $(VENV)/.dev
-	$(RUN) -m 'not slow' $(addprefix --ignore=tests/,$(PURE))
-
-slow-tests: $(VENV)/.dev
-	$(RUN) -m slow
 
 gpu:  ## where PYTHON has a PyTorch for a GPU, and pytest: trials that train together have their bits; writes the record
 	mkdir -p build

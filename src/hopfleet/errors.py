@@ -4,6 +4,7 @@ HopfleetError
 ├── UsageError (ValueError)         a value that cannot work: the message names value, constraint, remedy
 │   ├── SpaceError                  ... in the search space
 │   ├── DataError                   ... in the data, or a damaged data set
+│   │   └── DataChanged             the folder holds a data set of other rows or partitions
 │   └── ExperimentExists            the name is taken by another or a finished experiment
 ├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
 ├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
@@ -16,6 +17,8 @@ HopfleetError
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class HopfleetError(Exception):
@@ -32,6 +35,14 @@ class SpaceError(UsageError):
 
 class DataError(UsageError):
     """Data that cannot be partitioned, or a data set that is missing or damaged."""
+
+
+class DataChanged(DataError):
+    """The folder holds a data set that differs from the one to be made; ``changes`` says how."""
+
+    def __init__(self, message: str, changes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.changes = list(changes)
 
 
 class ExperimentExists(UsageError):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hopfleet.data import Kind, open_dataset, partition, sources, spill
-from hopfleet.errors import DataError
+from hopfleet.errors import DataChanged, DataError
 from tests.helpers.processes import run
 from tests.helpers.tables import DTYPES, bits, every_kind, files, numbers, rows_of, stored
 
@@ -375,6 +375,59 @@ class TestTarget:
             partition(rows(), tmp_path / "set", partitions=1)
         assert open_dataset(tmp_path / "set").rows == 3
         assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+    @pytest.mark.parametrize("options", [{"partitions": 2}, {"capacities": [1, 2]}])
+    def test_of_the_same_rows_stays_as_it_is(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        made = partition({"x": np.arange(10), "y": ["a", "b"] * 5}, tmp_path / "set", **options)
+        before = {path: path.stat().st_mtime_ns for path in (tmp_path / "set").iterdir()}
+        stream = ({"x": i, "y": "ab"[i % 2]} for i in range(10))
+        for same in ({"x": np.arange(10), "y": ["a", "b"] * 5}, stream):
+            again = partition(same, tmp_path / "set", **options)
+            assert (again.fingerprint, again.url) == (made.fingerprint, made.url)
+        assert {path: path.stat().st_mtime_ns for path in (tmp_path / "set").iterdir()} == before
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+    def test_of_the_same_rows_is_repaired(self, tmp_path: Path) -> None:
+        partition({"x": np.arange(10)}, tmp_path / "set", partitions=2)
+        whole = files(tmp_path / "set")
+        (tmp_path / "set" / "part-00000.arrow").unlink()
+        part = tmp_path / "set" / "part-00001.arrow"
+        part.write_bytes(part.read_bytes()[:-1] + b"?")
+        partition({"x": np.arange(10)}, tmp_path / "set", partitions=2)
+        assert files(tmp_path / "set") == whole
+
+    @pytest.mark.parametrize(
+        ("source", "options", "change"),
+        [
+            (range(12), {}, "rows 10 → 12"),
+            (iter(range(12)), {}, "rows 10 → 12"),
+            (range(10), {"partitions": 3}, "partitions 2 → 3"),
+            (range(12), {"partitions": 3, "seed": 1}, "rows 10 → 12, partitions 2 → 3, seed 0 → 1"),
+            ({"x": np.arange(10.0)}, {}, "columns x: int64 → x: float64"),
+            ({"x": np.arange(10), "y": np.ones((10, 2))}, {}, r"columns x: int64 → x: int64, y: float64\[2\]"),
+            (range(1, 11), {}, "the contents of rows"),
+            (range(10), {"partitions": None, "capacities": [1, 4]}, r"partition sizes \[5, 5\] → \[2, 8\]"),
+        ],
+    )
+    def test_of_other_rows_says_what_differs(
+        self, tmp_path: Path, source: Any, options: dict[str, Any], change: str
+    ) -> None:
+        partition(range(10), tmp_path / "set", partitions=2)
+        before = files(tmp_path / "set")
+        with pytest.raises(
+            DataChanged, match=rf"already holds a data set that differs \({change}\); pass overwrite=True"
+        ):
+            partition(source, tmp_path / "set", **{"partitions": 2} | options)
+        assert files(tmp_path / "set") == before
+        assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+    def test_whose_manifest_is_damaged_is_replaced_only_if_asked(self, tmp_path: Path) -> None:
+        partition(range(10), tmp_path / "set", partitions=2)
+        path = tmp_path / "set" / "manifest.json"
+        path.write_text(path.read_text().replace('"rows": 10', '"rows": 11'))
+        with pytest.raises(DataError, match=r"is damaged .* pass overwrite=True"):
+            partition(range(10), tmp_path / "set", partitions=2)
+        assert partition(range(10), tmp_path / "set", partitions=2, overwrite=True).rows == 10
 
     def test_whose_parent_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

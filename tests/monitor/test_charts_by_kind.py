@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopfleet.domain.messages import TrialResumed
+from hopfleet.domain.messages import TrialEnded, TrialPaused, TrialResumed
+from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.charts import CHARTS, chart_data, draw_chart
 from hopfleet.monitor.charts.lineage import Member, Stretch, lineage_data
@@ -46,12 +47,21 @@ def test_rungs_data() -> None:
     assert sorted(len(curve.promotions) for curve in data.curves) == [0, 0, 0, 0, 0, 0, 1, 1, 2]
 
 
+def test_a_trial_that_fails_after_its_promotion_was_promoted() -> None:
+    history = history_of(({"lr": 1}, {"accuracy": 0.5}), ({"lr": 2}, {"accuracy": 0.4}))
+    for message in (TrialResumed("t0", 3), TrialEnded("t0", TrialState.FAILED, "no"), TrialPaused("t1")):
+        history.apply(1.0, message)
+    (rung,) = rungs_data(history).rungs
+    assert (rung.reached, rung.went_on, rung.paused, rung.ended) == (2, 1, 1, 0)
+    assert "1 of 2 trials promoted" in texts(draw_chart(history, "rungs"))
+
+
 def test_rungs_picture() -> None:
     figure = draw_chart(rungs_history(), "rungs")
     assert len(named(figure, "rung")) == 3
     widths = {count: named(figure, f"t000{trial}")[0].get_linewidth() for trial, count in ((1, 2), (2, 1), (9, 0))}
     assert widths[2] > widths[1] > widths[0]
-    assert "3 of 9 trials promoted (thick)" in texts(figure)
+    assert "3 of 9 trials promoted at least once (thick)" in texts(figure)
     assert {"rung", "reached", "promoted", "paused", "ended", "best"} <= set(texts(figure).splitlines())
 
 
@@ -99,6 +109,22 @@ def test_lineage_picture() -> None:
     assert list(past.get_xdata()) == [0, 2, 2, 4, 4, 6]
     assert {"lr (log)", "t0001", "t0006", "epoch"} <= set(texts(figure).splitlines())
     assert "2 clones" in texts(figure) and "blue: the path to t0006, the best" in texts(figure)
+
+
+def test_the_names_of_clones_can_be_read() -> None:
+    """Pale bars have dark names."""
+    history = made(
+        Population(4, 6),
+        RATE,
+        lambda trial, epoch: {"accuracy": 9.0 if (trial.number, epoch) == (3, 2) else -epoch - trial.number},
+    )
+    figure = draw_chart(history, "lineage")
+    names = named(figure, "clone name")
+    bars = {(round(bar.get_y() + 0.31), bar.get_x()): bar.get_facecolor() for bar in named(figure, "epoch")}
+    assert names
+    for name in names:
+        brightness = sum(bars[round(name.xy[1]), name.xy[0]][:3]) / 3
+        assert (name.get_color() == "white") == (brightness < 0.6)
 
 
 def test_without_clones_the_remedy_is_named(quiet_history: History) -> None:

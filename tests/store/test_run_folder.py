@@ -114,7 +114,7 @@ def test_a_lock_that_is_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None:
             os.mkfifo(lock)
         else:
             lock.mkdir()
-        with pytest.raises(UsageError, match="cannot be written"):
+        with pytest.raises(OSError, match=r"plain file|symbolic link|directory"):
             RunFolder(tmp_path / name).lock()
         assert not RunFolder(tmp_path / name).running
     assert (tmp_path / "precious").read_text() == "12"
@@ -145,7 +145,7 @@ def test_a_refused_run_leaves_no_folder(own_home: Path) -> None:
 def test_folders_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "file" / "home"))
-    with pytest.raises(UsageError, match=r"cannot be written \(Not a directory\).*HOPFLEET_HOME"):
+    with pytest.raises(UsageError, match=r"cannot be written.*HOPFLEET_HOME"):
         experiment().fit(quiet=True)
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()

@@ -24,11 +24,11 @@ from hopfleet.data.cells import Cells
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.files import write_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
-from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
+from hopfleet.data.manifest import Manifest, PartitionFile, partition_name, read_manifest
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
-from hopfleet.errors import DataError
+from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
 from hopfleet.support.files import digest, sync
 
@@ -56,16 +56,21 @@ def partition(
     known only at its end.
 
     The result depends only on the rows and these numbers, not on the kind of source. An interrupted call leaves nothing
-    in ``folder``. ``overwrite=True`` replaces an existing Hopfleet data set, and nothing else. ``progress`` is called
-    with the number of rows read so far.
+    in ``folder``. ``progress`` is called with the number of rows read so far.
+
+    If ``folder`` already holds the result of the same call with the same rows, nothing changes. The rows are read again
+    to find that out. If anything differs, DataChanged says what; ``overwrite=True`` then replaces the data set. Only a
+    Hopfleet data set is ever replaced.
     """
     partitions, capacities = _shares(partitions, capacities)
     seed = operator.index(seed)
     target = open_folder(folder)
-    _check_target(target, overwrite)
+    before = _existing(target, overwrite)
     rows = open_source(source)
     if rows.rows is not None:
         _check_rows(rows.rows, partitions)
+        if before is not None:
+            _refuse_changes(target, before.outline_changes(rows.rows, partitions, seed))
 
     with _workspace(target) as workspace:
         schema = Schema()
@@ -86,7 +91,11 @@ def partition(
         made = _write(built, spill, schema, seed)
         del spill
         shutil.rmtree(workspace / "spill", ignore_errors=True)
-        _check_target(target, overwrite)
+        before = _existing(target, overwrite)
+        if before is not None:
+            _refuse_changes(target, before.changes(made))
+            if _intact(existing := Dataset(target, before)):
+                return existing
         if isinstance(target, LocalFolder):
             _move(built, target.path.resolve(), workspace)
         else:
@@ -132,11 +141,14 @@ def _check_rows(rows: int, partitions: int) -> None:
         raise DataError(f"partitions={partitions}: must be at most the number of rows, {rows}")
 
 
-def _check_target(target: Folder, overwrite: bool) -> None:
-    """Raise DataError for a target that is not empty, unless it is a Hopfleet data set that may be overwritten."""
+def _existing(target: Folder, overwrite: bool) -> Manifest | None:
+    """Return the manifest of the data set in ``target``, or None if the folder is empty or may be overwritten.
+
+    Raise DataError if the folder holds anything else.
+    """
     if isinstance(target, LocalFolder):
         if not target.path.exists():
-            return
+            return None
         if not target.path.is_dir():
             raise DataError(f"{target.url}: is a file; give the path of a folder")
         entries = any(target.path.iterdir())
@@ -144,19 +156,39 @@ def _check_target(target: Folder, overwrite: bool) -> None:
         files, path = target.filesystem()
         entries = files.exists(path) and bool(files.ls(path))
     if not entries:
-        return
+        return None
     try:
-        ours = manifest.is_ours(target.manifest())
+        text = target.manifest()
     except DataError:
-        ours = False
-    if not ours:
+        text = b""
+    if not manifest.is_ours(text):
         raise DataError(
             f"{target.url}: is not empty and is not a Hopfleet data set, so it is not overwritten; give another folder"
         )
-    if not overwrite:
-        raise DataError(
-            f"{target.url}: already holds a data set; pass overwrite=True to replace it, or give another folder"
+    if overwrite:
+        return None
+    try:
+        return read_manifest(text, f"{target.url}/{manifest.FILE}")
+    except DataError as error:
+        raise DataError(f"{error}: pass overwrite=True to replace the data set, or give another folder") from error
+
+
+def _refuse_changes(target: Folder, changes: list[str]) -> None:
+    if changes:
+        raise DataChanged(
+            f"{target.url}: already holds a data set that differs ({', '.join(changes)}); pass overwrite=True to "
+            "replace it, or give another folder",
+            changes,
         )
+
+
+def _intact(dataset: Dataset) -> bool:
+    """Whether the files of a data set are complete; those on this host are compared with their checksums."""
+    try:
+        dataset.probe() if "://" in dataset.url else dataset.check(checksums=True)
+    except DataError:
+        return False
+    return True
 
 
 def _write(built: Path, spill: Spill, schema: Schema, seed: int) -> Manifest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopfleet.backends.base import Backend, Cluster
-from hopfleet.data import Dataset, open_dataset, partition
+from hopfleet.data import Dataset, partition
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
@@ -60,19 +59,15 @@ class Data:
         return [self.train] if self.valid is None else [self.train, self.valid]
 
 
-def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset | None:
+def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset:
     """Return ``source`` as a data set: as is, or partitioned into ``folder``.
 
-    Return None if ``folder`` already holds a data set made from other rows.
+    Raise DataChanged if ``folder`` already holds a data set made from other rows.
     """
     if isinstance(source, Dataset):
         return source
-    partitions = partitions or _fitting_partitions(source)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not folder.exists():
-        return partition(source, folder, partitions=partitions, seed=seed)
-    dataset = open_dataset(folder)
-    return dataset if _made_from(dataset, source, partitions=partitions, seed=seed) else None
+    return partition(source, folder, partitions=partitions or _fitting_partitions(source), seed=seed)
 
 
 def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) -> None:
@@ -98,14 +93,6 @@ def _fitting_partitions(source: Any) -> int:
     return 8 if rows is None else max(1, min(8, rows // 256))
 
 
-def _made_from(dataset: Dataset, source: Any, *, partitions: int, seed: int) -> bool:
-    """Whether partitioning these rows again gives the data set of a local folder."""
-    folder = Path(dataset.url)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
-        again = partition(source, Path(beside) / folder.name, partitions=partitions, seed=seed)
-        return again.fingerprint == dataset.fingerprint
-
-
 def _rows(source: Any) -> int | None:
     if isinstance(source, Mapping):
         return min((len(column) for column in source.values()), default=0)
@@ -124,6 +111,25 @@ class WorkerPlan(NamedTuple):
     device: str
     workers: int
     why: str
+
+
+def on_cluster(backend: Backend | type[Backend]) -> bool:
+    """Whether a backend, or a class of backends, has workers on several machines."""
+    return issubclass(backend if isinstance(backend, type) else type(backend), Cluster)
+
+
+def check_device(backend: Backend | type[Backend], task: Task, device: str) -> None:
+    """Raise UsageError if the user asked for a kind of device that this machine does not have.
+
+    The machines of a cluster may have other devices than this one, and every machine has a CPU.
+    """
+    kind = device.partition(":")[0]
+    if on_cluster(backend) or kind in ("auto", "cpu"):
+        return
+    found, count = task.framework.devices()
+    if kind != found:
+        has = "no GPU that this process can use" if found == "cpu" else f"{count} of kind {found!r}"
+        raise UsageError(f"device={device!r}: this machine has {has}; use device='auto', or 'cpu'")
 
 
 def plan_workers(
@@ -164,6 +170,8 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        metric=experiment.goal.metric,
+        mode=experiment.goal.mode,
         fast=options.fuse == "fast",
         count_parameters=experiment.goal.counts_parameters,
         run=uuid.uuid4().hex,

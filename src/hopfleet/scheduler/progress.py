@@ -58,8 +58,12 @@ class Progress:
     todo: set[int] = field(default_factory=set)
     #: Partitions to visit next, in this order: a fixed order, or units that run again because versions were lost.
     forced: deque[int] = field(default_factory=deque)
+    #: The newest epoch that has begun: one of its units was started.
+    begun: int = 0
     #: Epochs that are trained and evaluated.
     epochs_ended: int = 0
+    #: The goal's metric at the end of each of these epochs, as far as it is known.
+    metrics: dict[int, float] = field(default_factory=dict)
     #: The worker that runs a training unit of this trial now.
     trains_on: str | None = None
     #: Validation partitions being evaluated now, and the worker of each.
@@ -133,6 +137,12 @@ class Progress:
         return len(self.visits) // self.partitions + 1
 
     @property
+    def last_metric(self) -> float | None:
+        """Return the goal's metric at the end of the last epoch, if the next unit is the first of an epoch."""
+        epochs, units = divmod(len(self.visits), self.partitions)
+        return None if units else self.metrics.get(epochs)
+
+    @property
     def awaits_evaluation(self) -> bool:
         """Whether an epoch is trained and not ended yet."""
         return len(self.visits) == (self.epochs_ended + 1) * self.partitions
@@ -146,6 +156,11 @@ class Progress:
             return len(self.visits) < self.trial.epochs * self.partitions
         # Done, but its last versions were lost: the units that produced them run again.
         return self.outcome.state is not TrialState.FAILED and len(self.visits) < self.epochs_ended * self.partitions
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether its next unit is the first one of an epoch that it has not begun."""
+        return self.epoch > self.begun and not self.awaits_evaluation
 
     @property
     def units_left(self) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hopfleet.domain import space as spaces
@@ -162,6 +162,8 @@ class Search(ABC):
     live: int | str | None = None
     #: Whether the search decides nothing before all its trials have started.
     whole = False
+    #: Epochs that all trials together may train; None for no limit. No epoch begins that would exceed it.
+    epoch_limit: int | None = None
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         """Check the space and reset the state. Raise SpaceError for a space that the search does not support."""
@@ -209,6 +211,13 @@ class Search(ABC):
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
         """Take note that a trial completed, was stopped or failed, and decide. A paused trial has not ended."""
+        return ()
+
+    def conclude(self) -> Sequence[Decision]:
+        """Decide what is left to do now that no trial is under way and none will start.
+
+        The search is done if nothing follows. The call leaves the state as it is.
+        """
         return ()
 
     def over(self, elapsed: float) -> str:
@@ -270,10 +279,22 @@ def allowed(goal: Goal, attempt: Callable[[int], Config], what: str = "configura
         config = attempt(count)
         if goal.allows(config):
             return config
+    names = ", ".join(map(name_of, goal.constraints))
     raise SpaceError(
-        f"no {what} satisfied {', '.join(map(name_of, goal.constraints))} in {DRAWS} draws; make the constraints "
-        "looser or the space narrower"
+        f"no {what} satisfied {names} in {DRAWS} draws{_shares(goal, attempt)}; make the constraints looser or the "
+        "space narrower"
     )
+
+
+def _shares(goal: Goal, attempt: Callable[[int], Config]) -> str:
+    """Return which share of the draws satisfied each of several constraints by itself."""
+    if len(goal.constraints) < 2:
+        return ""
+    configs = [attempt(count) for count in range(DRAWS)]
+    alone = [replace(goal, constraints=(constraint,)) for constraint in goal.constraints]
+    shares = [sum(map(one.allows, configs)) / DRAWS for one in alone]
+    each = (f"{name_of(one)} allows {share:.1%}" for one, share in zip(goal.constraints, shares, strict=True))
+    return f" ({', '.join(each)})"
 
 
 def at_least_one(name: str, value: Any) -> int:

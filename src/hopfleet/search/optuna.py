@@ -7,12 +7,16 @@ behaves the same every time.
 
 A trial counts with the metrics of its last epoch so far, as soon as it pauses or ends; until then it counts as running,
 so its neighbourhood is not tried again. Trials that the search did not suggest count as well, if they fit the space.
+
+A sampler knows nothing of constraints on configurations. A rejected choice is made again, soon with the rejected
+choices shown as trials under way, and a random draw within the constraints stands in if all of that is in vain.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,10 +26,26 @@ from hopfleet.domain.objectives import feasible
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import MissingExtra, UsageError
-from hopfleet.search.base import UNLIMITED, Decision, Earlier, Goal, Search, Suggestion, allowed, at_least_one
+from hopfleet.search.base import (
+    UNLIMITED,
+    Decision,
+    Earlier,
+    Goal,
+    Search,
+    Suggestion,
+    at_least_one,
+    check_concurrency,
+    name_of,
+)
 
 if TYPE_CHECKING:
     from hopfleet.search.study import Chosen
+
+CHOICES = 64
+"""Choices of a sampler at most for one suggestion, before a random draw that satisfies the constraints stands in."""
+
+UNTOLD = 16
+"""Rejected choices after which the sampler is told of further ones, as trials under way, so that it looks elsewhere."""
 
 
 class Optuna(Search):
@@ -47,8 +67,14 @@ class Optuna(Search):
 
     _given: Any = None
 
-    def __init__(self, sampler: Any = None, trials: int | None = 16, max_epochs: int = 10) -> None:
-        self._prepare(trials, max_epochs, {})
+    def __init__(
+        self,
+        sampler: Any = None,
+        trials: int | None = 16,
+        max_epochs: int = 10,
+        concurrency: int | str | None = None,
+    ) -> None:
+        self._prepare(trials, max_epochs, concurrency, {})
         if sampler is not None and not (hasattr(sampler, "sample_relative") and not isinstance(sampler, type)):
             raise UsageError(
                 f"sampler={sampler!r}: must be an instance of a sampler, e.g. optuna.samplers.TPESampler(seed=0)"
@@ -56,7 +82,10 @@ class Optuna(Search):
         self.stores_attributes = sampler is not None
         self._given = sampler
 
-    def _prepare(self, trials: int | None, max_epochs: int, options: Mapping[str, Any]) -> None:
+    def _prepare(
+        self, trials: int | None, max_epochs: int, concurrency: int | str | None, options: Mapping[str, Any]
+    ) -> None:
+        self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
         self._options = {**self.defaults, **options}
@@ -89,8 +118,10 @@ class Optuna(Search):
         #: Trials that have paused or ended at least once.
         self._resting: set[str] = set()
         #: The last suggestion, and the number of suggestions that became trials.
-        self._asked: tuple[Config, Chosen, Mapping[str, Any]] | None = None
+        self._asked: tuple[Config, Chosen | None, Mapping[str, Any]] | None = None
         self._taken = 0
+        #: Whether the user knows that random draws stand in for choices that constraints reject.
+        self._warned = False
 
     @property
     def trials(self) -> int:
@@ -107,16 +138,31 @@ class Optuna(Search):
         self._asked = self._ask(number)
         return self._asked[0]
 
-    def _ask(self, number: int) -> tuple[Config, Chosen, Mapping[str, Any]]:
-        answers: list[tuple[Config, Chosen, Mapping[str, Any]]] = []
-
-        def attempt(count: int) -> Config:
-            sampler = self._sampler or self._make(derive(self.seed, "optuna", number, count))
-            answers[:] = [self._study.ask(sampler, self.space, self._turns[number % len(self._turns)])]
-            return answers[0][0]
-
-        allowed(self.goal, attempt)
-        return answers[0]
+    def _ask(self, number: int) -> tuple[Config, Chosen | None, Mapping[str, Any]]:
+        """Return the first choice of the sampler that the goal allows; a random draw if it allows none of them."""
+        told = 0
+        try:
+            for count in range(CHOICES):
+                sampler = self._sampler or self._make(derive(self.seed, "optuna", number, count))
+                answer = self._study.ask(sampler, self.space, self._turns[number % len(self._turns)])
+                if self.goal.allows(answer[0]):
+                    return answer
+                if count >= UNTOLD:
+                    self._study.add(answer[1], {})
+                    told += 1
+        finally:
+            self._study.remove(told)
+        config = self.draw(number)
+        if not self._warned:
+            self._warned = True
+            names = ", ".join(map(name_of, self.goal.constraints))
+            warnings.warn(
+                f"{type(self).__name__}: chose {CHOICES} configurations in a row that {names} rejected, so it tries a "
+                "random one that passes, now and whenever this happens again; a space that contains fewer rejected "
+                "configurations is searched better",
+                stacklevel=2,
+            )
+        return config, self._find(config), {}
 
     def examples(self, count: int) -> list[Config]:
         return super().examples(min(count, self._trials))
@@ -210,8 +256,14 @@ class Optuna(Search):
 class _Named(Optuna):
     """A sampler of Optuna under a short name; ``options`` are passed to its class in ``optuna.samplers``."""
 
-    def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
-        self._prepare(trials, max_epochs, options)
+    def __init__(
+        self,
+        trials: int | None = 16,
+        max_epochs: int = 10,
+        concurrency: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        self._prepare(trials, max_epochs, concurrency, options)
 
 
 class TPE(_Named):
@@ -234,8 +286,14 @@ class CMAES(_Named):
     many_objectives = False
     knows_limits = False
 
-    def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
-        super().__init__(trials, max_epochs, **options)
+    def __init__(
+        self,
+        trials: int | None = 16,
+        max_epochs: int = 10,
+        concurrency: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(trials, max_epochs, concurrency, **options)
         if find_spec("cmaes") is None:
             raise MissingExtra("cmaes", "optuna")
 

@@ -197,21 +197,17 @@ class RunFolder:
     def lock(self) -> IO[bytes]:
         """Become the one process that runs this experiment, until the returned file is closed or the process dies.
 
-        Raise ExperimentExists if another process runs it, or if the folder contains files and is no run folder.
+        Raise ExperimentExists if another process runs it, or if the folder contains files and is no run folder, and
+        OSError if the folder cannot be written.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._emptied = not any(self._others())
-            if not (self._emptied or self._is_proved()):
-                raise ExperimentExists(
-                    f"folder={str(self.path)!r}: contains files and is not a run folder, or its {MARKER} and "
-                    f"{self.definition_file.name} are damaged; choose another folder"
-                )
-            file = open_plain(self.path / LOCK, create=True)
-        except OSError as error:
-            raise UsageError(
-                f"{trouble(self.path, error)}, or choose another place with HOPFLEET_HOME or RunOptions(folder=...)"
-            ) from error
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._emptied = not any(self._others())
+        if not (self._emptied or self._is_proved()):
+            raise ExperimentExists(
+                f"folder={str(self.path)!r}: contains files and is not a run folder, or its {MARKER} and "
+                f"{self.definition_file.name} are damaged; choose another folder"
+            )
+        file = open_plain(self.path / LOCK, create=True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

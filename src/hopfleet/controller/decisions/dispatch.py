@@ -76,6 +76,7 @@ class Dispatcher:
         if self.fusion is not None:
             groups = SLACK if self.lookahead else 1
             units += companions(state.schedule, slot, assignment.unit, self.fusion, state.starting, groups)
+            units = state.schedule.affordable(units)
         flotilla = state.next_attempt if len(units) > 1 else 0
         for unit in units:
             start = _start(state, slot.worker, unit, flotilla, more=unit is not units[-1], lookahead=lookahead)
@@ -87,4 +88,5 @@ def _start(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool, 
     progress = state.schedule.trials[unit.trial]
     model, digest = ref_of(progress, progress.version)
     last = unit.trains and (progress.version + 1) % state.schedule.partitions == 0
-    return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead)
+    metric = progress.last_metric if unit.trains else None
+    return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead, metric)

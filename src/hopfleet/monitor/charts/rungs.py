@@ -6,7 +6,6 @@ before the search promoted it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.canvas import dress, paper, save, spread
 from hopfleet.monitor.charts.colors import INK, MUTED, OTHERS, RULE, highlighted, trial_colors
-from hopfleet.monitor.charts.parameters import fences, metric_values
+from hopfleet.monitor.charts.parameters import drawable, fences, metric_values
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.wording import number, plural
 
@@ -80,7 +79,7 @@ def _epochs(trial: TrialHistory) -> set[int]:
 
 
 def _curve(history: History, trial: TrialHistory) -> RungCurve:
-    rows = [row for row in trial.epochs_done if math.isfinite(row.metrics.get(history.metric, math.nan))]
+    rows = [row for row in trial.epochs_done if drawable(row.metrics.get(history.metric))]
     return RungCurve(
         *(trial.id, trial.state.value, [row.epoch for row in rows], [row.metrics[history.metric] for row in rows]),
         [epoch for epoch in trial.milestones if epoch in _epochs(trial)],
@@ -89,12 +88,12 @@ def _curve(history: History, trial: TrialHistory) -> RungCurve:
 
 def _rung(history: History, epoch: int) -> Rung:
     here = [trial for trial in history.trials.values() if epoch in _epochs(trial)]
-    stayed = [trial for trial in here if max(_epochs(trial)) == epoch]
+    stayed = [trial for trial in here if epoch not in trial.milestones]
     values = list(metric_values(history, epoch=epoch).values())
     best = (max if history.mode == "max" else min)(values) if values else None
     paused = sum(trial.state is TrialState.PAUSED for trial in stayed)
     ended = sum(trial.state.ended for trial in stayed)
-    return Rung(epoch, len(here), len(here) - paused - ended, paused, ended, best)
+    return Rung(epoch, len(here), len(here) - len(stayed), paused, ended, best)
 
 
 # ------------------------------------------------------------------------------------------------------- drawing
@@ -116,11 +115,11 @@ def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
     return figure
 
 
-def _facts(data: Rungs) -> str:
+def _facts(data: Rungs) -> list[str]:
     better = "higher" if data.mode == "max" else "lower"
     went_on = sum(bool(curve.promotions) for curve in data.curves)
-    promoted = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
-    return f"{data.metric} by epoch, {better} is better   ·   {promoted}"
+    promoted = f"{went_on} of {plural(len(data.curves), 'trial')} promoted at least once (thick)"
+    return [f"{data.metric} by epoch, {better} is better", promoted]
 
 
 def _dress(axes: Axes, data: Rungs) -> None:
