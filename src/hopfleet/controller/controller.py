@@ -59,10 +59,13 @@ class Controller:
         unit_timeout: Timeout = "auto",
         sticky: bool = False,
         lookahead: bool = False,
+        fail_fast: bool = False,
     ) -> None:
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.schedule.sticky = sticky
-        self.state = State(self.schedule, search, seed=seed, fixed_order=fixed_order, points=points)
+        self.state = State(
+            self.schedule, search, seed=seed, fixed_order=fixed_order, points=points, fail_fast=fail_fast
+        )
         self.max_live = max_live
         self.unit_timeout: Timeout = unit_timeout
         self.dispatcher = Dispatcher(policy, random.Random(derive(seed, "policy")), fusion, lookahead)
@@ -149,6 +152,11 @@ class Controller:
     def draining(self) -> bool:
         """Whether a person asked for a resumable end."""
         return self.state.draining
+
+    @property
+    def failing(self) -> bool:
+        """Whether the run ends because its trials fail in the same way."""
+        return bool(self.state.failures.hopeless)
 
     @property
     def held(self) -> bool:

@@ -190,6 +190,8 @@ class Results:
         if best is None and any(trial.best for trial in self.history.trials.values()):
             wanted = ", ".join(map(str, self.history.limits)) or f"a {self.history.metric} that is a number"
             raise NotFound(f"{self.name} has no trial with {wanted}; results.trials lists all trials")
+        if best is None and self.history.failed:
+            raise NotFound(f"{self.name}: {self.history.failed}; results.trials[0].error shows why")
         if best is None:
             raise NotFound(f"{self.name} has no trial with a finished epoch yet")
         return TrialResult(self, best)
