@@ -14,11 +14,11 @@ import typer
 
 from hopfleet.cli import completing
 from hopfleet.cli.experiments import Name
-from hopfleet.cli.render import command, console, echo, facts, print_json
+from hopfleet.cli.render import command, console, echo, facts, json_alone, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, MissingExtra, UsageError
-from hopfleet.store.folder import RunFolder, find_run
+from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -111,7 +111,8 @@ def run(
         "fuse": fuse,
     }
     if preview:
-        experiment = load_for_preview(file, variable)
+        with json_alone(json):
+            experiment = load_for_preview(file, variable)
         experiment.use(**overrides)
         return _preview(experiment, json=json, gantt=gantt, quiet=quiet)
     experiment, variable = load_experiment(file, variable)
@@ -122,7 +123,8 @@ def run(
 
 
 def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: bool) -> int:
-    found = experiment.preview(quiet=quiet)
+    with json_alone(json):
+        found = experiment.preview(quiet=quiet)
     if gantt is not None:
         found.gantt(gantt)
     if json:
@@ -178,6 +180,7 @@ def resume(
 
 def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
     """Resume in the way that the experiment was started. Return its results, and whether to show them."""
+    check_trusted(folder)
     origin = results.definition.get("origin") or {}
     how = origin.get("how")
     if how == "demo":

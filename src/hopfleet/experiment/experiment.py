@@ -330,7 +330,10 @@ class Experiment:
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = observers_of(view, callbacks)
-                loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
+                definition = self.folder.definition()
+                loop, complete = run_loop(
+                    controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
+                )
             self._reason, self._failing = loop.reason, controller.failing
             backend.close(kill=loop.stuck)
             if start.resumed:  # workers of a controller that was killed may have written until now

@@ -25,6 +25,7 @@ class RunStarted:
     hopfleet: str  #: the version of the library
     workers: int = 0  #: workers that are being started
     requests: int = 0  #: requests that waited for this run and come next
+    definition: Mapping[str, Any] = field(default_factory=dict)  #: of the experiment; empty in old journals
 
 
 @dataclass(frozen=True, slots=True)
