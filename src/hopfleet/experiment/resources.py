@@ -151,6 +151,7 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        settings=experiment.task.framework.settings(),
         metric=experiment.goal.metric,
         mode=experiment.goal.mode,
         fast=options.fuse == "fast",
