@@ -19,6 +19,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -152,6 +153,7 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
         settings=experiment.task.framework.settings(),
+        surroundings=Surroundings.of(experiment.task),
         metric=experiment.goal.metric,
         mode=experiment.goal.mode,
         fast=options.fuse == "fast",

@@ -13,6 +13,7 @@ from hopfleet.frameworks.base import Task
 from hopfleet.store.base import Store
 from hopfleet.store.local import LocalStore
 from hopfleet.worker.pickling import dumps
+from hopfleet.worker.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class WorkerSpec:
     drop_last: bool
     #: The process-wide settings of the framework, as its ``Framework.settings`` returned them in the script.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: What the script has configured in its process beside the framework.
+    surroundings: Surroundings = field(default_factory=Surroundings)
     #: The goal of the experiment, if there is one.
     metric: str = ""
     mode: str = "min"

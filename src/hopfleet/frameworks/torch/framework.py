@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
@@ -46,10 +46,10 @@ class TorchFramework(Framework):
             return "mps", 1
         return "cpu", 1
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Value]:
         return process.read()
 
-    def apply(self, settings: Mapping[str, Any]) -> None:
+    def apply(self, settings: Mapping[str, Value]) -> None:
         process.make(settings)
 
     @property
