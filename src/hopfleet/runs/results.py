@@ -117,7 +117,9 @@ class TrialResult:
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
         config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
-        return self._results.find_task(task).framework.model(config, path)
+        framework = self._results.find_task(task).framework
+        with framework.applied(self._results.definition.get("settings", {})):
+            return framework.model(config, path)
 
     def log(self) -> str:
         """Return the output of the trial's code."""
