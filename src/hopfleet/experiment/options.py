@@ -32,11 +32,17 @@ class RunOptions:
     policy: str = DEFAULT
     #: ``"open"`` lets the policy choose the partitions a trial visits next; ``"fixed"`` derives them from the seed.
     order: str = "open"
+    #: Whether the same seed gives the same experiment, whatever the speed of the workers: see docs/concepts.md.
+    deterministic: bool = False
     #: Seconds after which a unit counts as hung; ``"auto"`` judges by estimates, None waits without limit.
     unit_timeout: float | str | None = "auto"
 
     def __post_init__(self) -> None:
         arguments.order(self.order)
+        if not isinstance(self.deterministic, bool):
+            raise UsageError(f"deterministic={self.deterministic!r}: must be True or False")
+        if self.deterministic:  # what a search hears follows from the visit orders, too
+            object.__setattr__(self, "order", "fixed")
         arguments.unit_timeout(self.unit_timeout)
 
 
@@ -63,8 +69,11 @@ class WorkerOptions:
 
 _RUN, _WORKER = "run_options", "worker_options"
 
+NEW = ("store", "deterministic")
+"""Fields of ``RunOptions`` that were never keywords of ``Experiment``."""
+
 MOVED = {
-    **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions) if field.name != "store"},
+    **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions) if field.name not in NEW},
     **{field.name: (_WORKER, field.name) for field in dataclasses.fields(WorkerOptions)},
     "feeders": (_WORKER, "transform_workers"),  # prose: allow, the old name
 }
