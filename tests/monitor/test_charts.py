@@ -321,3 +321,17 @@ def test_nothing_global_in_matplotlib_is_touched(
     before = dict.copy(matplotlib.rcParams)
     draw(quiet_history, tmp_path / "chart.png")
     assert dict.copy(matplotlib.rcParams) == before
+
+
+def test_a_notebook_can_display_a_chart(quiet_history: History) -> None:
+    figure = draw_chart(quiet_history, "curves")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_chart_can_be_shown_without_a_screen(quiet_history: History) -> None:
+    from matplotlib import pyplot
+
+    figure = draw_chart(quiet_history, "curves")
+    figure.show()
+    assert pyplot.gcf() is figure
+    pyplot.close(figure)

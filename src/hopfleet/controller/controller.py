@@ -61,12 +61,18 @@ class Controller:
         unit_timeout: Timeout = "auto",
         sticky: bool = False,
         lookahead: bool = False,
+        fail_fast: bool = False,
     ) -> None:
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.schedule.sticky = sticky
-        in_rounds = deterministic and search.listens
         self.state = State(
-            self.schedule, search, seed=seed, fixed_order=fixed_order, points=points, in_rounds=in_rounds
+            self.schedule,
+            search,
+            seed=seed,
+            fixed_order=fixed_order,
+            points=points,
+            fail_fast=fail_fast,
+            in_rounds=deterministic and search.listens,
         )
         self.max_live = max_live
         self.unit_timeout: Timeout = unit_timeout
@@ -154,6 +160,11 @@ class Controller:
     def draining(self) -> bool:
         """Whether a person asked for a resumable end."""
         return self.state.draining
+
+    @property
+    def failing(self) -> bool:
+        """Whether the run ends because its trials fail in the same way."""
+        return bool(self.state.failures.hopeless)
 
     @property
     def held(self) -> bool:

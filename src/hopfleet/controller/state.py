@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
-from hopfleet.controller.losses import Losses
+from hopfleet.controller.failures import Failures
+from hopfleet.controller.losses import REMEDY, Losses
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
@@ -35,6 +36,7 @@ class State:
         seed: int,
         fixed_order: bool,
         points: Sequence[Config],
+        fail_fast: bool,
         in_rounds: bool = False,
     ) -> None:
         self.schedule = schedule
@@ -72,6 +74,8 @@ class State:
         self.stopped: dict[str, int] = {}
         #: Workers lost in a row while they ran a unit.
         self.losses = Losses(schedule)
+        #: Trials that failed before any trial had finished a unit.
+        self.failures = Failures(fail_fast=fail_fast)
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
         self.refused: set[Place] = set()
@@ -94,7 +98,7 @@ class State:
     @property
     def hopeless(self) -> str:
         """Why the run must end, if it must."""
-        return self.losses.hopeless
+        return self.losses.hopeless or self.failures.hopeless
 
     @property
     def ending(self) -> bool:
@@ -174,6 +178,7 @@ class State:
         self.planned_workers = self.planned_workers or message.workers
         self.stopped.clear()  # the names of workers begin anew
         self.losses.clear()
+        self.failures.clear()
         self.coming.clear()
         self.refused.clear()
         self.missing, self.pinned = (), False
@@ -199,7 +204,7 @@ class State:
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
-            self.losses.blame(unit, overdue or message.reason, message.log)
+            self.losses.blame(unit, overdue or message.reason, message.log, REMEDY if overdue else "")
         if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.starting):
             self.touch_all()
 
@@ -279,17 +284,22 @@ class State:
         seconds = (message.ended - message.started) * message.share
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
         self.losses.clear()
+        self.failures.prove()
         self.touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.UnitFailed) -> None:
         self.schedule.abandon(message.worker, message.trial)
         self._fail(message.trial, message.error, message.traceback)
+        if self.failures.count(message):
+            self.touch_all()
 
     @_apply.register
     def _(self, message: m.UnitOverdue) -> None:
         expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
-        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{expected}")
+        source = " that unit_timeout='auto' derived" if message.derived else " of unit_timeout"
+        limit = f", above the limit of {message.limit:.3g} s{source}" if message.limit else ""
+        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{limit}{expected}")
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:

@@ -36,9 +36,15 @@ class RunOptions:
     deterministic: bool = False
     #: Seconds after which a unit counts as hung; ``"auto"`` judges by estimates, None waits without limit.
     unit_timeout: float | str | None = "auto"
+    #: Whether to end a run whose first three failures are alike and come before any trial has finished a unit.
+    fail_fast: bool = True
+    #: What ``fit`` does when every trial has failed: ``"raise"`` AllTrialsFailed, or ``"return"`` the results.
+    all_failed: str = "raise"
 
     def __post_init__(self) -> None:
         arguments.order(self.order)
+        arguments.fail_fast(self.fail_fast)
+        arguments.all_failed(self.all_failed)
         if not isinstance(self.deterministic, bool):
             raise UsageError(f"deterministic={self.deterministic!r}: must be True or False")
         if self.deterministic:  # what a search hears follows from the visit orders, too
@@ -67,10 +73,10 @@ class WorkerOptions:
         arguments.transform_workers(self.transform_workers)
 
 
-_RUN, _WORKER = "run_options", "worker_options"
+NEW = ("store", "deterministic", "fail_fast", "all_failed")
+"""Options that never were keywords of ``Experiment``."""
 
-NEW = ("store", "deterministic")
-"""Fields of ``RunOptions`` that were never keywords of ``Experiment``."""
+_RUN, _WORKER = "run_options", "worker_options"
 
 MOVED = {
     **{field.name: (_RUN, field.name) for field in dataclasses.fields(RunOptions) if field.name not in NEW},

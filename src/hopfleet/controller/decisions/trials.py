@@ -168,7 +168,7 @@ def advance(state: State, progress: Progress) -> Iterator[m.Message]:
         return
     outcome = progress.outcome
     if outcome is not None and (outcome.state is TrialState.FAILED or outcome.delete):
-        if not progress.lends and (outcome.delete or not state.in_rounds):
+        if not progress.lends and (outcome.delete or not state.in_rounds or state.hopeless):
             yield from end(state, progress, outcome)
         return
     if progress.holder is None and progress.version and progress.version not in progress.saved:
