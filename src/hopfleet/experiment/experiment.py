@@ -392,6 +392,7 @@ class Experiment:
             seed=self.seed,
             estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
             fixed_order=outline.fixed_order,
+            deterministic=self.run_options.deterministic,
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),
