@@ -9,6 +9,8 @@ HopfleetError
 ├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
 ├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
+│   ├── NotFinite                   ... because its loss became infinite or NaN
+│   └── MissingKey (KeyError)       ... because it asks for a key that its configuration does not have
 ├── CheckpointError                 a model version that cannot be written or read
 ├── JournalError                    a journal that cannot be opened or read
 ├── WorkersLost                     no worker is left and none could be started
@@ -65,6 +67,22 @@ class TaskError(HopfleetError):
     """The task cannot work at all, whatever the configuration."""
 
 
+class NotFinite(TaskError):
+    """The loss of a batch is infinite or not a number."""
+
+    def __init__(self, text: str, *, batch: int) -> None:
+        super().__init__(text)
+        #: The number of the first such batch in its unit, from 1 on.
+        self.batch = batch
+
+
+class MissingKey(TaskError, KeyError):
+    """A key that a configuration does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError shows its message in quotes
+
+
 class CheckpointError(HopfleetError):
     """A model version that cannot be written or read."""
 
@@ -86,6 +104,7 @@ class InvariantBroken(HopfleetError, AssertionError):
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception as one line of text."""
+    """Return an exception as one line of text, with its notes."""
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    notes = " ".join("; ".join(getattr(error, "__notes__", ())).split())
+    return (f"{type(error).__name__}: {text[0]}" if text else type(error).__name__) + (f" ({notes})" if notes else "")

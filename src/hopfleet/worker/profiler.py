@@ -59,6 +59,8 @@ class Profiler:
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._timed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
+            with contextlib.suppress(Exception):
+                context.framework.explain(error)
             veil = context.veil(trial)
             return Profile(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
 
