@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hopfleet.domain.space import sample_from as sample_from
     from hopfleet.domain.space import uniform as uniform
     from hopfleet.domain.trial import TrialState as TrialState
+    from hopfleet.errors import AllTrialsFailed as AllTrialsFailed
     from hopfleet.errors import HopfleetError as HopfleetError
     from hopfleet.experiment.experiment import Experiment as Experiment
     from hopfleet.experiment.options import RunOptions as RunOptions
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "__version__": "hopfleet.version",
+    "AllTrialsFailed": "hopfleet.errors",
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",

@@ -11,6 +11,7 @@ HopfleetError
 ├── TaskError                       the task cannot work at all, whatever the configuration
 │   ├── NotFinite                   ... because its loss became infinite or NaN
 │   └── MissingKey (KeyError)       ... because it asks for a key that its configuration does not have
+├── AllTrialsFailed                 every trial failed: the message has the first traceback
 ├── CheckpointError                 a model version that cannot be written or read
 ├── JournalError                    a journal that cannot be opened or read
 ├── WorkersLost                     no worker is left and none could be started
@@ -81,6 +82,13 @@ class MissingKey(TaskError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError shows its message in quotes
+
+
+class AllTrialsFailed(HopfleetError):
+    """Every trial failed, or the first trials failed in the same way and the run was stopped.
+
+    ``hop.load`` opens the results all the same.
+    """
 
 
 class CheckpointError(HopfleetError):

@@ -17,6 +17,7 @@ from hopfleet.domain import space as spaces
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import script_origin
+from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare
 from hopfleet.experiment.previewing import make_preview, scratch_folder
@@ -29,6 +30,7 @@ from hopfleet.forecast.profiling import Profiles
 from hopfleet.forecast.rehearsal import Outline
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
+from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
@@ -127,12 +129,30 @@ class Experiment:
         self.origin: dict[str, Any] = script_origin()
         #: Why the last run ended early, unless a person asked for the end.
         self._reason = ""
+        #: Whether the last run ended early because its trials failed in the same way.
+        self._failing = False
         #: What ``fit`` returned, None before.
         self.results: Results | None = None
 
     def __repr__(self) -> str:
-        trials = "any number of" if self.search.trials >= UNLIMITED else self.search.trials
-        return f"<Experiment {self.name}: {trials} trials of {type(self.task).__name__}>"
+        return f"<Experiment {self.name}: {self._trials} trials of {type(self.task).__name__}>"
+
+    @property
+    def _trials(self) -> str:
+        return "any number of" if self.search.trials >= UNLIMITED else str(self.search.trials)
+
+    def _repr_html_(self) -> str:
+        epochs = plural(self.search.max_epochs, "epoch")
+        return facts_html(
+            [
+                ("experiment", self.name),
+                ("task", type(self.task).__name__),
+                ("search", f"{self.search.describe()['search']}: {self._trials} trials of at most {epochs}"),
+                ("metric", ", ".join(f"{name} ({mode})" for name, mode in self.goal.objectives)),
+                ("workers", f"{self.workers} ({self.backend.name})"),
+                ("run folder", str(self.folder.path)),
+            ]
+        )
 
     def use(
         self,
@@ -172,8 +192,8 @@ class Experiment:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. Raises Interrupted after Ctrl-C, when all running units are finished and saved; a
-        second Ctrl-C stops at once.
+        experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
+        running units are finished and saved; a second Ctrl-C stops at once.
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
@@ -184,18 +204,24 @@ class Experiment:
                 self.folder.discard()
                 raise
             complete = start.finished or self._train(start, quiet=quiet)
-        if not complete:
-            if self._reason:
-                raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
-            raise Interrupted(
-                f"{self.name} was interrupted and can continue: hopfleet resume {self.folder.handle}, "
-                "or call fit() again"
-            )
         self.results = Results(self.folder, task=self.task)
+        if not complete:
+            raise self._ended_early(self.results)
         if start.finished:
             with open_view(self.results.history, quiet=quiet) as view:
                 view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")
+        if self.run_options.all_failed == "raise":
+            raise_if_all_failed(self.results)
         return self.results
+
+    def _ended_early(self, results: Results) -> HopfleetError:
+        """Return the error of a run that ended before its search was complete."""
+        if self._failing:
+            return stopped_early(results, self._reason)
+        again = f"hopfleet resume {self.folder.handle}"
+        if self._reason:
+            return WorkersLost(f"{self.name}: {self._reason}: {again}")
+        return Interrupted(f"{self.name} was interrupted and can continue: {again}, or call fit() again")
 
     def _train(self, start: Start, *, quiet: bool) -> bool:
         """Run until the search is complete or the run ends early. A run that is refused leaves no folder behind.
@@ -300,7 +326,7 @@ class Experiment:
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = observers_of(view, callbacks)
                 loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
-            self._reason = loop.reason
+            self._reason, self._failing = loop.reason, controller.failing
             backend.close(kill=loop.stuck)
             if start.resumed:  # workers of a controller that was killed may have written until now
                 time.sleep(max(0.0, LINGER_SECONDS - (time.monotonic() - began)))
@@ -345,6 +371,7 @@ class Experiment:
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),
             sticky=self._on_cluster,
             lookahead=self._looks_ahead(found),
+            fail_fast=self.run_options.fail_fast,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:

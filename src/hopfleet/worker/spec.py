@@ -68,6 +68,7 @@ class Profile:
     metrics: tuple[str, ...] = ()
     error: str = ""
     traceback: str = ""
+    place: str = ""  #: the innermost line of the user's code in the traceback
     seconds_per_row: float = 0.0  #: of training, without the time to make batches
     size: int = 0  #: bytes of a saved version
     evaluation_seconds_per_row: float = 0.0

@@ -94,6 +94,7 @@ class UnitFailed:
     ended: float
     error: str
     traceback: str = ""
+    place: str = ""  #: the innermost line of the user's code, as in ``path/task.py:12``; empty if there is none
 
     @property
     def trial(self) -> str:
@@ -108,6 +109,8 @@ class UnitOverdue:
     attempt: int
     seconds: float
     expected: float
+    limit: float = 0.0  #: the seconds that were allowed; 0 in journals that do not tell
+    derived: bool = False  #: whether the limit was derived from the estimate
 
 
 @dataclass(frozen=True, slots=True)
