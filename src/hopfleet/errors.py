@@ -111,8 +111,8 @@ class InvariantBroken(HopfleetError, AssertionError):
     """A bug of Hopfleet itself."""
 
 
-def describe(error: BaseException) -> str:
-    """Return an exception as one line of text, with its notes."""
+def describe(error: BaseException, *notes: str) -> str:
+    """Return an exception as one line of text, with some notes and with its own."""
     text = str(error).strip().splitlines()
-    notes = " ".join("; ".join(getattr(error, "__notes__", ())).split())
-    return (f"{type(error).__name__}: {text[0]}" if text else type(error).__name__) + (f" ({notes})" if notes else "")
+    noted = " ".join("; ".join((*filter(None, notes), *getattr(error, "__notes__", ()))).split())
+    return (f"{type(error).__name__}: {text[0]}" if text else type(error).__name__) + (f" ({noted})" if noted else "")

@@ -86,6 +86,11 @@ REF = VersionRef("t1", 5, 9)
 PINNED = [
     (m.RunStarted("0.2", 4, 1), "RunStarted", {"hopfleet": "0.2", "workers": 4, "wishes": 1}),
     (
+        m.RunStarted("0.2", 4, 1, {"seed": 0}),
+        "RunStarted",
+        {"hopfleet": "0.2", "workers": 4, "wishes": 1, "definition": {"seed": 0}},
+    ),
+    (
         m.WorkerJoined("w1", Placement.on("cpu"), (0, 2)),
         "WorkerJoined",
         {"worker": "w1", "device": "cpu", "partitions": [0, 2]},

@@ -11,7 +11,7 @@ from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import console, echo, facts, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.errors import UsageError
-from hopfleet.store.folder import find_run
+from hopfleet.store.folder import check_trusted, find_run
 
 if TYPE_CHECKING:
     from hopfleet.frameworks.base import Task
@@ -122,6 +122,7 @@ def replay(
 
 def _task(results: Results) -> Task:
     """Return the experiment's task: import it, or run the file that defined it without training."""
+    check_trusted(results.folder)
     recorded, origin = results.definition["task"], results.definition.get("origin") or {}
     if recorded["module"] != "__main__" and recorded["name"] != "FunctionTask":
         return results.find_task()

@@ -16,7 +16,7 @@ from hopfleet.cli.render import command, console, echo, facts, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
-from hopfleet.store.folder import RunFolder, find_run
+from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -173,6 +173,7 @@ def resume(
 
 def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
     """Resume in the way that the experiment was started. Return its results, and whether to show them."""
+    check_trusted(folder)
     origin = results.definition.get("origin") or {}
     how = origin.get("how")
     if how == "demo":

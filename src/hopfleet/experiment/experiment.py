@@ -45,6 +45,7 @@ from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
+from hopfleet.worker.changed_modules import changes
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -325,7 +326,10 @@ class Experiment:
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = observers_of(view, callbacks)
-                loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
+                definition = self.folder.definition()
+                loop, complete = run_loop(
+                    controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
+                )
             self._reason, self._failing = loop.reason, controller.failing
             backend.close(kill=loop.stuck)
             if start.resumed:  # workers of a controller that was killed may have written until now
@@ -351,6 +355,8 @@ class Experiment:
             yield warning
         if self._on_cluster and not balance.installed():
             yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
+        for name in changes(self.task).stuck:
+            yield f"{name} was replaced by the script, but workers import the module anew and see the original"
         yield from apart(self.task, self.worker_options.fuse, self.batch_size, forecast.configs.values())
 
     def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:

@@ -82,6 +82,12 @@ class Loop:
 
     def run(self, first: list[Event]) -> bool:
         """Start with the events ``first``; return True when all is finished, False when the run was drained."""
+        try:
+            return self._run(first)
+        finally:
+            self._chores.finish(wait=False)
+
+    def _run(self, first: list[Event]) -> bool:
         driver, controller = self._driver, self._controller
         driver.step(first)
         asked = False

@@ -25,6 +25,7 @@ class RunStarted:
     hopfleet: str  #: the version of the library
     workers: int = 0  #: workers that are being started
     requests: int = 0  #: requests that waited for this run and come next
+    definition: Mapping[str, Any] = field(default_factory=dict)  #: of the experiment; empty in old journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,15 @@ class SaveDelayed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordLogged:
+    """The user's code has logged a record at WARNING or above, for the first time on this worker."""
+
+    worker: str
+    trial: str  #: or "probe", while a configuration is tried before the run
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestMade:
     """A person's request by name, with its arguments. ``hopfleet.controller.requests`` knows all of them."""
 
@@ -193,5 +203,6 @@ Event = (
     | VersionLost
     | SaveFailed
     | SaveDelayed
+    | RecordLogged
     | RequestMade
 )
