@@ -29,7 +29,7 @@ def diverging(self: Any, model: Any, batch: Any) -> Any:
 
 def test_members_of_a_flotilla_are_explained_too() -> None:
     space = {"lr": hop.grid_search([0.1, 0.2])}
-    for hook, words in ((missing, "(the batch has x, y; epoch 1, partition 0)"), (infinite, "inputs are finite")):
+    for hook, words in ((missing, "; the batch has x, y; epoch 1, partition 0)"), (infinite, "inputs are finite")):
         run = experiment(task(loss=hook), space=space, search=hop.Grid(max_epochs=1), name=hook.__name__)
         results = run.fit(quiet=True)
         errors = [trial.error or "" for trial in results.trials]
@@ -42,7 +42,7 @@ def test_a_secret_stays_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(self: Any, config: Any) -> Any:
         raise ValueError("no such model")
 
-    with pytest.raises(TrialFailed, match=r"no such model \(config: lr=0.1, token=") as caught:
+    with pytest.raises(TrialFailed, match=r"no such model \(test_explain.py:\d+; config: lr=0.1, token=") as caught:
         fit(task(build=build), space={"lr": 0.1, "token": hop.secret(env="HOPFLEET_TEST_TOKEN")})
     assert "correct-horse" not in str(caught.value)
 
