@@ -73,8 +73,9 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 
 
 def _is_batch(value: object) -> bool:
-    columns = isinstance(value, dict) and not isinstance(value, TrackedConfig) and value
-    return bool(columns) and all(isinstance(name, str) for name in columns)
+    if not isinstance(value, dict) or isinstance(value, TrackedConfig) or not value:
+        return False
+    return all(isinstance(name, str) for name in value)
 
 
 def _called(error: BaseException, frames: list[FrameType]) -> str:
