@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hopfleet.domain.space import sample_from as sample_from
     from hopfleet.domain.space import uniform as uniform
     from hopfleet.domain.trial import TrialState as TrialState
+    from hopfleet.errors import AllTrialsFailed as AllTrialsFailed
     from hopfleet.errors import HopfleetError as HopfleetError
     from hopfleet.experiment.experiment import Experiment as Experiment
     from hopfleet.experiment.options import RunOptions as RunOptions
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "__version__": "hopfleet.version",
+    "AllTrialsFailed": "hopfleet.errors",
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",
@@ -131,7 +133,10 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}")
+        from hopfleet.phrases import did_you_mean
+
+        near = did_you_mean(name, _HOMES)
+        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}{near and '; '}{near}".rstrip())
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

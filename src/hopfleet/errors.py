@@ -9,6 +9,7 @@ HopfleetError
 ├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
 ├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
+├── AllTrialsFailed                 every trial failed: the message has the first traceback
 ├── CheckpointError                 a model version that cannot be written or read
 ├── JournalError                    a journal that cannot be opened or read
 ├── WorkersLost                     no worker is left and none could be started
@@ -63,6 +64,13 @@ class MissingExtra(HopfleetError, ImportError):
 
 class TaskError(HopfleetError):
     """The task cannot work at all, whatever the configuration."""
+
+
+class AllTrialsFailed(HopfleetError):
+    """Every trial failed, or the first trials failed in the same way and the run was stopped.
+
+    ``hop.load`` opens the results all the same.
+    """
 
 
 class CheckpointError(HopfleetError):

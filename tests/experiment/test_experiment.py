@@ -219,7 +219,7 @@ def test_a_task_that_cannot_be_sent() -> None:
 
 def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ExperimentExists, match="contains other files; choose another folder"):
+    with pytest.raises(ExperimentExists, match=r"contains files and is not a run folder.*; choose another folder"):
         experiment(run_options=hop.RunOptions(folder=tmp_path)).fit(overwrite=True, quiet=True)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 

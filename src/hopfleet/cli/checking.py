@@ -11,7 +11,7 @@ from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import console, echo, facts, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.errors import UsageError
-from hopfleet.store.folder import find_run
+from hopfleet.store.folder import check_trusted, find_run
 
 if TYPE_CHECKING:
     from hopfleet.frameworks.base import Task
@@ -127,6 +127,7 @@ def _task_and_train(results: Results) -> tuple[Task, Any]:
 
     Import the task, or run the file that defined it without training.
     """
+    check_trusted(results.folder)
     recorded, origin = results.definition["task"], results.definition.get("origin") or {}
     live = results.definition["train"].get("live", False)
     if recorded["module"] != "__main__" and recorded["name"] != "FunctionTask" and not live:

@@ -16,7 +16,7 @@ from hopfleet.cli.render import command, console, echo, facts, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
-from hopfleet.store.folder import RunFolder, find_run
+from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -91,7 +91,8 @@ def run(
     """Run the experiment defined in a Python file.
 
     The file assigns a hop.Experiment to a variable and need not call fit(). Code below if __name__ == "__main__" does
-    not run. Options override the file. An interrupted experiment continues where it stopped.
+    not run. Options override the file. An interrupted experiment continues where it stopped; a finished one is only
+    shown.
 
     Example: hopfleet run digits.py --workers 4
     """
@@ -172,6 +173,7 @@ def resume(
 
 def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
     """Resume in the way that the experiment was started. Return its results, and whether to show them."""
+    check_trusted(folder)
     origin = results.definition.get("origin") or {}
     how = origin.get("how")
     if how == "demo":
@@ -202,12 +204,13 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
 
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
     """Fit a file's experiment with the options of the command line."""
-    folder = experiment.folder
-    if folder.exists and not overwrite and _results(folder).finished and not _requested(folder):
-        show = command("show", folder.handle)
-        raise ExperimentExists(f"{experiment.name}: is already finished; {show} shows it, --overwrite replaces it")
     experiment.use(**origin["overrides"])
     experiment.origin = origin
+    folder = experiment.folder
+    if not overwrite and folder.exists and _results(folder).finished and not _requested(folder):
+        results = _fit(experiment, quiet=True)
+        echo(f"{experiment.name} is already finished: nothing was trained; --overwrite starts over\n")
+        return results
     return _fit(experiment, overwrite=overwrite, quiet=quiet)
 
 

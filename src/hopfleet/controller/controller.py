@@ -11,7 +11,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hopfleet.controller.decisions.dispatch import Dispatcher
-from hopfleet.controller.decisions.trials import add_trials, advance, answer_requests, carry_out, stop_all_if_over
+from hopfleet.controller.decisions.trials import (
+    add_trials,
+    advance,
+    answer_requests,
+    carry_out,
+    conclude,
+    stop_all_if_over,
+)
 from hopfleet.controller.decisions.versions import keep_versions
 from hopfleet.controller.decisions.workers import (
     finish,
@@ -52,10 +59,13 @@ class Controller:
         unit_timeout: Timeout = "auto",
         sticky: bool = False,
         lookahead: bool = False,
+        fail_fast: bool = False,
     ) -> None:
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.schedule.sticky = sticky
-        self.state = State(self.schedule, search, seed=seed, fixed_order=fixed_order, points=points)
+        self.state = State(
+            self.schedule, search, seed=seed, fixed_order=fixed_order, points=points, fail_fast=fail_fast
+        )
         self.max_live = max_live
         self.unit_timeout: Timeout = unit_timeout
         self.dispatcher = Dispatcher(policy, random.Random(derive(seed, "policy")), fusion, lookahead)
@@ -144,6 +154,11 @@ class Controller:
         return self.state.draining
 
     @property
+    def failing(self) -> bool:
+        """Whether the run ends because its trials fail in the same way."""
+        return bool(self.state.failures.hopeless)
+
+    @property
     def held(self) -> bool:
         """Whether a person paused the run."""
         return self.state.held
@@ -172,19 +187,20 @@ class Controller:
         yield from give_up_overdue(state)
         touched: dict[str, None] = {}
         while True:
-            yield from stop_all_if_over(state)
             wanted, state.wanted = state.wanted, []
             for decision in wanted:
                 yield from carry_out(state, decision)
+            yield from stop_all_if_over(state)
             changed, state.touched = state.touched, {}
             touched |= changed
             yield from self._each(changed, lambda progress: advance(state, progress))
             if not state.touched and not state.wanted:
                 yield from add_trials(state, self.max_live)
+                yield from conclude(state)
             if not state.touched and not state.wanted:
                 break
         yield from place_partitions(state)
-        self.schedule.more_to_come = search.streams and not state.dry and not search.over(state.elapsed)
+        self.schedule.more_to_come = search.streams and not state.dry and not state.over
         starts = list(self.dispatcher.dispatch(state))
         begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.

@@ -11,6 +11,7 @@ if its trials can train together.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -190,6 +191,27 @@ class Framework(ABC):
     @abstractmethod
     def devices(self) -> tuple[str, int]:
         """Return the kind of device that ``device="auto"`` selects on this machine, and the number of such devices."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the process-wide settings of the framework that differ from its defaults, as JSON values.
+
+        Workers and replays make the same settings, and a run that continues must have them too.
+        """
+        return {}
+
+    def apply(self, settings: Mapping[str, Any]) -> None:
+        """Make the settings that ``settings`` returned, and return all others to their defaults."""
+        return
+
+    @contextlib.contextmanager
+    def applied(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Have some settings in place, and the process's own afterwards."""
+        before = self.settings()
+        self.apply(settings)
+        try:
+            yield
+        finally:
+            self.apply(before)
 
     @property
     def fusion_blocker(self) -> str:

@@ -172,11 +172,13 @@ def _rehearse(
         threads=definition["threads"],
         batch_size=definition["batch_size"],
         drop_last=definition["drop_last"],
+        settings=definition.get("settings", {}),
     )
     try:
-        backend.start(spec, chosen)
-        train_again(plan.courses, backend, Versions(place.checkpoints), len(data), tell)
-        backend.close()
+        with task.framework.applied(spec.settings):  # for workers in this process
+            backend.start(spec, chosen)
+            train_again(plan.courses, backend, Versions(place.checkpoints), len(data), tell)
+            backend.close()
     except BaseException:
         backend.close(kill=True)
         raise

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self, TypeVar
 
-from hopfleet.backends.base import Backend
+from hopfleet.backends.base import Backend, Cluster
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     CopyVersion,
@@ -70,6 +70,9 @@ class Loop:
         self._complete = False
         #: Why the run ended, unless a person asked for the end.
         self.reason = ""
+        self._cluster = backend if isinstance(backend, Cluster) else None
+        #: Whether the cluster is in trouble, which observers were told.
+        self._troubled = False
         self._stopwatch = Stopwatch()
         #: When each worker began its current unit, on a monotonic clock.
         self._began: dict[str, float] = {}
@@ -79,6 +82,12 @@ class Loop:
 
     def run(self, first: list[Event]) -> bool:
         """Start with the events ``first``; return True when all is finished, False when the run was drained."""
+        try:
+            return self._run(first)
+        finally:
+            self._chores.finish(wait=False)
+
+    def _run(self, first: list[Event]) -> bool:
         driver, controller = self._driver, self._controller
         driver.step(first)
         asked = False
@@ -91,7 +100,8 @@ class Loop:
             waits = min(WAIT_SECONDS, controller.next_look(self._ages))
             driver.step([*own, *self._journal.requests.pending()] or self._backend.receive(waits))
             driver.follow(controller.look_ahead(self._ages))
-            if self._stopwatch.look(stands=controller.stands):
+            self._look_at_cluster()
+            if self._stopwatch.look(stands=controller.stands or self._troubled):
                 driver.step(controller.overdue(self._stopwatch.ages))
             self._refresh()
         return self._complete
@@ -181,6 +191,12 @@ class Loop:
                 self._tell_waiting("")
             return done
         raise AssertionError("there is always another attempt")
+
+    def _look_at_cluster(self) -> None:
+        """Tell observers that the run waits for the cluster, and that it continues."""
+        if self._cluster is not None and bool(trouble := self._cluster.trouble()) != self._troubled:
+            self._troubled = not self._troubled
+            self._tell_waiting(trouble)
 
     def _tell_waiting(self, text: str) -> None:
         for observer in self._observers:

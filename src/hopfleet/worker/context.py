@@ -14,12 +14,9 @@ from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.worker.feeding.feed import Feed, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
-from hopfleet.worker.logs import Turn, veiled
+from hopfleet.worker.logs import Capture, veiled
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
-
-Capture = Callable[..., contextlib.AbstractContextManager[Turn]]
-"""Opens a context in which output goes to the given log files."""
 
 
 class WorkerContext:
@@ -111,6 +108,10 @@ class WorkerContext:
         # A secret that could not be read appears in no text either.
         values = [self._secrets[reference] for reference in references(trial.config) if reference in self._secrets]
         return lambda text: hidden(text, values)
+
+    def hide(self, text: str) -> str:
+        """Hide all secrets that this worker has read in a text."""
+        return hidden(text, list(self._secrets.values()))
 
     def veiled(self, trial: Trial) -> contextlib.AbstractContextManager[None]:
         """Open a context in which a trial's secrets stay out of the output."""

@@ -39,6 +39,8 @@ def serve(connection: Connection) -> None:
     start = decode_start(connection.recv_bytes())
     try:
         spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
+        spec.task.framework.apply(spec.settings)
+        spec.surroundings.adopt()
         shares = spec.run and needs_feed(spec)
         folder = SharedMemory(spec.checkpoints).batches(spec.run) if shares else None
         worker = Worker(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,9 +13,9 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import describe
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
+from hopfleet.support.user_code import describe_with_place, format_traceback, place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
 from hopfleet.worker.feeding.stream import Stream, valid_batch
@@ -61,7 +60,8 @@ class Profiler:
                 return self._timed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
             veil = context.veil(trial)
-            return Profile(tuple(metrics), error=veil(describe(error)), traceback=veil(traceback.format_exc()))
+            error_text, trace = veil(describe_with_place(error)), veil(format_traceback(error))
+            return Profile(tuple(metrics), error=error_text, traceback=trace, place=place(error))
 
     def _unsteady(self, trial: Trial) -> str:
         """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""

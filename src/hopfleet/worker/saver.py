@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import queue
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved
-from hopfleet.errors import CheckpointError, describe
+from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
 from hopfleet.support.files import back_off, trouble
+from hopfleet.support.user_code import describe_with_place, format_traceback
 
 SMALL = 1 << 18
 """Bytes below which the main thread writes versions that are not durable itself, and below which copies can wait."""
@@ -200,7 +200,7 @@ class Saver:
                 reason = f"{self._worker} does not hold it any more: {error}"
                 event = VersionLost(ref._replace(attempt=command.saved), reason, self._worker, ref.attempt or 0)
             else:
-                event = SaveFailed(ref, describe(error), traceback.format_exc())
+                event = SaveFailed(ref, describe_with_place(error), format_traceback(error))
         else:
             event = VersionSaved(ref, durable, digest, size)
             if durable and self._versions.sends:

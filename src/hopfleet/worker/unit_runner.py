@@ -15,6 +15,8 @@ from hopfleet.errors import CheckpointError, describe
 from hopfleet.frameworks.base import Session
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
+from hopfleet.support.user_code import describe_with_place, format_traceback
+from hopfleet.support.user_code import place as users_place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
@@ -111,9 +113,21 @@ class UnitRunner:
         except (Exception, SystemExit) as error:
             advice = ADVICE if context.framework.out_of_memory(error) else ""
             veil = context.veil(trial)
-            reason, trace = veil(describe(error)) + advice, veil(traceback.format_exc())
-            self._emit(UnitFailed(self._worker, command.unit, command.attempt, started, clock.now(), reason, trace))
+            reason, trace = veil(describe_with_place(error)) + advice, veil(format_traceback(error))
+            self._log(command, veil(traceback.format_exc()))
+            times = started, clock.now()
+            self._emit(
+                UnitFailed(self._worker, command.unit, command.attempt, *times, reason, trace, users_place(error))
+            )
             self.check_device(error)
+
+    def _log(self, command: RunUnit, text: str) -> None:
+        """Add the whole traceback to the trial's log: its report begins at the user's first frame."""
+        with (
+            contextlib.suppress(OSError),
+            (self._context.spec.logs / f"{command.trial}.log").open("a", errors="backslashreplace") as log,
+        ):
+            log.write(text)
 
     @contextlib.contextmanager
     def collecting(self, trials: set[str]) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hopfleet.controller.decisions.trials import next_suggestion
+from hopfleet.controller.decisions.trials import exhausted
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.scheduler.placement import lost, placements
@@ -21,7 +21,7 @@ def overdue_units(state: State, timeout: Timeout, ages: Mapping[str, float]) -> 
         most = limit(state.schedule, slot, timeout)
         if most is not None and seconds > most:
             expected = estimate(state.schedule, slot) or 0.0
-            found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected))
+            found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected, most, timeout == "auto"))
     return found
 
 
@@ -57,7 +57,7 @@ def finish(state: State) -> Iterator[m.Message]:
     if state.finished:
         return
     live = state.schedule.trials.values()
-    if not live and not (state.waiting or state.requests) and next_suggestion(state) is None:
+    if exhausted(state):
         yield state.decide(m.Finish(complete=True))
     elif state.ending:
         # A worker whose disk is full can save nothing, and may wait for the disk in the middle of a unit.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,8 +11,10 @@ from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
@@ -43,6 +45,12 @@ class TorchFramework(Framework):
         if torch.backends.mps.is_available():
             return "mps", 1
         return "cpu", 1
+
+    def settings(self) -> dict[str, Value]:
+        return process.read()
+
+    def apply(self, settings: Mapping[str, Value]) -> None:
+        process.make(settings)
 
     @property
     def fusion_blocker(self) -> str:

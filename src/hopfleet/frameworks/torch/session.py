@@ -21,6 +21,7 @@ from hopfleet.frameworks.torch import built, checkpoint, randomness
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
+from hopfleet.frameworks.torch.settings import WARN
 from hopfleet.frameworks.torch.snapshot import snapshot
 from hopfleet.frameworks.torch.steps import by_time, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
@@ -245,20 +246,20 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     """
     before = randomness.current(session.device) if session.guest else None
     threads = torch.get_num_threads()
-    cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
-    strict = options is not None and options.deterministic and not torch.are_deterministic_algorithms_enabled()
-    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = torch.get_deterministic_debug_mode()
+    strict = options is not None and options.deterministic and mode <= WARN
     if strict:
         torch.use_deterministic_algorithms(True)
     torch.set_num_threads(session.threads)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
         if before is not None:
             randomness.put(before, session.device)
         torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+        torch.backends.cudnn.deterministic = cudnn
         if strict:
-            torch.use_deterministic_algorithms(False, warn_only=lenient)
+            torch.use_deterministic_algorithms(bool(mode), warn_only=mode == WARN)
