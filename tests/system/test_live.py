@@ -94,7 +94,7 @@ def test_the_same_bits_from_transform_workers_and_after_a_resumption(monkeypatch
         with pytest.raises(Interrupted):
             slowly.fit(quiet=True)
     other = experiment("slowly", train=hop.live(Augmented(59)), backend="local")
-    with pytest.raises(ExperimentExists, match=r"another train \(rows 60 → 59\)"):
+    with pytest.raises(ExperimentExists, match="train: rows 60 → 59"):
         other.fit(quiet=True)
     results = experiment("slowly", seconds=0.002, backend="local", workers=2, worker_options=options).fit(quiet=True)
     assert models(results) == wanted
