@@ -88,6 +88,10 @@ class WorkersLost(HopfleetError):
 class Interrupted(HopfleetError, KeyboardInterrupt):
     """The user interrupted a run; it can be resumed."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows: the message without a traceback."""
+        return [str(self)]
+
 
 class InvariantBroken(HopfleetError, AssertionError):
     """A bug of Hopfleet itself."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopfleet.cli import completing
 from hopfleet.cli.experiments import Json, Name
-from hopfleet.cli.render import console, echo, facts, print_json
+from hopfleet.cli.render import console, echo, facts, json_alone, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import check_trusted, find_run
@@ -76,7 +77,10 @@ def replay(
     trial: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TRIAL", help="Replay only this trial, e.g. t0003 or 3; can be repeated.", show_default=False
+            metavar="TRIAL",
+            help="Replay only this trial, e.g. t0003 or 3; can be repeated.",
+            show_default=False,
+            autocompletion=completing.trials,
         ),
     ] = None,
     workers: Annotated[
@@ -104,8 +108,8 @@ def replay(
 
     results = Results(find_run(name))
     chosen = [find_trial(results, one).id for one in trial or []]
-    task, train = _task_and_train(results)
-    with slow(quiet=False, what="replay") as tell:
+    with json_alone(json), slow(quiet=False, what="replay") as tell:
+        task, train = _task_and_train(results)
         found = train_again(
             results,
             task=task,

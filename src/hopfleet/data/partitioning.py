@@ -31,7 +31,7 @@ from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
-from hopfleet.support.files import digest, sync
+from hopfleet.support.files import digest, has_folders, sync
 
 
 def partition(
@@ -230,9 +230,12 @@ def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
     if files.exists(path):
         files.rm(path, recursive=True)
     try:
-        files.makedirs(path, exist_ok=True)
+        if has_folders(files):  # elsewhere a mistyped bucket would be created
+            files.makedirs(path, exist_ok=True)
         for name in [*(part.name for part in made.partitions), manifest.FILE]:
             files.put_file(str(built / name), f"{path}/{name}")
+    except FileNotFoundError as error:
+        raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error
     except BaseException:
         with contextlib.suppress(OSError):
             files.rm(path, recursive=True)

@@ -18,6 +18,7 @@ from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
+from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare
 from hopfleet.experiment.previewing import make_preview, scratch_folder
@@ -198,6 +199,10 @@ class Experiment:
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
+        with interruptible(self.folder):
+            return self._fit(overwrite=overwrite, quiet=quiet)
+
+    def _fit(self, *, overwrite: bool, quiet: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
@@ -372,6 +377,7 @@ class Experiment:
             seed=self.seed,
             estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
             fixed_order=outline.fixed_order,
+            deterministic=self.run_options.deterministic,
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),

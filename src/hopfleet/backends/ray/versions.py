@@ -79,8 +79,8 @@ class WorkerVersions(ForwardingVersions):
         sent = self._agent.send.options(concurrency_group="sends").remote(self._location, ref)
         try:
             ray.get(sent)
-        except OSError:  # raised by the node agent
-            raise
+        except ray.exceptions.RayTaskError as error:  # raised by the node agent
+            raise OSError(str(error.cause)) from error
         except ray.exceptions.RayError as error:
             raise OSError(f"version {ref.version} of {ref.trial} could not be sent: {describe(error)}") from error
 
