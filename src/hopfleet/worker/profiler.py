@@ -60,6 +60,8 @@ class Profiler:
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._timed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
+            with contextlib.suppress(Exception):
+                context.framework.explain(error)
             veil = context.veil(trial)
             error_text, trace = veil(describe_with_place(error)), veil(format_traceback(error))
             return Profile(tuple(metrics), error=error_text, traceback=trace, place=place(error))

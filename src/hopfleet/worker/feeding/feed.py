@@ -186,6 +186,11 @@ class Feed:
         batch = source.items(batch)
         return batch if self._transform is None else _checked(self._transform(batch, source.random(number)))
 
+    def again(self, source: UnitBatches, number: int, batch: Batch, config: Mapping[str, Any]) -> Batch:
+        """Transform a batch of a unit once more, for a trial with ``config``."""
+        self._glimpse.config = config
+        return self.make(source, number, batch)
+
     def unsteady(self, source: UnitBatches, config: Mapping[str, Any]) -> str:
         """Transform the first batch twice; return the first column that differs, or an empty string."""
         self._glimpse.config = config
