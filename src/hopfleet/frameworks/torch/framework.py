@@ -15,6 +15,7 @@ from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.checkpoint import averages
 from hopfleet.frameworks.torch.engines import choose
+from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.trial import SharedTask
@@ -87,6 +88,9 @@ class TorchFramework(Framework):
     def broken(self, error: BaseException) -> bool:
         # After a failed kernel, say one with an index out of range, the process cannot use the device any more.
         return isinstance(error, RuntimeError) and "CUDA error:" in str(error)
+
+    def explain(self, error: BaseException) -> None:
+        explain(error)
 
     def free_memory(self) -> None:
         torch.cuda.empty_cache()
