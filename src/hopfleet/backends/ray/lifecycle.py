@@ -293,9 +293,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             for handle in list(self._workers.values()):
                 self._admit(handle)
 
-        wanted = [(self._spec.train, partitions)]
+        wanted = [(self._spec.train.stored, partitions)]
         if (valid := self._spec.valid) is not None:
-            wanted.append((valid, tuple(range(len(valid)))))
+            wanted.append((valid.stored, tuple(range(len(valid)))))
         self._calls.then_all([node.call("fetch", *each, home()) for each in wanted], fetched)
 
     def _welcome(self, node: Node, count: int) -> None:
