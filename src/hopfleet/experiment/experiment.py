@@ -37,6 +37,7 @@ from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
+from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
@@ -224,6 +225,8 @@ class Experiment:
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
+        if not start.finished or not self.folder.best.exists():
+            write_best(self.results)
         if start.finished:
             with open_view(self.results.history, quiet=quiet) as view:
                 view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")

@@ -50,6 +50,7 @@ class Data:
             mine, theirs = ", ".join(self.valid.columns), ", ".join(self.train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
         for dataset in self._both():
+            dataset.require_items()
             dataset.check(checksums=checksums and dataset.size <= VERIFY_BYTES)
 
     def bytes_in(self, folder: Path) -> int:

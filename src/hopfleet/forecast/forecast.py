@@ -35,6 +35,7 @@ from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal
 from hopfleet.store.folder import RunFolder
+from hopfleet.worker.feeding.feed import needs_feed
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 IN_TURN = ("inline",)
@@ -77,11 +78,13 @@ class Forecast:
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
         cheap = self.backend.name in IN_TURN or not worth_profiling(self.outline, batch_size)
         probed = self._first_look(0 if cheap else BATCHES)
+        task = self.spec.task
+        made_by = "the live data set" if task.transform is None else f"{type(task).__name__}.transform"
         if fail_fast:
             check_failures(probed.values())
         for profile in probed.values():
             if profile.unsteady:
-                view.warn(unsteady(f"{type(self.spec.task).__name__}.transform", profile.unsteady))
+                view.warn(unsteady(made_by, profile.unsteady))
         if cheap:
             return Profiles({number: profile for number, profile in probed.items() if not profile.error})
         outline = dataclasses.replace(self.outline, fusions=self.fusions(probed))
@@ -129,7 +132,7 @@ class Forecast:
         """
         named = check_metrics(self.outline.goal, has_valid=self.spec.valid is not None)
         found: dict[int, Profile] = {}
-        if not named and self.spec.task.transform is None:
+        if not named and not needs_feed(self.spec):
             return found
         for number, config in itertools.islice(self.configs.items(), PROBES):
             profile = found[number] = self.backend.probe(trial_for_probe(number, config), batches)

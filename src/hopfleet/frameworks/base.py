@@ -194,6 +194,13 @@ class Framework(ABC):
     def model(self, config: Config, checkpoint: Path) -> Any:
         """Return the trained model of a saved version, on the CPU, ready to predict."""
 
+    #: Name of the file that ``export`` writes; empty if the framework has no format for weights alone.
+    weights_file: str = ""
+
+    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+        """Write the weights of a saved version to a file that the framework's users can load without Hopfleet."""
+        raise NotImplementedError("a framework with a weights_file must implement Framework.export")
+
     @abstractmethod
     def devices(self) -> tuple[str, int]:
         """Return the kind of device that ``device="auto"`` selects on this machine, and the number of such devices."""

@@ -14,7 +14,7 @@ from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Session
-from hopfleet.worker.feeding.feed import Feed, UnitBatches
+from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 from hopfleet.worker.logs import Capture, veiled
 from hopfleet.worker.secrets import read
@@ -33,7 +33,7 @@ class WorkerContext:
         self.capture = capture
         #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
         self.guest = guest
-        self.feed = Feed(spec.task) if feed is None and spec.task.transform is not None else feed
+        self.feed = Feed(spec.task) if feed is None and needs_feed(spec) else feed
         self.engine_cache = EngineCache()
         self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
         #: The values of secrets, by their references.

@@ -54,7 +54,8 @@ class Profiler:
                 context.count_parameters(session, metrics, 1)
                 # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
                 memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
-                gains = context.framework.gains(session, fast=context.spec.fast)
+                # Trials that train together share the making of batches.
+                gains = context.feed is not None or context.framework.gains(session, fast=context.spec.fast)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._timed(found, session, trial, batches, partition) if batches else found
