@@ -24,6 +24,7 @@ class TrainingOptions:
     compile: bool
     ema: float | None
     deterministic: bool
+    capture: bool
 
     @classmethod
     def of(cls, task: object) -> TrainingOptions:
@@ -39,6 +40,8 @@ class TrainingOptions:
             raise TaskError(f"ema={options.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
         if not isinstance(options.deterministic, bool):
             raise TaskError(f"deterministic={options.deterministic!r}: must be True or False")
+        if not isinstance(options.capture, bool):
+            raise TaskError(f"capture={options.capture!r}: must be True or False")
         return options
 
     @property

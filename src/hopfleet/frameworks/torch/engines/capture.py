@@ -12,15 +12,16 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.optim import Optimizer
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
-from hopfleet.frameworks.torch.trial import Metrics
+from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
 
 CHECKS = 3
 """Replays of the first step of a kind of member that are compared with eager steps."""
@@ -59,12 +60,18 @@ def captured(member: Member, inputs: Batch) -> Capture:
     backend = backend_of(session)
     if on_host := member.draws - {backend.random_stream}:
         raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(on_host))})")
+    if not session.options.capture:
+        raise Refused("the task sets capture = False")
+    if isinstance(member.work, Steps) and any(map(_compat.has_step_hooks, session.optimizers, session.updates)):
+        raise Refused("an optimizer has step hooks, which run on the host")
     if session.scaler is not None:
         raise Refused("a gradient scaler reads values")
     if session.options.accumulate > 1:
         raise Refused("gradients are accumulated over several batches")
     if isinstance(member.work, Steps) and _changes_settings(session):
         raise Refused("the schedule changes settings on the host after each batch")
+    if isinstance(member.work, Steps):
+        upload(held_updates(session))  # nothing is uploaded inside a capture
     device = session.device
     generator = backend.generator(device)
     generator.set_state(member.random[backend.random_stream])
@@ -99,8 +106,12 @@ def _changes_settings(session: TorchSession) -> bool:
         return False
     if any(getattr(scheduler, "cycle_momentum", False) for scheduler in session.schedulers):
         return True
-    rates = [group["lr"] for optimizer in session.optimizers for group in optimizer.param_groups]
-    return not all(torch.is_tensor(rate) and rate.is_cuda for rate in rates)
+    return any("lr" in settings for optimizer in _settings(session) for settings in optimizer)
+
+
+def held_updates(session: TorchSession) -> list[CapturableUpdate]:
+    """Return the updates whose learning rates captures read from the device."""
+    return [update for update in session.updates if update is not None and update.active]
 
 
 @contextlib.contextmanager
@@ -213,7 +224,7 @@ def batch_key(batch: Batch, device: torch.device) -> Hashable | None:
 
 def kind_of(session: TorchSession) -> Hashable:
     """Return what members have in common if the comparison of one holds for the others."""
-    optimizers = [(type(one), _settings(one, of=bool)) for one in session.optimizers]
+    optimizers = [type(one) for one in session.optimizers], _settings(session, of=bool)
     return type(session.task), str(session.model), str(optimizers), str(session.device)
 
 
@@ -223,16 +234,22 @@ def footing(member: Member, key: Hashable) -> Hashable:
     if isinstance(member.work, Measures):
         return key, tuple(tensor.data_ptr() for tensor in _weights(session))
     places = tuple(tensor.data_ptr() for tensor in _tensors(session))
-    return key, places, str([_settings(optimizer) for optimizer in session.optimizers])
+    return key, places, str(_settings(session))
 
 
-def _settings(optimizer: Optimizer, of: type = object) -> list[dict[str, object]]:
-    """Return the settings of each group except tensors on the device, which a capture reads in place."""
+def _settings(session: TorchSession, of: type = object) -> list[list[dict[str, object]]]:
+    """Return the settings of each group of each optimizer, except those that a capture reads on the device."""
     return [
-        {
-            name: value.item() if torch.is_tensor(value) else value
-            for name, value in group.items()
-            if name != "params" and isinstance(value, of) and not (torch.is_tensor(value) and value.is_cuda)
-        }
-        for group in optimizer.param_groups
+        [_baked(group, update, of) for group in optimizer.param_groups]
+        for optimizer, update in zip(session.optimizers, session.updates, strict=True)
     ]
+
+
+def _baked(group: ParameterGroup, update: CapturableUpdate | None, of: type) -> dict[str, object]:
+    """Return the settings of a group that a capture contains."""
+    read = {"params", "lr"} if update is not None and update.holds(group) else {"params"}
+    return {
+        name: value.item() if torch.is_tensor(value) else value
+        for name, value in group.items()
+        if name not in read and isinstance(value, of) and not (torch.is_tensor(value) and value.is_cuda)
+    }

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 
 from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines.capture import (
     SIZES,
     Capture,
@@ -25,6 +26,7 @@ from hopfleet.frameworks.torch.engines.capture import (
     compare,
     copies,
     footing,
+    held_updates,
     kind_of,
     restore,
 )
@@ -134,7 +136,7 @@ class CudaGraphs(Interleaved):
         if self._key is None:
             self._key = key
             self._reuse(members)
-            self._steady = [] if self._steps_schedule else list(self._captures)
+            self._steady = list(self._captures)
         elif key != self._key and self._seen == self._room and self._steady:
             self._land()
             self._key = key
@@ -147,12 +149,19 @@ class CudaGraphs(Interleaved):
             value.copy_(batch[name], non_blocking=True)
         if self._replays is None:
             self._replays = Replays(self._captures, self._room, device, self._cache)
+            self._upload()
         self._replays.step(rows_of(batch))
         if self._steps_schedule:
             for member in self._captures:
                 if isinstance(member.work, Steps):
                     member.work.step_schedule()
+            self._upload()
         return [member for member in members if member not in self._captures]
+
+    def _upload(self) -> None:
+        """Bring the learning rates that captured steps read up to date."""
+        sessions = [member.session for member in self._captures if isinstance(member.work, Steps)]
+        upload(update for session in sessions for update in held_updates(session))
 
     def _reuse(self, members: list[Member]) -> None:
         """Reuse captures of earlier units that are still valid."""
