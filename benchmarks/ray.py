@@ -123,7 +123,7 @@ class _Together(Ray):
 
     def _reset(self) -> None:
         super()._reset()
-        self._discovery = _FirstNode(elastic=self.elastic, autoscale=self.autoscale)
+        self._discovery = _FirstNode(elastic=self.elastic, autoscale=self.autoscale, outage=self.outage)
 
     def _admit(self, handle: Any) -> None:
         node = self._nodes[handle.node]

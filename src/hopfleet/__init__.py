@@ -127,7 +127,10 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}")
+        from hopfleet.phrases import did_you_mean
+
+        near = did_you_mean(name, _HOMES)
+        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}{near and '; '}{near}".rstrip())
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hopfleet.backends.ray.cluster import Verdict
-from hopfleet.backends.ray.liveness import node_lost, worker_lost
+from hopfleet.backends.ray.liveness import link_holds, node_lost, worker_lost
 from hopfleet.backends.supervision import excused
 from hopfleet.backends.vitals import Vitals
 
@@ -33,3 +33,18 @@ def test_processes() -> None:
     assert Vitals("S", 0).lost(4.0) == ""
     assert Vitals("T", 0).lost(4.0) == "its process was stopped (SIGSTOP), and silent for 4.0 s"
     assert Vitals("Z", 0).lost(4.0) == "its process is gone, and was silent for 4.0 s"
+
+
+def test_a_silent_host_is_lost_when_another_one_has_answered_since() -> None:
+    here, since = "10.0.0.1", 100.0
+    assert link_holds("10.0.0.2", since, {here: 105.0, "10.0.0.2": 100.0, "10.0.0.3": 102.0}, here)
+    late = {here: 105.0, "10.0.0.2": 100.0, "10.0.0.3": 100.9}
+    assert not link_holds("10.0.0.2", since, late, here), "both fell silent at once"
+
+
+def test_the_hosts_of_this_machine_tell_nothing_about_its_link() -> None:
+    here, since = "10.0.0.1", 100.0
+    assert not link_holds("10.0.0.2", since, {here: 105.0, "10.0.0.2": 100.0, "10.0.0.3": 99.0}, here)
+    assert link_holds("10.0.0.2", since, {here: 105.0, "10.0.0.2": 100.0}, here), "the run continues without the other"
+    assert not link_holds("10.0.0.2", since, {"10.0.0.2": 100.0}, here), "there is no other to continue with"
+    assert link_holds(here, since, {here: 100.0, "10.0.0.2": 100.0}, here), "no link is in between"

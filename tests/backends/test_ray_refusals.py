@@ -42,6 +42,12 @@ def test_replicas(replicas: object) -> None:
         hop.Ray(replicas=replicas)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("outage", [-1, True, "5 min", float("nan")])
+def test_outage(outage: object) -> None:
+    with pytest.raises(UsageError, match=f"outage={outage!r}: must be a number of seconds, at least 0"):
+        hop.Ray(outage=outage)  # type: ignore[arg-type]
+
+
 def test_versions_that_differ() -> None:
     here = About("a", "3.11.7", {"numpy": "2.4.6", "torch": "2.13.0"}, ("boot", "cache"), 2)
     assert skew(here, replace(here, host="b")) == []

@@ -156,6 +156,7 @@ def test_a_warm_clone_goes_on_from_the_last_epoch():
     assert (added.config, added.parent, added.origin) == ({"x": 0.5}, "t0001", "clone")
     assert added.visits == tuple(desk["t0001"].visits[:2])
     assert desk["t0002"].trial.parent.config == desk["t0001"].trial.config
+    assert desk["t0002"].last_metric == desk["t0001"].metrics[1], "its first unit learns the metric of its parent"
     desk.finished()
     desk.saved(2, "t0002")
     assert not desk["t0001"].lends
@@ -375,7 +376,8 @@ def test_a_paused_trial_goes_on():
     assert of(desk.saved(2), m.TrialPaused, m.TrialAdded) == [m.TrialPaused("t0001"), desk.messages[-2]]
     follow = desk.epoch(loss=0.5)
     assert of(follow, m.TrialResumed) == [m.TrialResumed("t0001", 3)]
-    assert of(follow, m.RunUnit) == [m.RunUnit("w1", Unit("t0001", 2, 0), 9, VersionRef("t0001", 2, 4), digest="abc")]
+    start = m.RunUnit("w1", Unit("t0001", 2, 0), 9, VersionRef("t0001", 2, 4), digest="abc", metric=1.0)
+    assert of(follow, m.RunUnit) == [start]
 
 
 def test_a_paused_trial_is_stopped_by_the_search_or_a_person():

@@ -114,10 +114,10 @@ def test_derived_cannot_be_sampled_by_itself():
 
 
 WRONG = [
-    (lambda: uniform(1, 1), r"uniform\(1, 1\): both bounds must be numbers, the first below the second"),
-    (lambda: uniform("a", 2), r"uniform\('a', 2\): both bounds must be numbers"),
-    (lambda: uniform(0, math.inf), r"uniform\(0, inf\): both bounds must be numbers"),
-    (lambda: uniform(False, True), r"uniform\(False, True\): both bounds must be numbers"),
+    (lambda: uniform(1, 1), r"uniform\(1, 1\): both bounds must be finite numbers, the first below the second"),
+    (lambda: uniform("a", 2), r"uniform\('a', 2\): both bounds must be finite numbers"),
+    (lambda: uniform(0, math.inf), r"uniform\(0, inf\): both bounds must be finite numbers"),
+    (lambda: uniform(False, True), r"uniform\(False, True\): both bounds must be finite numbers"),
     (lambda: loguniform(0, 1), r"loguniform\(0, 1\): the lower bound must be above 0"),
     (lambda: quniform(0, 1, 0), r"quniform\(..., q=0\): q must be a number above 0"),
     (lambda: quniform(0, 1, None), r"quniform\(..., q=None\): q must be a number above 0"),
@@ -154,8 +154,7 @@ def test_what_cannot_work_says_why(make, message):
         ({"": 1}, "space key '': must be a non-empty string"),
         ({"a": {3: 1}}, "space key 3: must be a non-empty string"),
         ({"a": {"b": object}}, r"a.b=<class 'object'>: a configuration holds .*; use a name here"),
-        ({"a": [choice([1])]}, r"a=choice.*: a configuration holds"),
-        ({"a": np.zeros(2)}, r"a=array.*: a configuration holds"),
+        ({"a": (choice([1]),)}, r"a=choice.*: a configuration holds"),
         ({"a.b": 1, "a": {"b": 2}}, "space key 'a.b': occurs twice, nested and with a dot; rename one"),
     ],
 )
@@ -165,7 +164,7 @@ def test_wrong_spaces(space, message):
 
 
 def test_right_space():
-    spaces.check({"lr": uniform(0, 1), "net": {"width": choice([1, 2]), "act": None, "empty": {}}, "names": ["a", 2]})
+    spaces.check({"lr": uniform(0, 1), "net": {"width": choice([1, 2]), "act": None, "empty": {}}, "names": ("a", 2)})
 
 
 SPACE = {

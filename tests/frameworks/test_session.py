@@ -155,7 +155,6 @@ def opened(build: Any) -> TorchSession:
 
 def test_what_build_may_return() -> None:
     net = torch.nn.Linear(4, 1)
-    assert opened(lambda: net).optimizers == []
     assert len(opened(lambda: (net, torch.optim.SGD(net.parameters(), lr=1))).optimizers) == 1
     both = opened(lambda: (net, [torch.optim.SGD([net.weight], lr=1), torch.optim.SGD([net.bias], lr=1)]))
     assert len(both.optimizers) == 2
@@ -165,16 +164,21 @@ def test_what_build_may_return() -> None:
         opened(lambda: (net, "adam"))
     with pytest.raises(TaskError, match="not the model's own"):
         opened(lambda: (net, torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1)))
-    with pytest.raises(TaskError, match="ReduceLROnPlateau"):
-        optimizer = torch.optim.SGD(net.parameters(), lr=1)
-        opened(lambda: (net, optimizer, LR.ReduceLROnPlateau(optimizer)))
+    with pytest.raises(TaskError, match="returned no optimizer: return model, optimizer, or override train"):
+        opened(lambda: net)
+    another = torch.optim.SGD(net.parameters(), lr=1)
+    with pytest.raises(TaskError, match="a StepLR of another optimizer: make the schedule for an optimizer that"):
+        opened(lambda: (net, torch.optim.SGD(net.parameters(), lr=1), LR.StepLR(another, 1)))
 
 
 def test_a_build_that_changes_its_mind(tmp_path: Path) -> None:
-    one = opened(lambda: torch.nn.Linear(4, 1))
-    one.save(tmp_path / "v")
+    def built(inputs: int) -> Any:
+        net = torch.nn.Linear(inputs, 1)
+        return net, torch.optim.SGD(net.parameters(), lr=1)
+
+    opened(lambda: built(4)).save(tmp_path / "v")
     with pytest.raises(TaskError, match="a different model for the same"):
-        opened(lambda: torch.nn.Linear(5, 1)).load(tmp_path / "v")
+        opened(lambda: built(5)).load(tmp_path / "v")
 
 
 def test_metrics_must_be_numbers() -> None:

@@ -59,10 +59,10 @@ def fitted(name: str, space: Mapping[str, Any] | None = None, **more: Any) -> ho
 def counting(name: str, space: Mapping[str, Any] | None = None, **more: Any) -> hop.Experiment:
     return hop.Experiment(
         CountingTask(),
-        train={"x": np.arange(40.0)},
-        valid={"x": np.arange(8.0)},
         space=dict(space or {"number": hop.grid_search([1, 2, 3])}),
         **{
+            "train": {"x": np.arange(40.0)},
+            "valid": {"x": np.arange(8.0)},
             "search": hop.Grid(max_epochs=2),
             "partitions": 4,
             "batch_size": 5,

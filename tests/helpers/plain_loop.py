@@ -39,8 +39,12 @@ def train_in_sequence(
     batch_size: int,
     device: str = "cpu",
     before_epoch: Callable[[int, Any, Any], None] | None = None,
+    metrics: Sequence[float] = (),
 ) -> tuple[Any, Any, Any]:
-    """Model, optimizer and schedule after all epochs; ``before_epoch`` may change the last two before any of them."""
+    """Model, optimizer and schedule after all epochs; ``before_epoch`` may change the last two before any of them.
+
+    ``metrics`` are those at the end of each epoch, for schedules that follow them.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.backends.cudnn.deterministic = True
@@ -69,7 +73,10 @@ def train_in_sequence(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        if schedule is not None:
+        if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            if epoch <= len(metrics):
+                schedule.step(metrics[epoch - 1])
+        elif schedule is not None:
             schedule.step()
     torch.set_num_threads(threads)
     return model, optimizer, schedule

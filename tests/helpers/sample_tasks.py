@@ -75,6 +75,15 @@ class Everything(Plain):
         return {**batch, "x": batch["x"] + noise}
 
 
+class Plateau(Plain):
+    """Halves its learning rate whenever the metric does not improve by half."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer = super().build(config)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        return model, optimizer, plateau(optimizer, "max", factor=0.5, patience=0, threshold=0.5)
+
+
 class Faulty(Plain):
     """Fails in the way that ``config["fault"]`` names."""
 

@@ -2,9 +2,131 @@
 
 from __future__ import annotations
 
-from hopfleet.errors import UsageError
-from tests.helpers.mistakes import Mistake, experiment
+from typing import Any
+
+import torch
+
+import hopfleet as hop
+from hopfleet.errors import DataError, UsageError
+from tests.helpers.mistakes import Mistake, Right, experiment, fit, task
+
+
+def refused(mistake: str, /, *says: str, **changes: Any) -> Mistake:
+    """An experiment that is refused at once, or when it starts."""
+    return Mistake(mistake, lambda: fit(**changes), UsageError, says)
+
+
+def unknown(keyword: str, value: Any, *says: str) -> Mistake:
+    """A keyword of another library."""
+    return Mistake(
+        f"the keyword {keyword}", lambda: experiment(**{keyword: value}), TypeError, (f"argument '{keyword}'", *says)
+    )
+
+
+def two_metrics(self: Any, model: Any, batch: Any) -> Any:
+    return {"accuracy": 0.5, "loss": 1.0}
+
 
 MISTAKES = [
-    Mistake("no batch", lambda: experiment(batch_size=0), UsageError, ("batch_size=0", "at least 1")),
+    refused("no batch", "batch_size=0", "at least 1", batch_size=0),
+    refused("a batch size as a float", "batch_size=32.0", "must be an integer", batch_size=32.0),
+    refused("a batch size as text", "batch_size='32'", "must be an integer", batch_size="32"),
+    refused("several batch sizes", "[16, 32]", "put choice([16, 32]) into the space", batch_size=[16, 32]),
+    refused("workers as text", "workers='4'", "must be an integer", "or 'auto'", workers="4"),
+    refused("no workers", "workers=0", "at least 1", "or 'auto'", workers=0),
+    refused("workers as None", "workers=None", "must be an integer", "or 'auto'", workers=None),
+    refused("all workers", "workers='all'", "or 'auto'", workers="all"),
+    refused("a seed as text", "seed='0'", "must be an integer", seed="0"),
+    refused("no seed", "seed=None", "must be an integer", seed=None),
+    refused("no partitions", "partitions=0", "at least 1", partitions=0),
+    refused("partitions as a float", "partitions=2.5", "must be an integer", partitions=2.5),
+    Mistake(
+        "more partitions than rows",
+        lambda: fit(partitions=99),
+        DataError,
+        ("partitions=99", "at most the number of rows, 16"),
+    ),
+    # The goal
+    refused("a mode of Optuna", "mode='maximize'", "'min' or 'max'", metric="accuracy", mode="maximize"),
+    refused("a mode that is a number", "mode=1", "must be text", metric="accuracy", mode=1),
+    refused("a metric without a mode", "metric='accuracy'", "mode='max' or mode='min'", metric="accuracy"),
+    refused("a metric that is a number", "metric=3", "must be text", metric=3),
+    refused("no metric", "metric=[]", "at least one", metric=[]),
+    refused("Keras's name of a metric", "metric='val_loss'", "did you mean 'loss'?", metric="val_loss"),
+    refused(
+        "a misspelt metric",
+        *("metric='acuracy'", "did you mean 'accuracy'?", "it returns accuracy, loss"),
+        mine=task(metrics=two_metrics),
+        metric="acuracy",
+        mode="max",
+    ),
+    refused("a metric that is not computed", "metric='f1'", "it returns loss", metric="f1", mode="max"),
+    refused(
+        "a metric without validation data",
+        *("metric='accuracy'", "no valid=... data", "metric='train_loss'"),
+        valid=None,
+        metric="accuracy",
+        mode="max",
+    ),
+    refused(
+        "a limit with a suffix", "'params < 10k'", "a number", "e.g. 'params <= 100000'", constraints="params < 10k"
+    ),
+    refused("a limit that is a number", "constraint 3", "function of the configuration", constraints=[3]),
+    # Names of things
+    refused("a misspelt backend", "backend='lokal'", "did you mean 'local'?", "inline", backend="lokal"),
+    refused("a device as the backend", "backend='cuda'", "there are inline, local", backend="cuda"),
+    refused("no backend", "backend=None", "must be a backend", "'local'", backend=None),
+    refused("a backend that is a number", "backend=3", "must be a backend", "'local'", backend=3),
+    refused("a callback that is a number", "callbacks=3", "derived from hop.Callback", callbacks=[3]),
+    refused("a callback that is not installed", "callbacks='wandb'", "no package registers one", callbacks="wandb"),
+    refused("a name with a space", "name='my exp'", "use letters", name="my exp"),
+    refused("a name that is a path", "name='runs/a'", "use letters", name="runs/a"),
+    refused("options as a dict", "run_options=", "must be hop.RunOptions(...)", run_options={"order": "fixed"}),
+    refused("a device as options", "worker_options='cuda'", "hop.WorkerOptions(...)", worker_options="cuda"),
+    Mistake(
+        "a misspelt policy",
+        lambda: experiment(run_options=hop.RunOptions(policy="randm")),
+        UsageError,
+        ("policy='randm'", "did you mean 'random'?", "match-reserve"),
+    ),
+    Mistake(
+        "an order that does not exist",
+        lambda: hop.RunOptions(order="random"),
+        UsageError,
+        ("order='random'", "must be 'open'", "'fixed'"),
+    ),
+    Mistake(
+        "a time limit with a unit",
+        lambda: hop.RunOptions(unit_timeout="5m"),
+        UsageError,
+        ("unit_timeout='5m'", "seconds above 0"),
+    ),
+    Mistake(
+        "fusing as True", lambda: hop.WorkerOptions(fuse=True), UsageError, ("fuse=True", "'exact', 'fast', 'off'")
+    ),  # type: ignore[arg-type]
+    Mistake("no threads", lambda: hop.WorkerOptions(threads=0), UsageError, ("threads=0", "at least 1")),
+    Mistake(
+        "transform workers as text",
+        lambda: hop.WorkerOptions(transform_workers="2"),
+        UsageError,
+        ("transform_workers='2'", "'auto'", "a number of processes"),
+    ),
+    # The task
+    refused("a class as the task", "Right", "must be an instance, e.g. Digits()", mine=Right),
+    refused("a model as the task", "task=Linear(", "derived from hop.TorchTask", mine=torch.nn.Linear(1, 1)),
+    refused("a function as the task", "task=<function", "derived from hop.TorchTask", mine=lambda config: None),
+    # Keywords of other libraries
+    unknown("n_trials", 3, "search=hop.Random(trials=16, max_epochs=10)"),
+    unknown("epochs", 3, "search=hop.Random(trials=16, max_epochs=10)"),
+    unknown("validation_data", {}, "valid=..."),
+    unknown("direction", "maximize", "metric='accuracy', mode='max'"),
+    unknown("num_workers", 2, "workers=2"),
+    unknown("verbose", 0, "fit()"),
+    unknown("serach", "random", "did you mean 'search'?"),
+    Mistake(
+        "a name that Hopfleet does not have",
+        lambda: hop.log_uniform(1e-4, 1),
+        AttributeError,
+        ("'log_uniform'", "did you mean 'loguniform'?"),
+    ),
 ]

@@ -51,7 +51,7 @@ def test_rungs_picture() -> None:
     assert len(named(figure, "rung")) == 3
     widths = {count: named(figure, f"t000{trial}")[0].get_linewidth() for trial, count in ((1, 2), (2, 1), (9, 0))}
     assert widths[2] > widths[1] > widths[0]
-    assert "3 of 9 trials promoted (thick)" in texts(figure)
+    assert "3 of 9 trials promoted at least once (thick)" in texts(figure)
     assert {"rung", "reached", "promoted", "paused", "ended", "best"} <= set(texts(figure).splitlines())
 
 

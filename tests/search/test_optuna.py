@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import warnings
 
 import optuna
 import pytest
@@ -314,6 +315,42 @@ def test_constraints_are_drawn_for():
     never = Goal("loss", "min", constraints=(conditional_never,))
     search.setup({"x": spaces.choice([1])}, seed=0, goal=never)
     with pytest.raises(SpaceError, match=f"no configuration satisfied conditional_never in {DRAWS} draws"):
+        search.suggest(0)
+
+
+def test_a_sampler_leaves_choices_that_a_constraint_rejects(monkeypatch):
+    """TPE kept choosing the same rejected options, and the experiment ended."""
+
+    def fits(config):
+        return config["width"] * config["depth"] in (192, 256)
+
+    dimensions = {"width": spaces.choice([16, 32, 64, 128, 256]), "depth": spaces.choice([1, 2, 3, 4, 5, 6])}
+    rule = Goal("loss", "min", constraints=(fits,))
+
+    def configs():
+        search = TPE(trials=None, n_startup_trials=4)
+        search.setup(dimensions, seed=0, goal=rule)
+        for number in range(12):
+            config = search.suggest(number).config
+            trial = Trial(f"t{number}", number, config, 0, 1)
+            search.added(trial)
+            search.observe(trial, 1, {"loss": 1 / config["width"] + 1 / config["depth"]})
+            yield config
+
+    with warnings.catch_warnings(action="error"):
+        assert all(map(fits, configs()))
+    # Without telling the sampler of rejections, random draws stand in; the user is told once.
+    monkeypatch.setattr(bridge, "UNTOLD", 99)
+    with pytest.warns(UserWarning, match="TPE: chose 64 configurations in a row that test_a_sampler") as said:
+        assert all(map(fits, configs()))
+    assert len(said) == 1
+
+
+def test_constraints_that_hardly_any_draw_satisfies_say_which_is_to_blame():
+    rule = Goal("loss", "min", constraints=(lambda config: config["x"] > 0, conditional_never))
+    search = TPE(trials=None)
+    search.setup({"x": spaces.uniform(-1, 1)}, seed=0, goal=rule)
+    with pytest.raises(SpaceError, match=r"<lambda> allows \d\d\.\d%, conditional_never allows 0\.0%\); make the"):
         search.suggest(0)
 
 

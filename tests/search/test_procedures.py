@@ -400,6 +400,17 @@ SPACE = {
 }
 
 
+def test_clones_satisfy_constraints():
+    space = {"a": hop.uniform(0, 1), "b": hop.uniform(0, 1)}
+    search = hop.PBT(resample=0.5)
+    search.setup(space, seed=0, goal=Goal("loss", "min", constraints=(lambda config: config["a"] + config["b"] <= 1,)))
+    children = [search._explored({"a": 0.5, "b": 0.5}, random.Random(seed)) for seed in range(40)]
+    assert all(child["a"] + child["b"] <= 1 for child in children)
+    assert any(child["a"] > 0.5 for child in children)
+    search.goal = Goal("loss", "min", constraints=(lambda config: config == {"a": 0.5, "b": 0.5},))
+    assert search._explored({"a": 0.5, "b": 0.5}, random.Random(0)) == {"a": 0.5, "b": 0.5}
+
+
 def explored(config, seed, resample, explore=None):
     search = hop.PBT(resample=resample, explore=explore)
     search.setup(SPACE, seed=0, goal=GOAL)

@@ -107,13 +107,16 @@ def test_built_in_rules_have_names_too() -> None:
         experiment = hop.Experiment(CountingTask(), stop=stop, **common)
         assert isinstance(experiment.search, hop.Stopping)
         assert isinstance(experiment.search.rules[0], hop.Median)
-    with pytest.raises(UsageError, match="stop='mean': unknown; there are median, patience"):
+    with pytest.raises(UsageError, match=r"stop='mean': unknown; did you mean 'median'. there are median, patience"):
         hop.Experiment(CountingTask(), stop="mean", **common)
 
 
 def test_an_unknown_name_lists_those_of_other_packages(install: Install) -> None:
     install("tiny", TINY, POINTS)
-    with pytest.raises(UsageError, match=r"policy='patience': unknown; there are auto, .*, patient, portfolio, "):
+    with pytest.raises(
+        UsageError,
+        match=r"policy='patience': unknown; did you mean 'patient'. there are auto, .*, patient, portfolio, ",
+    ):
         hop.simulate(policy="patience")
     assert "tiny" not in sys.modules, "names are listed without importing anything"
 

@@ -10,8 +10,9 @@ import torch
 
 import hopfleet as hop
 from hopfleet.forecast import rehearsal
+from hopfleet.runs.replay import replay
 from tests.helpers.plain_loop import train_in_sequence
-from tests.helpers.sample_tasks import Everything, arrays
+from tests.helpers.sample_tasks import Everything, Plateau, arrays
 from tests.helpers.states import assert_same_state
 
 SEED = 11
@@ -106,3 +107,42 @@ def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
         exact = sum(Fraction(mean) * size for mean, size in zip(rights, sizes, strict=True)) / 100
         assert trial.metrics["accuracy"] == float(exact)
         assert trial.metrics["accuracy"] == pytest.approx(right / 100, abs=1e-6)
+
+
+@pytest.mark.parametrize(("backend", "workers", "fuse"), [("inline", 2, "exact"), ("local", 2, "off")])
+def test_reduce_lr_on_plateau_follows_the_metric(tmp_path: Path, backend: str, workers: int, fuse: str) -> None:
+    """Rates follow the metrics of earlier epochs, in a run and in a replay."""
+    folder = tmp_path / "train"
+    hop.partition(arrays(), folder, partitions=3, seed=3)
+    task = Plateau()
+    experiment = hop.Experiment(
+        task,
+        train=folder,
+        valid=arrays(60, seed=1),
+        space={"lr": hop.grid_search([0.01, 0.02])},
+        search=hop.Grid(max_epochs=4),
+        metric="accuracy",
+        mode="max",
+        seed=SEED,
+        name="plateau",
+        backend=backend,
+        workers=workers,
+        batch_size=16,
+        worker_options=hop.WorkerOptions(device="cpu", fuse=fuse),
+    )
+    results = experiment.fit(quiet=True)
+    for trial in results.trials:
+        metrics = [epoch["accuracy"] for epoch in trial.history]
+        model, optimizer, _ = train_in_sequence(
+            task,
+            folder,
+            config=trial.config,
+            trial_seed=trial.seed,
+            seed=SEED,
+            visits=trial.visits,
+            batch_size=16,
+            metrics=metrics[:3],  # the last metric comes after all training
+        )
+        assert optimizer.param_groups[0]["lr"] < trial.config["lr"]
+        assert_same_state(trial.last_checkpoint, model, optimizer, None)
+    assert [trial.verdict for trial in replay(results, workers=1, backend="inline").trials] == ["equal"] * 2

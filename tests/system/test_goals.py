@@ -166,7 +166,7 @@ def test_a_warm_start_is_kept_for_resumption(monkeypatch: pytest.MonkeyPatch, ca
         ({"metric": ["accuracy", "accuracy"]}, UsageError, "names a metric twice"),
         ({"metric": []}, UsageError, "name at least one"),
         ({"metric": [3], "mode": None}, UsageError, r"metric=\[3\]: each must be text"),
-        ({"metric": 3}, UsageError, "metric=3: must be a list"),
+        ({"metric": 3}, UsageError, "metric=3: must be text, or a list of text"),
         ({"mode": ["max"]}, UsageError, r"mode=\['max'\]: must have one mode for each of the 2 metrics"),
         ({"mode": "max"}, UsageError, "mode='max': must have one mode for each"),
         ({"mode": ["max", "up"]}, UsageError, "mode='up': must be 'min' or 'max'"),

@@ -201,8 +201,9 @@ def test_definitions_are_compared(release: Path) -> None:
     """A run resumes because its definition was found to be the same, not because nothing was compared."""
     with pytest.raises(hop.HopfleetError, match="seed"):
         experiment("killed", release, seed=9, backend="inline").fit(quiet=True)
-    with pytest.raises(hop.HopfleetError, match="finished"):
-        experiment("finished", release, backend="inline").fit(quiet=True)
+    with pytest.raises(hop.HopfleetError, match=r"is finished.*seed"):
+        experiment("finished", release, seed=9, backend="inline").fit(quiet=True)
+    assert experiment("finished", release, backend="inline").fit(quiet=True).finished
 
 
 # ---------------------------------------------------------------------------------------------------------- replaying

@@ -177,11 +177,11 @@ def test_a_finished_or_different_experiment_is_not_touched(own_home: Path) -> No
     run_and_signal(own_home, ["inline", "1"], 60, signal.SIGKILL)
     different = experiment("inline", 1)
     different.batch_size = 16
-    with pytest.raises(ExperimentExists, match=r"another batch_size.*overwrite=True"):
+    with pytest.raises(ExperimentExists, match=r"defined differently \(batch_size: 8 before, 16 now\).*overwrite=True"):
         different.fit(quiet=True)
     experiment("inline", 1).fit(quiet=True)
-    with pytest.raises(ExperimentExists, match=r"finished already.*overwrite=True"):
-        experiment("inline", 1).fit(quiet=True)
+    with pytest.raises(ExperimentExists, match=r"is finished.*batch_size: 8 before, 16 now.*overwrite=True"):
+        different.fit(quiet=True)
 
 
 def test_two_controllers_on_one_experiment(own_home: Path) -> None:

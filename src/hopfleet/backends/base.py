@@ -66,3 +66,6 @@ class Cluster(Protocol):
 
     def offer(self, device: str, threads: int) -> tuple[int, str]:
         """Return how many workers fit, and why."""
+
+    def trouble(self) -> str:
+        """Return what the run waits for, e.g. a network that is down; empty if for nothing."""

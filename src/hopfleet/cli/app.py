@@ -20,6 +20,7 @@ from hopfleet.cli.data import partition
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.plotting import plot
+from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
@@ -68,7 +69,7 @@ app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hopfleet {__version__}")
+        echo(f"hopfleet {__version__}")
         raise typer.Exit
 
 
@@ -85,7 +86,7 @@ def _global_options(
     if debug:
         os.environ[DEBUG] = "1"
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        echo(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(error: BaseException, text: str, code: int) -> int:
     if os.environ.get(DEBUG, "0") not in ("", "0"):
-        traceback.print_exception(error, file=sys.stderr)
+        echo("".join(traceback.format_exception(error)).rstrip(), err=True)
     sys.stdout.flush()
-    typer.echo(f"hopfleet: {text}", err=True)
+    echo(f"hopfleet: {text}", err=True)
     return code

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hopfleet.cli.experiments import Json, Name
-from hopfleet.cli.render import console, facts, print_json
+from hopfleet.cli.render import console, echo, facts, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import find_run
@@ -59,13 +59,16 @@ def _print_verdict(verdict: Verdict) -> None:
 
     wrong = {part: sum(fault.part == part for fault in verdict.faults) for part in verdict.checked}
     facts(
-        (part, f"{typer.style(plural(wrong[part], 'fault'), 'red') if wrong[part] else 'ok'}  {text}")
-        for part, text in verdict.checked.items()
+        (
+            (part, f"{plural(wrong[part], 'fault') if wrong[part] else 'ok'}  {text}")
+            for part, text in verdict.checked.items()
+        ),
+        red=[part for part, count in wrong.items() if count],
     )
     for note in verdict.notes:
-        typer.echo(note)
+        echo(note)
     for fault in verdict.faults:
-        typer.echo(f"hopfleet: {fault}", err=True)
+        echo(f"hopfleet: {fault}", err=True)
 
 
 def replay(
@@ -158,9 +161,9 @@ def _print_replay(found: Replay) -> None:
     from hopfleet.monitor.wording import one_line
 
     for note in found.notes:
-        typer.echo(f"hopfleet: {note}", err=True)
+        echo(f"hopfleet: {note}", err=True)
     if not found.trials:
-        typer.echo("No trial has started yet.")
+        echo("No trial has started yet.")
         return
     trials, verdicts = found.trials, [trial.verdict for trial in found.trials]
     details = [one_line(trial.reason) or ", ".join(_shown(trial)) for trial in trials]
@@ -175,7 +178,7 @@ def _print_replay(found: Replay) -> None:
         )
     )
     counts = {verdict: verdicts.count(verdict) for verdict in STYLES if verdict in verdicts}
-    typer.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    echo(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 
 
 def _shown(trial: Replayed) -> list[str]:

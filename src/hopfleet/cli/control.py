@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hopfleet.cli.experiments import Json, Name
-from hopfleet.cli.render import console, print_json
+from hopfleet.cli.render import console, echo, print_json
 from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def stop(name: Name, trial: Trial, now: Now = False) -> None:
 
     Example: hopfleet stop demo t0003
     """
-    typer.echo(_control(name).stop(trial, now))
+    echo(_control(name).stop(trial, now))
 
 
 def delete(name: Name, trial: Trial, now: Now = False) -> None:
@@ -55,7 +55,7 @@ def delete(name: Name, trial: Trial, now: Now = False) -> None:
 
     Example: hopfleet delete demo t0003
     """
-    typer.echo(_control(name).delete(trial, now))
+    echo(_control(name).delete(trial, now))
 
 
 def clone(
@@ -71,7 +71,7 @@ def clone(
 
     Example: hopfleet clone demo t0003 --set lr=0.01 --warm
     """
-    typer.echo(_control(name).clone(trial, _settings(settings), warm, epochs))
+    echo(_control(name).clone(trial, _settings(settings), warm, epochs))
 
 
 def add(name: Name, settings: Settings = None) -> None:
@@ -81,7 +81,7 @@ def add(name: Name, settings: Settings = None) -> None:
 
     Example: hopfleet add mine --set lr=0.01 --set width=64
     """
-    typer.echo(_control(name).add(_nested(_settings(settings))))
+    echo(_control(name).add(_nested(_settings(settings))))
 
 
 def extend(
@@ -104,7 +104,7 @@ def extend(
 
     Example: hopfleet extend mine --trials 8 --set "lr=loguniform(1e-5, 1e-2)"
     """
-    typer.echo(_control(name).extend(trials, epochs, _settings(settings)))
+    echo(_control(name).extend(trials, epochs, _settings(settings)))
 
 
 def pause(name: Name) -> None:
@@ -114,7 +114,7 @@ def pause(name: Name) -> None:
 
     Example: hopfleet pause demo
     """
-    typer.echo(_control(name).pause())
+    echo(_control(name).pause())
 
 
 def workers(
@@ -127,7 +127,7 @@ def workers(
 
     Example: hopfleet workers demo +2
     """
-    typer.echo(_control(name).workers(count))
+    echo(_control(name).workers(count))
 
 
 def prioritise(
@@ -139,7 +139,7 @@ def prioritise(
 
     Example: hopfleet prioritise demo t0003
     """
-    typer.echo(_control(name).prioritise(trial, level))
+    echo(_control(name).prioritise(trial, level))
 
 
 def requests(name: Name, json: Json = False) -> None:
@@ -153,7 +153,7 @@ def requests(name: Name, json: Json = False) -> None:
     if json:
         print_json([_request_json(request) for request in trail])
     elif not trail:
-        typer.echo("No requests have been made.")
+        echo("No requests have been made.")
     else:
         _print_trail(trail)
 

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from hopfleet.cli.render import facts, size
+from hopfleet.cli.render import echo, facts, size
 from hopfleet.store.folder import home
 from hopfleet.support import registry
 from hopfleet.support.machine import choose_workers, this_machine
@@ -48,21 +48,21 @@ def doctor(
             *((name, _version(name) or "missing: pip install --upgrade hopfleet") for name in needed),
         ]
     )
-    typer.echo()
+    echo()
     facts([(f"[{extra}]", _extra(extra, names)) for extra, names in extras.items()])
-    typer.echo()
+    echo()
     if extensions := registry.registered():
         facts([(f"{kind} {name}", f"from the package {package}") for kind, name, package in extensions])
-        typer.echo()
+        echo()
     facts([*_machine(), ("home folder", f"{home()}, {problem or 'writable'}"), ("free disk", _free_disk())])
     complaints = [f"{name} is missing" for name in missing]
     if problem:
         complaints.append(f"the home folder is {problem}; set HOPFLEET_HOME to another folder")
     if ray:
-        typer.echo()
+        echo()
         complaints += _cluster(address)
-    typer.echo()
-    typer.echo("Problems: " + "; ".join(complaints) if complaints else "No problems found.")
+    echo()
+    echo("Problems: " + "; ".join(complaints) if complaints else "No problems found.")
     return 1 if complaints else 0
 
 

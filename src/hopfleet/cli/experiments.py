@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopfleet.cli.render import command, console, facts, moment, print_json, size
+from hopfleet.cli.render import command, console, echo, facts, moment, print_json, size
 from hopfleet.cli.runs import (
     RunState,
     bytes_on_disk,
@@ -58,11 +58,11 @@ def ls(json: Json = False) -> None:
         try:
             found.append(_summary(Results(folder)))
         except HopfleetError as error:
-            typer.echo(f"hopfleet: skipped {folder.name}: {error}", err=True)
+            echo(f"hopfleet: skipped {folder.name}: {error}", err=True)
     if json:
         print_json(found)
     elif not found:
-        typer.echo(f"No experiments in {home()}; to create one, run: hopfleet demo")
+        echo(f"No experiments in {home()}; to create one, run: hopfleet demo")
     else:
         _print_summaries(found)
 
@@ -185,13 +185,16 @@ def _trial_json(results: Results, trial: TrialResult, *, brief: bool = False) ->
 
 
 def _print_experiment(results: Results, every: bool) -> None:
+    from rich.text import Text
+
     from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_table
     from hopfleet.monitor.wording import plural
 
     screen, history = console(), results.history
     state = run_state(results)
     screen.print(header(history))
-    screen.print(f"[{STATE_STYLES[state]}]{state.value}[/]  created {moment(results.definition['created'])}")
+    created = f"  created {moment(results.definition['created'])}"
+    screen.print(Text.assemble((state.value, STATE_STYLES[state]), created))
     screen.print()
     if not history.trials:
         screen.print("No trial has started yet.")
@@ -225,13 +228,19 @@ def _print_failures(screen: Console, results: Results) -> None:
 
 
 def _print_trial(results: Results, trial: TrialResult) -> None:
+    from rich.text import Text
+
     from hopfleet.monitor.terminal.tables import STATE_STYLES as TRIAL_STYLES
     from hopfleet.monitor.wording import flatten
 
     screen, record = console(), results.history.trials[trial.id]
     screen.print(
-        f"[bold]{trial.id}[/] of {results.name}  [{TRIAL_STYLES[trial.state]}]{trial.state.value}[/]  "
-        f"{record.epochs_trained}/{record.epochs} epochs"
+        Text.assemble(
+            (trial.id, "bold"),
+            f" of {results.name}  ",
+            (trial.state.value, TRIAL_STYLES[trial.state]),
+            f"  {record.epochs_trained}/{record.epochs} epochs",
+        )
     )
     screen.print()
     facts(
@@ -248,13 +257,13 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
         screen.print(_epochs_table(trial))
     if record.traceback:
         screen.print()
-        typer.echo(record.traceback.rstrip())
+        echo(record.traceback.rstrip())
     log = trial.log().splitlines()
     if log:
         screen.print()
         left_out = f" (the last {LOG_LINES} lines of {len(log)})" if len(log) > LOG_LINES else ""
-        screen.print(f"[bold]log[/]{left_out}")
-        typer.echo("\n".join(log[-LOG_LINES:]))
+        screen.print(Text.assemble(("log", "bold"), left_out))
+        echo("\n".join(log[-LOG_LINES:]))
 
 
 def _how(trial: TrialResult) -> str:
@@ -322,8 +331,8 @@ def export(
 ) -> None:
     """Write the table of trials to a file.
 
-    Each row has a trial's state, its metrics at its best epoch, and its configuration.
-    Needs pandas: pip install 'hopfleet[pandas]'
+    Each row has a trial's state, its metrics at its best epoch, and its configuration. Files and pipes get every
+    text as it is; a terminal gets control characters as visible escapes. Needs pandas: pip install 'hopfleet[pandas]'
 
     Example: hopfleet export demo --csv trials.csv
     """
@@ -333,7 +342,9 @@ def export(
 
     results = _load(name)
     frame = epochs_frame(results.history) if epochs else dataframe(results.history)
-    if csv == "-":
+    if csv == "-" and sys.stdout.isatty():
+        echo(frame.to_csv(index=False).rstrip("\n"))
+    elif csv == "-":
         frame.to_csv(sys.stdout, index=False)
     elif csv is not None:
         frame.to_csv(csv, index=False)
@@ -341,7 +352,7 @@ def export(
         _uniform(frame).to_parquet(parquet, index=False)
     for path in (csv, parquet):
         if path not in (None, "-"):
-            typer.echo(f"{len(frame)} rows written to {path}", err=True)
+            echo(f"{len(frame)} rows written to {path}", err=True)
 
 
 def _uniform(frame: Any) -> Any:

@@ -7,13 +7,14 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hopfleet.monitor.wording import size as size
+from hopfleet.support.text import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,26 +25,36 @@ PIPE_WIDTH = 120
 
 def console() -> Console:
     """Return a rich console on standard output, with the colours and the width of the terminal if there is one."""
-    from rich.console import Console
+    from hopfleet.monitor.terminal.screen import Screen
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(width=width, highlight=False)
+    return Screen(width=width)
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> None:
-    """Print names and values in two columns. Long values are not wrapped, so that paths can be copied."""
-    listed = [(name, str(value)) for name, value in pairs]
+def echo(text: object = "", *, err: bool = False) -> None:
+    """Print a line on standard output, or with ``err`` on standard error. Control characters become visible."""
+    typer.echo(visible(str(text)), err=err)  # noqa: TID251
+
+
+def facts(pairs: Iterable[tuple[str, object]], *, red: Collection[str] = ()) -> None:
+    """Print names and values in two columns; the values of the names in ``red`` are red.
+
+    Long values are not wrapped, so that paths can be copied.
+    """
+    listed = [(visible(name), visible(str(value))) for name, value in pairs]
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
-        first, *rest = value.splitlines() or [""]
-        typer.echo(f"{typer.style(name.ljust(width), dim=True)}  {first}")
+        first, *rest = value.split("\n")
+        shown = typer.style(first, "red") if name in red else first
+        typer.echo(f"{typer.style(name.ljust(width), dim=True)}  {shown}")  # noqa: TID251
         for line in rest:
-            typer.echo(" " * (width + 2) + line)
+            echo(" " * (width + 2) + line)
 
 
 def print_json(value: Any) -> None:
     """Print a value as strict, indented JSON."""
-    typer.echo(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    typer.echo(visible_json(text))  # noqa: TID251
 
 
 def plain(value: Any) -> Any:

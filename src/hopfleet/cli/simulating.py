@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hopfleet.cli.render import console, facts, print_json
+from hopfleet.cli.render import console, echo, facts, print_json
 from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def simulate(
     failures = [_failure(text) for text in fail or ()]
     size = (trials, partitions) if work is None else (len(work.times), len(work.replicas))
     if policy == "exact" and (warning := too_large(*size)):
-        typer.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     runs = [
         simulated(
             work,
@@ -105,7 +105,7 @@ def _report(runs: list[Simulation], gantt: Path | None) -> None:
         for run in runs:
             rows.add_row(str(run.seed), f"{run.makespan:.6g}", f"{run.lower_bound:.6g}", f"{run.ratio:.4f}")
         console().print(rows)
-        typer.echo("")
+        echo("")
     busy = list(last.utilisation.values())
     per_decision = 1000 * sum(run.schedule_seconds for run in runs) / sum(run.decisions for run in runs)
     facts(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopfleet.cli.render import command, console, facts, print_json
+from hopfleet.cli.render import command, console, echo, facts, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
@@ -48,7 +48,7 @@ def demo(
     if place.exists and place.definition().get("origin", {}).get("how") != "demo":
         raise ExperimentExists(f"--name {name}: is not a demo; choose another --name for the demo")
     if not quiet:
-        typer.echo(
+        echo(
             "16 trials: four networks, two learning rates, two batch sizes.\n"
             "They train on 1,437 images of handwritten digits in 4 partitions.\n"
             "Models hop from worker to worker, and each trains as if it were alone.\n"
@@ -91,7 +91,8 @@ def run(
     """Run the experiment defined in a Python file.
 
     The file assigns a hop.Experiment to a variable and need not call fit(). Code below if __name__ == "__main__" does
-    not run. Options override the file. An interrupted experiment continues where it stopped.
+    not run. Options override the file. An interrupted experiment continues where it stopped; a finished one is only
+    shown.
 
     Example: hopfleet run digits.py --workers 4
     """
@@ -152,17 +153,17 @@ def resume(
     from hopfleet.runs.control import control
 
     if trial is not None:
-        typer.echo(control(name).resume(trial, epochs))
+        echo(control(name).resume(trial, epochs))
         return 0
     if epochs is not None:
         raise UsageError(f"--epochs {epochs}: needs a trial; hopfleet extend adds epochs to all trials")
     folder = find_run(name)
     results = _results(folder)
     if folder.running and results.history.held:
-        typer.echo(control(name).proceed())
+        echo(control(name).proceed())
         return 0
     if results.finished and not _requested(folder):
-        typer.echo(f"{results.name} is already finished.\n")
+        echo(f"{results.name} is already finished.\n")
         _report(results, quiet=True)
         return 0
     if folder.running:
@@ -202,12 +203,13 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
 
 def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = False, quiet: bool = False) -> Results:
     """Fit a file's experiment with the options of the command line."""
-    folder = experiment.folder
-    if folder.exists and not overwrite and _results(folder).finished and not _requested(folder):
-        show = command("show", folder.handle)
-        raise ExperimentExists(f"{experiment.name}: is already finished; {show} shows it, --overwrite replaces it")
     experiment.use(**origin["overrides"])
     experiment.origin = origin
+    folder = experiment.folder
+    if not overwrite and folder.exists and _results(folder).finished and not _requested(folder):
+        results = _fit(experiment, quiet=True)
+        echo(f"{experiment.name} is already finished: nothing was trained; --overwrite starts over\n")
+        return results
     return _fit(experiment, overwrite=overwrite, quiet=quiet)
 
 
@@ -292,7 +294,7 @@ def _report(results: Results, quiet: bool) -> int:
     facts(rows)
     failed = [trial.id for trial in results.trials if trial.state is TrialState.FAILED]
     if failed:
-        typer.echo(
+        echo(
             f"hopfleet: {len(failed)} of {len(results.trials)} trials failed; "
             f"{command('show', handle, '--trial', failed[0])} shows the reason",
             err=True,
@@ -324,7 +326,7 @@ def _show_leaderboard(results: Results, quiet: bool) -> None:
     from hopfleet.monitor.terminal.tables import leaderboard_table
 
     if not quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        typer.echo()
+        echo()
         return
     screen = console()
     if not quiet:

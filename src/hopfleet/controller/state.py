@@ -414,7 +414,7 @@ class State:
         best = (message.version, self.search.goal.rank(message.metrics)) if message.best else None
         self.wanted += self.search.observe(progress.trial, message.epoch, message.metrics)
         self.dry = False
-        self.schedule.end_epoch(message.trial, best)
+        self.schedule.end_epoch(message.trial, best, message.metrics.get(self.search.goal.metric))
         self.touch(progress)
 
     @_apply.register

@@ -43,6 +43,10 @@ class FixedCells:
     def nbytes(self) -> int:
         return self.array.nbytes
 
+    @property
+    def consistent(self) -> bool:
+        return True
+
     def take(self, rows: Array) -> FixedCells:
         return FixedCells(self.dtype, np.take(self.array, rows, axis=0))
 
@@ -83,6 +87,16 @@ class VariableCells:
     @property
     def nbytes(self) -> int:
         return int(self.offsets[-1] - self.offsets[0]) + self.offsets.nbytes
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the bytes of each row are those of its shape."""
+        if self.shapes is None:
+            return True
+        items = np.diff(self.offsets) // ELEMENTS[self.dtype].numpy.itemsize
+        # The product in floating point notices a product that overflows.
+        exact = np.array_equal(self.shapes.prod(axis=1), items)
+        return exact and bool((self.shapes >= 0).all() and (self.shapes.prod(axis=1, dtype=float) < 2**62).all())
 
     def take(self, rows: Array) -> VariableCells:
         index = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))])
@@ -163,7 +177,9 @@ def _numbers(arrow: pa.DataType, rows: int, data: Array) -> pa.Array:
     return pa.Array.from_buffers(arrow, rows, [None], children=[child])
 
 
-def from_arrow(column: Column, arrays: list[pa.Array], view: Callable[[pa.Buffer, np.dtype[Any], int], Array]) -> Cells:
+def from_arrow(
+    column: Column, arrays: list[pa.Array], view: Callable[[pa.Buffer | None, np.dtype[Any], int], Array]
+) -> Cells:
     """Return the rows stored in Arrow arrays, without copying them.
 
     ``view(buffer, dtype, count)`` returns the first ``count`` items of a buffer as an array.

@@ -53,6 +53,13 @@ ELEMENTS: dict[str, Element] = {
 }
 
 
+DIMENSIONS = 32
+"""The most dimensions of a row."""
+
+LIST_SIZE = 2**31 - 1
+"""The most values of a row, as Arrow counts them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column. ``shape`` is the shape of a row, with -1 for dimensions in which the rows differ."""
@@ -84,14 +91,33 @@ class Column:
             fields.append(pa.field(f"{self.name}.shape", pa.list_(pa.int64(), len(self.shape))))
         return fields
 
+    @property
+    def row_bytes(self) -> int:
+        """The fewest bytes of a file that a row takes: its values, or its offset."""
+        return math.prod(self.shape) * self.element.numpy.itemsize if self.kind is Kind.FIXED else 8
+
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "kind": self.kind.value, "dtype": self.dtype, "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, text: dict[str, Any]) -> Column:
-        column = cls(str(text["name"]), Kind(text["kind"]), str(text["dtype"]), tuple(map(int, text["shape"])))
-        if column.kind in (Kind.FIXED, Kind.VARIABLE) and column.dtype not in ELEMENTS:
-            raise ValueError(f"column {column.name!r} has the unknown dtype {column.dtype!r}")
+        """Return the column of a manifest's entry; raise KeyError, TypeError or ValueError if it cannot be right."""
+        name, kind, dtype, shape = text["name"], Kind(text["kind"]), text["dtype"], text["shape"]
+        (checked,) = check_names([name])
+        checked.encode()  # refuses lone surrogates, which no file can hold
+        if not isinstance(shape, list) or len(shape) > DIMENSIONS:
+            raise ValueError(f"shape: {shortened(shape)} must be a list of at most {DIMENSIONS} numbers")
+        least = -1 if kind is Kind.VARIABLE else 0
+        column = cls(name, kind, dtype, tuple(whole("shape", size, least=least) for size in shape))
+        if kind in (Kind.STRING, Kind.BYTES):
+            if shape or dtype != ("str" if kind is Kind.STRING else "bytes"):
+                raise ValueError(f"column {name!r}: {kind.value} cannot have dtype {shortened(dtype)} or a shape")
+        elif not isinstance(dtype, str) or dtype not in ELEMENTS:
+            raise ValueError(f"column {shortened(name)} has the unknown dtype {shortened(dtype)}")
+        elif kind is Kind.VARIABLE and not shape:
+            raise ValueError(f"column {shortened(name)}: rows of differing shapes must have at least one dimension")
+        elif kind is Kind.FIXED and math.prod(shape) * column.element.count > LIST_SIZE:
+            raise ValueError(f"column {shortened(name)}: a row must have at most {LIST_SIZE} values")
         return column
 
     def __str__(self) -> str:
@@ -103,6 +129,19 @@ class Column:
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """Return the schema of a partition file. Read fields by position: a shape's field may share a column's name."""
     return pa.schema([field for column in columns for field in column.fields])
+
+
+def whole(name: str, value: Any, *, least: int) -> int:
+    """Return a whole number of a manifest; raise ValueError for any other value."""
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"{name}: {shortened(value)} must be a whole number of at least {least}")
+    return value
+
+
+def shortened(value: object, limit: int = 60) -> str:
+    """Return a value as text for a message."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
 
 
 def check_names(names: Iterable[Any]) -> list[str]:

@@ -48,6 +48,8 @@ class Dataset:
         self._folder = folder
         self._manifest = manifest
         self._mapped: dict[int, dict[str, Cells]] = {}
+        #: partitions whose files this process has validated
+        self._validated: set[int] = set()
         #: the absolute path or the URL of the folder
         self.url: str = folder.url
         #: the columns by name, in order
@@ -200,7 +202,10 @@ class Dataset:
 
     def _open(self, partition: int) -> dict[str, Cells]:
         part = self._manifest.partitions[partition]
-        return map_cells(self._folder.file(part), self._manifest.columns, part.rows)
+        path = self._folder.file(part)
+        cells = map_cells(path, self._manifest.columns, part.rows, validate=partition not in self._validated)
+        self._validated.add(partition)
+        return cells
 
 
 def _reopened(url: str, manifest: Manifest) -> Dataset:

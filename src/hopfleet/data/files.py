@@ -6,7 +6,9 @@ requires, and writes never reach the file.
 
 from __future__ import annotations
 
+import itertools
 import mmap
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,11 @@ from hopfleet.data.cells import Cells, from_arrow, to_arrow
 from hopfleet.data.columns import Array, Column, arrow_schema
 from hopfleet.errors import DataError
 from hopfleet.support import files
+
+REMEDY = "restore it or partition again"
+
+STREAM_START = 8
+"""Bytes of the mark at the beginning of an Arrow file."""
 
 
 def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, Cells], *, sync: bool = False) -> None:
@@ -31,44 +38,91 @@ def write_cells(path: Path, columns: Mapping[str, Column], cells: Mapping[str, C
         files.sync(path)
 
 
-def map_cells(path: Path, columns: Mapping[str, Column], rows: int) -> dict[str, Cells]:
-    """Return the rows of a file as views of its mapping. Raise DataError if the file is damaged."""
-    try:
-        with path.open("rb") as file:
-            # Without reservation, a private writable mapping may be larger than the free memory.
-            private = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
-            memory = mmap.mmap(file.fileno(), 0, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be opened ({error}); restore it or partition again") from error
-    whole = pa.py_buffer(memory)
-    try:
-        reader = pa.ipc.open_file(whole)
-        batch = reader.get_batch(0)
-        batch.validate()
-    except (pa.ArrowInvalid, OSError, ValueError, IndexError) as error:
-        raise DataError(f"{path}: is not a readable Arrow file ({error}); restore it or partition again") from error
-    expected = arrow_schema(columns.values())
-    if batch.schema != expected or reader.num_record_batches != 1:
-        raise DataError(
-            f"{path}: has the wrong schema, {_one_line(batch.schema)} instead of {_one_line(expected)}; restore it or "
-            "partition again"
-        )
-    if batch.num_rows != rows:
-        raise DataError(f"{path}: has {batch.num_rows} rows instead of {rows}; restore it or partition again")
+def map_cells(path: Path, columns: Mapping[str, Column], rows: int, *, validate: bool = True) -> dict[str, Cells]:
+    """Return the rows of a file as views of its mapping. Raise DataError if the file is damaged.
 
-    def view(buffer: pa.Buffer, dtype: np.dtype[Any], count: int) -> Array:
+    A file may come from a stranger: unless ``validate`` is False, every offset and string is checked, because readers
+    follow offsets without looking.
+    """
+    memory = _mapped(path)
+    mapped = pa.py_buffer(memory)
+    expected = arrow_schema(columns.values())
+    try:
+        batch = _record_batch(mapped, expected)
+        batch.validate(full=validate)
+    except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, struct.error) as error:
+        raise DataError(f"{path}: is not a readable Arrow file ({_first_line(error)}); {REMEDY}") from error
+    if batch.num_rows != rows:
+        raise DataError(f"{path}: has {batch.num_rows} rows instead of {rows}; {REMEDY}")
+    if any(map(_has_nulls, batch.columns)):
+        raise DataError(f"{path}: is missing values; {REMEDY}")
+
+    def view(buffer: pa.Buffer | None, dtype: np.dtype[Any], count: int) -> Array:
         if not count:
             return np.empty(0, dtype)
-        return np.frombuffer(memory, dtype, count, buffer.address - whole.address)
+        start = -1 if buffer is None else buffer.address - mapped.address
+        if buffer is None or start < 0 or count * dtype.itemsize > min(buffer.size, mapped.size - start):
+            raise DataError(f"{path}: is not a readable Arrow file (a column is too short); {REMEDY}")
+        return np.frombuffer(memory, dtype, count, start)
 
     cells: dict[str, Cells] = {}
     position = 0
     for name, column in columns.items():
         width = len(column.fields)
         cells[name] = from_arrow(column, batch.columns[position : position + width], view)
+        if validate and not cells[name].consistent:
+            raise DataError(f"{path}: column {name!r} has rows that do not fit their shapes; {REMEDY}")
         position += width
     return cells
 
 
+def _mapped(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            # Without reservation, a private writable mapping may be larger than the free memory.
+            private = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+            return mmap.mmap(file.fileno(), 0, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be opened ({error}); {REMEDY}") from error
+
+
+def _record_batch(mapped: pa.Buffer, expected: pa.Schema) -> pa.RecordBatch:
+    """Return the only record batch of a file. Its buffers are views of the file, so nothing large is allocated."""
+    reader = pa.ipc.open_file(mapped)
+    if reader.schema != expected or reader.num_record_batches != 1:
+        raise ValueError(f"has the wrong schema, {_one_line(reader.schema)} instead of {_one_line(expected)}")
+    # The blocks of a file form a stream, whose messages can be looked at before they are decoded.
+    messages = [*itertools.islice(pa.ipc.MessageReader.open_stream(mapped.slice(STREAM_START)), 3)]
+    if [message.type for message in messages] != ["schema", "record batch"]:
+        raise ValueError("has blocks other than a schema and a record batch")
+    if _compressed(messages[1].metadata):
+        raise ValueError("is compressed")
+    return pa.ipc.read_record_batch(messages[1], expected)
+
+
+def _compressed(metadata: pa.Buffer) -> bool:
+    """Whether the metadata of a record batch, a flatbuffer that Arrow has verified, names a compression."""
+
+    def field(table: int, number: int) -> int:
+        vtable = table - struct.unpack_from("<i", metadata, table)[0]
+        (size,) = struct.unpack_from("<H", metadata, vtable)
+        place = 4 + 2 * number
+        offset = struct.unpack_from("<H", metadata, vtable + place)[0] if place < size else 0
+        return table + offset if offset else 0
+
+    (message,) = struct.unpack_from("<I", metadata)
+    header = field(message, 2)
+    return bool(field(header + struct.unpack_from("<I", metadata, header)[0], 3))
+
+
+def _has_nulls(array: pa.Array) -> bool:
+    return array.null_count > 0 or (pa.types.is_nested(array.type) and _has_nulls(array.values))
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def _one_line(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+    text = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return text if len(text) <= 200 else f"{text[:196]} ..."

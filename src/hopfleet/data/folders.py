@@ -40,12 +40,16 @@ class LocalFolder:
         """Return the text of the manifest. Raise DataError if there is none."""
         if not self.path.is_dir():
             raise DataError(f"{self.path}: no such folder; create a data set with hopfleet.data.partition")
+        path = self.path / manifest.FILE
+        if not path.exists():
+            raise DataError(f"{self.path}: has no {manifest.FILE}; create a data set with hopfleet.data.partition")
         try:
-            return (self.path / manifest.FILE).read_bytes()
-        except FileNotFoundError:
-            raise DataError(
-                f"{self.path}: has no {manifest.FILE}; create a data set with hopfleet.data.partition"
-            ) from None
+            if not path.is_file():
+                raise DataError(f"{path}: is not a file; restore it or partition again")
+            _check_size(str(path), path.stat().st_size)
+            return path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
     def file(self, partition: PartitionFile) -> Path:
         """Return the partition's file after checking its size."""
@@ -80,9 +84,12 @@ class RemoteFolder:
     def manifest(self) -> bytes:
         files, path = self.filesystem()
         try:
+            _check_size(f"{self._url}/{manifest.FILE}", retried(lambda: files.size(f"{path}/{manifest.FILE}")) or 0)
             return bytes(retried(lambda: files.cat_file(f"{path}/{manifest.FILE}")))
         except FileNotFoundError:
             raise DataError(f"{self._url}: no such folder, or no {manifest.FILE} in it") from None
+        except DataError:
+            raise
         except Exception as error:
             raise DataError(f"{self._url}: {_why(error)}") from error
 
@@ -152,6 +159,11 @@ class RemoteFolder:
 
 
 Folder = LocalFolder | RemoteFolder
+
+
+def _check_size(where: str, size: int) -> None:
+    if size > manifest.LIMIT_BYTES:
+        raise DataError(f"{where}: has {size} bytes, more than any manifest ({manifest.LIMIT_BYTES}); partition again")
 
 
 def _whole(path: Path, partition: PartitionFile) -> bool:

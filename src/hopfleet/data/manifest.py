@@ -12,12 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopfleet.data.columns import Column
+from hopfleet.data.columns import Column, shortened, whole
 from hopfleet.errors import DataError
 
 FILE = "manifest.json"
 FORMAT = "hopfleet-dataset"
 VERSION = 1
+
+LIMIT_BYTES = 64 << 20
+"""Bytes of the largest manifest that is read, enough for some 300,000 partitions."""
+
+EMPTY_ROWS = 1 << 20
+"""Rows that a partition may have if its columns hold no values, so that no file limits their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class Manifest:
             "version": VERSION,
             "rows": self.rows,
             "seed": self.seed,
+            "fingerprint": self.fingerprint,
             "columns": [column.to_json() for column in self.columns.values()],
             "partitions": [
                 {"file": partition.name, "rows": partition.rows, "bytes": partition.size, "sha256": partition.sha256}
@@ -93,31 +100,64 @@ class Manifest:
 
 
 def read_manifest(text: str | bytes, where: str) -> Manifest:
-    """Parse the text of a manifest at ``where``. Raise DataError if the text is not a valid manifest."""
+    """Parse the text of a manifest at ``where``. Raise DataError if the text is not a valid manifest.
+
+    A manifest may come from a stranger: every number is checked before anything is allocated or opened.
+    """
     content = _content(text)
     if content is None:
         raise DataError(f"{where}: is not the manifest of a Hopfleet data set; create one with hopfleet.data.partition")
     version = content.get("version")
-    if version != VERSION:
+    if version != VERSION or type(version) is not int:
         raise DataError(
-            f"{where}: has format version {version} instead of {VERSION}; update Hopfleet or partition again"
+            f"{where}: has format version {shortened(version)} instead of {VERSION}; update Hopfleet or partition again"
         )
     try:
-        columns = [Column.from_json(column) for column in content["columns"]]
-        partitions = tuple(
-            PartitionFile(str(part["file"]), int(part["rows"]), int(part["bytes"]), str(part["sha256"]))
-            for part in content["partitions"]
-        )
-        seed, rows = int(content["seed"]), int(content["rows"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: is damaged ({type(error).__name__}: {error}); partition again") from error
-    manifest = Manifest({column.name: column for column in columns}, partitions, seed)
-    # Names become paths and checksums become file names of the cache, so accept only names that partition writes.
-    names = [partition_name(i) for i in range(len(partitions))]
-    plain = all(len(part.sha256) == 64 and set(part.sha256) <= set("0123456789abcdef") for part in partitions)
-    if [part.name for part in partitions] != names or not plain or not names or not columns or manifest.rows != rows:
-        raise DataError(f"{where}: is damaged (inconsistent entries); partition again")
+        return _parsed(content)
+    except KeyError as error:
+        raise DataError(f"{where}: is damaged (has no entry {error}); partition again") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where}: is damaged ({error}); partition again") from error
+
+
+def _parsed(content: dict[str, Any]) -> Manifest:
+    """Return the manifest of a JSON object; raise KeyError, TypeError or ValueError if an entry cannot be right."""
+    columns = {column.name: column for column in map(Column.from_json, content["columns"])}
+    if not columns or len(columns) != len(content["columns"]):
+        raise ValueError("columns: must be at least one, each with its own name")
+    partitions = tuple(_partition(index, part) for index, part in enumerate(content["partitions"]))
+    if not partitions:
+        raise ValueError("partitions: must be at least one")
+    for part in partitions:
+        _check_size(part, columns)
+    # Python takes seeds of any size.
+    seed = content["seed"]
+    if type(seed) is not int:
+        raise ValueError(f"seed: {shortened(seed)} must be an integer")
+    manifest = Manifest(columns, partitions, seed)
+    if manifest.rows != content["rows"]:
+        raise ValueError(f"rows: {shortened(content['rows'])} must be the sum over all partitions, {manifest.rows}")
+    # Release 0.1 wrote no fingerprint.
+    if content.get("fingerprint", manifest.fingerprint) != manifest.fingerprint:
+        raise ValueError("fingerprint: must be that of the columns and partitions")
     return manifest
+
+
+def _partition(index: int, part: dict[str, Any]) -> PartitionFile:
+    # Names become paths and checksums become file names of the cache, so accept only names that partition writes.
+    name, sha256 = part["file"], part["sha256"]
+    if name != partition_name(index):
+        raise ValueError(f"file: {shortened(name)} must be {partition_name(index)}")
+    if not (isinstance(sha256, str) and len(sha256) == 64 and set(sha256) <= set("0123456789abcdef")):
+        raise ValueError(f"sha256: {shortened(sha256)} must have 64 hexadecimal digits")
+    return PartitionFile(name, whole("rows", part["rows"], least=1), whole("bytes", part["bytes"], least=1), sha256)
+
+
+def _check_size(part: PartitionFile, columns: Mapping[str, Column]) -> None:
+    """Raise ValueError if the rows of a partition cannot fit into its file."""
+    needed = part.rows * sum(column.row_bytes for column in columns.values())
+    if needed > part.size or part.rows > max(part.size, EMPTY_ROWS):
+        raise ValueError(f"{part.name}: {part.rows} rows of these columns do not fit into {part.size} bytes")
 
 
 def is_ours(text: str | bytes) -> bool:
@@ -128,6 +168,6 @@ def is_ours(text: str | bytes) -> bool:
 def _content(text: str | bytes) -> dict[str, Any] | None:
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.get("format") == FORMAT else None

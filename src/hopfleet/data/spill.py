@@ -100,7 +100,9 @@ class Piece:
 
     def _slices(self, start: int, end: int) -> Iterator[tuple[str, Cells]]:
         rows = int(self.bounds[-1])
-        cells = map_cells(self.cells, self.columns, rows) if isinstance(self.cells, Path) else self.cells
+        cells = (
+            map_cells(self.cells, self.columns, rows, validate=False) if isinstance(self.cells, Path) else self.cells
+        )
         for name in self.columns:
             yield name, cells[name].slice(start, end)
 

@@ -21,6 +21,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
 from hopfleet.forecast.fusion import FUSES
 from hopfleet.frameworks.base import Task
+from hopfleet.phrases import shown
 from hopfleet.runs.results import Results
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies import POLICIES
@@ -43,7 +44,7 @@ _NAMED: set[str] = set()  # house: allow, a name is used once per process
 def task(given: Any) -> Task:
     if not isinstance(given, Task):
         hint = "an instance, e.g. Digits()" if isinstance(given, type) else "derived from hop.TorchTask"
-        raise UsageError(f"task={given!r}: must be {hint}")
+        raise UsageError(f"task={shown(given)}: must be {hint}")
     return given
 
 
@@ -58,7 +59,11 @@ def dataset(role: str, source: Any) -> Any:
 
 def name(given: str | None, task: Task) -> str:
     """Return the given name, or a name that no other experiment has."""
-    chosen = check_name(given or _new_name(task))
+    if given == "":
+        raise UsageError(
+            "name='': is empty; give a name such as 'digits', or leave it out for one with the time of day"
+        )
+    chosen = check_name(_new_name(task) if given is None else given)
     _NAMED.add(chosen)
     return chosen
 
@@ -82,7 +87,8 @@ def search(given: Search | str, stop: Any) -> Search:
     """Return the search, wrapped with its stopping rules if there are any."""
     found = registry.find("search", given, SEARCHES)() if isinstance(given, str) else given
     if not isinstance(found, Search):
-        raise UsageError(f"search={given!r}: must be a search, e.g. hop.Random(trials=16), or its name")
+        made = f"hop.{given.__name__}(...)" if isinstance(given, type) else "hop.Random(trials=16)"
+        raise UsageError(f"search={shown(given)}: must be a search, e.g. {made}, or its name")
     if not stop:
         return found
     rules = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
@@ -162,12 +168,21 @@ def warm_start(given: Any) -> list[Any]:
 
 
 def workers(given: Any) -> int | str:
-    return given if given == "auto" else at_least_one("workers", given)
+    if given == "auto":
+        return "auto"
+    if type(given) is not int or given < 1:
+        raise UsageError(f"workers={given!r}: must be an integer of at least 1, or 'auto'")
+    return given
 
 
 def backend(given: Backend | type[Backend] | str) -> Backend | type[Backend]:
     """Return a backend, or the class of a backend."""
-    return registry.find("backend", given, BACKENDS) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return registry.find("backend", given, BACKENDS)
+    if not hasattr(given, "receive"):
+        names = ", ".join(map(repr, registry.names("backend", BACKENDS)))
+        raise UsageError(f"backend={shown(given)}: must be a backend, e.g. hop.Local(), or one of {names}")
+    return given
 
 
 def policy(given: str) -> Callable[[], Policy]:
@@ -179,6 +194,13 @@ def policy(given: str) -> Callable[[], Policy]:
         return found
     require_solver()
     return partial(Exact, in_background)
+
+
+def batch_size(given: Any) -> int:
+    if isinstance(given, spaces.Dimension | list | tuple):
+        several = given if isinstance(given, spaces.Dimension) else f"choice({list(given)!r})"
+        raise UsageError(f"batch_size={given!r}: must be one integer; to try several, put {several} into the space")
+    return at_least_one("batch_size", given)
 
 
 def order(given: str) -> str:
@@ -221,7 +243,8 @@ def transform_workers(given: Any) -> int | str:
 
 def _listed(name: str, values: Any, kind: type) -> list[Any]:
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise UsageError(f"{name}={values!r}: must be a list")
+        one = "text, or a list of text" if kind is str else "a list"
+        raise UsageError(f"{name}={shown(values)}: must be {one}")
     listed = list(values)
     wrong = [value for value in listed if not isinstance(value, kind)]
     if wrong:

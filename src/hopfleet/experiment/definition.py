@@ -8,13 +8,14 @@ from __future__ import annotations
 import datetime
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
 from hopfleet.errors import ExperimentExists
+from hopfleet.experiment import code
 from hopfleet.experiment.resources import Data
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.results import Results, load
@@ -36,6 +37,12 @@ SAME = (
 
 REPLACE = "fit(overwrite=True) replaces it, another name= keeps both"
 
+SHOWN = 4
+"""Changed pieces of code in a message at most."""
+
+LONGEST = 80
+"""Characters of a value in a message at most."""
+
 
 def define(experiment: Experiment, data: Data) -> dict[str, Any]:
     """Return the definition of an experiment, ready for JSON."""
@@ -54,6 +61,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "hopfleet": __version__,
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "task": _task_place(experiment.task),
+        "code": code.digests(experiment.task),
         "space": spaces.describe(experiment.space),
         "search": experiment.search.describe(),
         "metric": goal.metric,
@@ -73,14 +81,85 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
     }
 
 
-def check_same(name: str, before: Mapping[str, Any], definition: Mapping[str, Any]) -> None:
-    """Raise an error if an unfinished experiment was defined differently."""
-    differ = [key for key in SAME if before.get(key) != definition.get(key)]
-    if differ:
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what has changed between two definitions, each as ``batch_size: 32 before, 64 now``."""
+    return [text for key in SAME for text in _differences(key, before.get(key), now.get(key))]
+
+
+def refuse_changes(
+    experiment: Experiment,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    data: Sequence[str] = (),
+    *,
+    finished: bool,
+) -> None:
+    """Raise an error if an earlier run was defined differently, or is finished and the task's code has changed.
+
+    ``data`` are changes of data that the run folder holds.
+    """
+    found = changes(before, now)
+    if before.get("seed") == now["seed"]:  # another seed deals the same rows into other partitions
+        found += data
+    extension = "" if data else _extension(experiment, before, now)
+    if finished and (pieces := changed_code(before, now)):
+        found.append(f"code: {pieces} changed")
+    if not found:
+        return
+    name, differ = experiment.name, "; ".join(found)
+    if finished:
         raise ExperimentExists(
-            f"name={name!r}: an unfinished experiment of that name has another {', '.join(differ)}; "
-            f"resume it with its own definition; {REPLACE}"
+            f"name={name!r}: is finished, and its definition has changed since ({differ}); hop.load({name!r}) opens "
+            f"the results of the earlier definition, {extension}{REPLACE}"
         )
+    raise ExperimentExists(
+        f"name={name!r}: an unfinished experiment of that name is defined differently ({differ}); restore its "
+        f"definition to resume it, {REPLACE}"
+    )
+
+
+def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the functions, methods and constants of the task that have changed between two definitions, as a list."""
+    names = code.changed(before.get("code") or {}, now.get("code") or {})
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _extension(experiment: Experiment, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return how to extend a finished search, if a longer search is all that has changed."""
+    old, new = dict(before.get("search") or {}), dict(now.get("search") or {})
+    more = {key: new.pop(key, 0) - old.pop(key, 0) for key in ("trials", "max_epochs")}
+    apart = [text for text in changes(before, now) if not text.startswith("search.")]
+    if apart or old != new or min(more.values()) < 0 or changed_code(before, now):
+        return ""
+    options = {"trials": more["trials"], "epochs": more["max_epochs"]}
+    asked = ", ".join(f"{key}={value}" for key, value in options.items() if value)
+    return f"hop.control({experiment.folder.handle!r}).extend({asked}), then fit() with the earlier search, goes on, "
+
+
+def _differences(path: str, before: Any, now: Any) -> Iterator[str]:
+    if before == now:
+        return
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        if "fingerprint" in before and "fingerprint" in now:
+            yield from _other_data(path, before, now)
+            return
+        for key in [*before, *(key for key in now if key not in before)]:
+            yield from _differences(f"{path}.{key}", before.get(key), now.get(key))
+    else:
+        yield f"{path}: {_shown(before)} before, {_shown(now)} now"
+
+
+def _other_data(role: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how two data sets differ. The same rows may lie elsewhere."""
+    counts = [key for key in ("rows", "partitions") if before[key] != now[key]]
+    yield from (f"{role}: {before[key]:,} {key} before, {now[key]:,} now" for key in counts)
+    if not counts and before["fingerprint"] != now["fingerprint"]:
+        yield f"{role}: as many rows, but with other values or in another order"
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else value if isinstance(value, str) and value.endswith(")") else repr(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def earlier_trials(sources: Sequence[Any], before: Mapping[str, Any]) -> dict[str, Any]:

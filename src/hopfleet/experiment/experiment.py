@@ -6,24 +6,23 @@ import contextlib
 import copy
 import dataclasses
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.base import Backend, Cluster
+from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
-from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
-from hopfleet.domain.messages import Finish, Message
-from hopfleet.errors import DataChanged, ExperimentExists, HopfleetError, Interrupted, UsageError, WorkersLost
+from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
-from hopfleet.experiment.definition import REPLACE, check_same, define, earlier_trials, script_origin
+from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
-from hopfleet.experiment.resources import Data, WorkerPlan, check_configs, partitioned, plan_workers, worker_spec
+from hopfleet.experiment.preparation import Start, lock, prepare
+from hopfleet.experiment.previewing import make_preview, scratch_folder
+from hopfleet.experiment.resources import Data, WorkerPlan, on_cluster, plan_workers, worker_spec
 from hopfleet.experiment.running import observers_of, run_loop
-from hopfleet.forecast.forecast import IN_TURN, Forecast
+from hopfleet.forecast.forecast import Forecast
 from hopfleet.forecast.fusion import apart
 from hopfleet.forecast.preview import Preview, slow
 from hopfleet.forecast.profiling import Profiles
@@ -56,9 +55,6 @@ LINGER_SECONDS = 0.75
 
 SHOWN = 64
 """Ended trials that the live view keeps."""
-
-CHECKED = 10_000
-"""Configurations that are made and checked before work starts."""
 
 DRAWN = 1_000
 """Configurations from which profiling draws."""
@@ -116,11 +112,12 @@ class Experiment:
         self.points = arguments.points(points, space, self.goal, seed=self.seed)
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks)
-        self.use(workers=workers, backend=backend, policy=self.run_options.policy, fuse=self.worker_options.fuse)
-        self.batch_size = at_least_one("batch_size", batch_size)
+        self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
+        self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
+        self.batch_size = arguments.batch_size(batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
-        self.name = arguments.name(name or resumed, task)
+        self.name = arguments.name(resumed if name is None else name, task)
         folder = self.run_options.folder
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
         self.store = find_store(self.run_options.store)
@@ -168,37 +165,25 @@ class Experiment:
 
         Nothing is trained and nothing is left behind. ``quiet`` shows no progress.
         """
-        parent = self.folder.path.parent
-        missing = [path for path in (parent, *parent.parents) if not path.exists()]
-        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            with tempfile.TemporaryDirectory(prefix=".preview-", dir=parent) as place, slow(quiet) as tell:
-                return self._preview(RunFolder(Path(place)), tell)
-        finally:
-            for path in missing:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+        with scratch_folder(self) as place, slow(quiet) as tell:
+            return make_preview(self, place, self._plan, self._forecast, tell)
 
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
-        ``overwrite`` replaces an experiment of the same name. Raises Interrupted after Ctrl-C, when all running
-        units are finished and saved; a second Ctrl-C stops at once.
+        A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
+        experiment of the same name. Raises Interrupted after Ctrl-C, when all running units are finished and saved; a
+        second Ctrl-C stops at once.
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
-        with contextlib.closing(self.folder.lock()):
+        with contextlib.closing(lock(self.folder)):
             try:
-                data, resumed = self._prepare(overwrite)
+                start = prepare(self, overwrite=overwrite)
             except BaseException:
                 self.folder.discard()
                 raise
-            history = self._history(len(data.train))
-            with (
-                contextlib.closing(self.store.journal(self.folder, writable=True)) as journal,
-                open_view(history, quiet=quiet) as view,
-            ):
-                complete = self._run(data, journal, view, resumed=resumed)
+            complete = start.finished or self._train(start, quiet=quiet)
         if not complete:
             if self._reason:
                 raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
@@ -207,55 +192,32 @@ class Experiment:
                 "or call fit() again"
             )
         self.results = Results(self.folder, task=self.task)
+        if start.finished:
+            with open_view(self.results.history, quiet=quiet) as view:
+                view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")
         return self.results
 
-    # --------------------------------------------------------------------------------------------- preparation
+    def _train(self, start: Start, *, quiet: bool) -> bool:
+        """Run until the search is complete or the run ends early. A run that is refused leaves no folder behind.
 
-    def _prepare(self, overwrite: bool) -> tuple[Data, bool]:
-        """Return the data, and whether an earlier run continues. Everything is checked before anything is changed."""
-        before, requests = (None, 0) if overwrite else self._last_message()
-        resumed = before is not None
-        earlier = earlier_trials(self.warm_start, self.folder.definition() if resumed else {})
-        if before is None:
-            # The folder is empty, or its run ended before the first message.
-            self.folder.clear()
-        elif isinstance(before, Finish) and before.complete and not requests:
-            raise ExperimentExists(
-                f"name={self.name!r}: is finished already; hop.load({self.name!r}) opens its results, {REPLACE}"
-            )
-        data = self._data(self.folder)
-        definition = define(self, data) | earlier
-        if resumed:
-            check_same(self.name, self.folder.definition(), definition)
-        else:
-            self.folder.create(definition)
-        return data, resumed
-
-    def _last_message(self) -> tuple[Message | None, int]:
-        """Return the last message of an earlier run, and how many requests have come since."""
-        if not (self.folder.exists and self.store.has_journal(self.folder)):
-            return None, 0
-        with contextlib.closing(self.store.journal(self.folder)) as journal:
-            return journal.last(), len(journal.requests.pending())
-
-    def _data(self, place: RunFolder) -> Data:
-        """Return the checked data; rows that are not partitioned yet are partitioned into ``place``."""
-        train = self._partitioned("train", self.train, self.partitions, place)
-        valid = None if self.valid is None else self._partitioned("valid", self.valid, None, place)
-        data = Data(train, valid)
-        # The nodes of a cluster check the files that they fetch.
-        data.check(checksums=not self._on_cluster)
-        check_configs([*self.points, *self.search.examples(CHECKED)], train, self.batch_size)
-        return data
-
-    def _partitioned(self, role: str, source: Any, partitions: int | None, place: RunFolder) -> Dataset:
+        Return whether the search is complete.
+        """
+        refused = False
         try:
-            return partitioned(source, place.data / role, partitions=partitions, seed=self.seed)
-        except DataChanged as error:
-            changes = ", ".join(error.changes)
-            raise ExperimentExists(
-                f"name={self.name!r}: an experiment of that name has another {role} ({changes}); {REPLACE}"
-            ) from error
+            with (
+                contextlib.closing(self.store.journal(self.folder, writable=True)) as journal,
+                open_view(self._history(len(start.data.train)), quiet=quiet) as view,
+            ):
+                try:
+                    return self._run(start, journal, view)
+                except BaseException:
+                    refused = not start.resumed and journal.last() is None
+                    raise
+        finally:
+            if refused:
+                with contextlib.suppress(OSError):
+                    self.folder.clear()
+                self.folder.discard()
 
     def _history(self, partitions: int) -> History:
         mode: Any = self.goal.mode
@@ -273,7 +235,7 @@ class Experiment:
 
     @property
     def _on_cluster(self) -> bool:
-        return issubclass(self.backend if isinstance(self.backend, type) else type(self.backend), Cluster)
+        return on_cluster(self.backend)
 
     def _plan(self, backend: Backend) -> WorkerPlan:
         return plan_workers(
@@ -314,32 +276,33 @@ class Experiment:
 
     # ------------------------------------------------------------------------------------------------- running
 
-    def _run(self, data: Data, journal: JournalStore, view: LiveView, *, resumed: bool) -> bool:
-        """Run until the search is complete or the run ends early. Return whether the search is complete."""
+    def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
         plan = self._plan(backend)
         count = plural(plan.workers, "worker")
+        if start.note:
+            view.note(start.note)
         view.note(f"{self.name}: {count} on {plan.device} ({plan.why}), run folder {self.folder.path}")
         versions = self._versions(backend)
         memory = SharedMemory(self.folder.checkpoints)
         memory.sweep()
         memory.clear_batches()
-        forecast = self._forecast(backend, plan, data, self.folder)
-        for text in self._warnings(forecast):
+        forecast = self._forecast(backend, plan, start.data, self.folder)
+        for text in filter(None, [start.warning, *self._warnings(forecast)]):
             view.warn(text)
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)
-            found = forecast.from_record(self.folder) if resumed else forecast.foresee(self.folder, view)
+            found = forecast.from_record(self.folder) if start.resumed else forecast.foresee(self.folder, view)
             controller = self._controller(forecast, found, view)
-            info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, resumed)
+            info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = observers_of(view, callbacks)
                 loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
             self._reason = loop.reason
             backend.close(kill=loop.stuck)
-            if resumed:  # workers of a controller that was killed may have written until now
+            if start.resumed:  # workers of a controller that was killed may have written until now
                 time.sleep(max(0.0, LINGER_SECONDS - (time.monotonic() - began)))
             versions.tidy(controller.schedule.files())
         except BaseException:
@@ -404,37 +367,3 @@ class Experiment:
         separate = self.worker_options.fuse == "off" or bool(self.task.framework.fusion_blocker)
         profiles = found.found.values()
         return self._on_cluster and (separate or (bool(profiles) and not any(profile.gains for profile in profiles)))
-
-    # -------------------------------------------------------------------------------------------------- preview
-
-    def _preview(self, place: RunFolder, tell: Callable[[str], None]) -> Preview:
-        for role, source in (("train", self.train), ("valid", self.valid)):
-            if isinstance(source, Iterator):
-                raise UsageError(
-                    f"{role}={source!r}: can be read only once, and a preview would use it up; "
-                    "partition it first with hop.partition(...)"
-                )
-        began = time.perf_counter()
-        tell("opening the data")
-        data = self._data(place)
-        backend = self._another_backend()
-        plan = self._plan(backend)
-        if backend.name in IN_TURN:
-            plan = WorkerPlan(plan.device, 1, f"{backend.name} workers take turns")
-        forecast = self._forecast(backend, plan, data, place)
-        for folder in (place.logs, place.checkpoints):
-            folder.mkdir(parents=True, exist_ok=True)
-        return forecast.preview(self.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
-
-    def _another_backend(self) -> Backend:
-        """Return a second backend of the same kind, since only those of clusters can be started twice."""
-        if self._on_cluster and not isinstance(self.backend, type):
-            return self.backend
-        try:
-            backend: Backend = self.backend() if isinstance(self.backend, type) else type(self.backend)()
-        except TypeError as error:
-            raise UsageError(
-                f"backend={self.backend!r}: a preview needs a second one of its kind and cannot make it ({error}); "
-                "give its class or its name"
-            ) from error
-        return backend

@@ -13,6 +13,7 @@ from typing import Any
 
 from hopfleet.errors import UsageError
 from hopfleet.experiment import arguments
+from hopfleet.phrases import did_you_mean
 from hopfleet.scheduler.policies import DEFAULT
 from hopfleet.search.base import at_least_one
 from hopfleet.store.local import LOCAL
@@ -70,6 +71,31 @@ MOVED = {
 """Keywords that ``Experiment`` took before: for each, the options argument and the field that replace it."""
 
 
+_COUNTED = "give it to the search, as in search=hop.Random(trials=16, max_epochs=10)"
+_VALID = "pass validation data as valid=..."
+_GOAL = "name the metric and its direction, as in metric='accuracy', mode='max'"
+
+ELSEWHERE = {
+    **dict.fromkeys(("epochs", "max_epochs", "trials", "n_trials", "num_samples", "max_evals", "sampler"), _COUNTED),
+    **dict.fromkeys(("val", "validation", "validation_data", "valid_data", "eval", "test"), _VALID),
+    **dict.fromkeys(("objective", "direction", "directions", "goal", "monitor"), _GOAL),
+    **dict.fromkeys(("data", "dataset", "train_data", "train_loader"), "pass training data as train=..."),
+    **dict.fromkeys(("config", "params", "param_space", "search_space"), "pass the space as space={...}"),
+    **dict.fromkeys(("n_jobs", "num_workers", "max_concurrent", "gpus"), "set the number of workers, workers=2"),
+    **dict.fromkeys(("verbose", "quiet", "overwrite"), "pass quiet= and overwrite= to fit()"),
+    **dict.fromkeys(("lr", "optimizer", "loss", "model"), "set it in build() or loss() of the task, or in space={...}"),
+}
+"""Arguments that other libraries have, and where their counterparts are."""
+
+
+def _remedy(keyword: str) -> str:
+    """Return what to write instead of an unknown keyword; empty if that is unclear."""
+    known = ("train", "valid", "space", "search", "metric", "mode", "constraints", "points", "warm_start", "stop")
+    more = ("callbacks", "seed", "name", "workers", "backend", "batch_size", "partitions", _RUN, _WORKER)
+    remedy = ELSEWHERE.get(keyword) or did_you_mean(keyword, (*known, *more, *MOVED)).strip()
+    return f"; {remedy}" if remedy else ""
+
+
 def merged(
     run_options: RunOptions | None, worker_options: WorkerOptions | None, old: Mapping[str, Any]
 ) -> tuple[RunOptions, WorkerOptions]:
@@ -81,7 +107,7 @@ def merged(
     changes: dict[str, dict[str, Any]] = {_RUN: {}, _WORKER: {}}
     for keyword, value in old.items():
         if keyword not in MOVED:
-            raise TypeError(f"Experiment() got an unexpected keyword argument {keyword!r}")
+            raise TypeError(f"Experiment() got an unexpected keyword argument {keyword!r}{_remedy(keyword)}")
         argument, field = MOVED[keyword]
         group = groups[argument]
         spelling = f"{argument}=hop.{type(group).__name__}({field}=...)"

@@ -113,6 +113,25 @@ class WorkerPlan(NamedTuple):
     why: str
 
 
+def on_cluster(backend: Backend | type[Backend]) -> bool:
+    """Whether a backend, or a class of backends, has workers on several machines."""
+    return issubclass(backend if isinstance(backend, type) else type(backend), Cluster)
+
+
+def check_device(backend: Backend | type[Backend], task: Task, device: str) -> None:
+    """Raise UsageError if the user asked for a kind of device that this machine does not have.
+
+    The machines of a cluster may have other devices than this one, and every machine has a CPU.
+    """
+    kind = device.partition(":")[0]
+    if on_cluster(backend) or kind in ("auto", "cpu"):
+        return
+    found, count = task.framework.devices()
+    if kind != found:
+        has = "no GPU that this process can use" if found == "cpu" else f"{count} of kind {found!r}"
+        raise UsageError(f"device={device!r}: this machine has {has}; use device='auto', or 'cpu'")
+
+
 def plan_workers(
     backend: Backend, task: Task, *, workers: int | str, device: str, threads: int, trials: int
 ) -> WorkerPlan:
@@ -151,6 +170,8 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        metric=experiment.goal.metric,
+        mode=experiment.goal.mode,
         fast=options.fuse == "fast",
         count_parameters=experiment.goal.counts_parameters,
         run=uuid.uuid4().hex,

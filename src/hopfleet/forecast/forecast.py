@@ -31,6 +31,7 @@ from hopfleet.forecast.profiling import (
 from hopfleet.forecast.rehearsal import SLOW, Outline, foresee, worth_profiling
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.wording import plural
+from hopfleet.phrases import did_you_mean, listed
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.store.folder import RunFolder
@@ -135,8 +136,8 @@ class Forecast:
             if profile.metrics or not profile.error:
                 missing = next((name for name in named if name not in profile.metrics), None)
                 if missing is not None:
-                    known = ", ".join(profile.metrics)
-                    raise UsageError(f"metric={missing!r}: metrics() does not return it; it returns {known}")
+                    near, known = did_you_mean(missing, profile.metrics), listed(missing, profile.metrics)
+                    raise UsageError(f"metric={missing!r}: metrics() does not return it; {near}it returns {known}")
                 break
         return found
 

@@ -20,6 +20,7 @@ from hopfleet.forecast.rehearsal import SLOW, Outline, Rehearsal
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import duration, makespan, plural, size
 from hopfleet.support.deprecation import deprecated
+from hopfleet.support.text import visible
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,6 @@ def slow(
         nonlocal next_report
         if not quiet and clock() >= next_report:
             next_report = clock() + SLOW
-            sys.stderr.write(f"{what}: {text}\n")
+            sys.stderr.write(visible(f"{what}: {text}\n"))
 
     yield tell

@@ -84,6 +84,14 @@ class Session(ABC):
         """The number of trainable parameters, for experiments whose goal names ``params``."""
         raise TaskError("params: this framework does not count them; return a number of that name from metrics()")
 
+    def check_goal(self, metric: str, mode: str) -> None:
+        """Raise TaskError if the trial contradicts the goal of the experiment; ``mode`` is "min" or "max"."""
+        return
+
+    def observe(self, metric: float) -> None:
+        """Take note of the goal's metric at the end of an epoch. Called before the first unit of the next epoch."""
+        return
+
     @abstractmethod
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
         """Convert a batch of numpy arrays to the framework's own arrays. Called from a background thread."""

@@ -22,4 +22,4 @@ class Observer:
         """Do what is due by the clock. The loop calls this a few times a second, also while no message arrives."""
 
     def waiting(self, text: str) -> None:
-        """Take note that the run waits for a disk, and why; an empty text means that the run continues."""
+        """Take note that the run waits for a disk or a cluster, and why; an empty text means that the run continues."""

@@ -12,6 +12,7 @@ from typing import Any
 from hopfleet.domain.messages import UnitOverdue
 from hopfleet.domain.trial import Config
 from hopfleet.monitor.history import TrialHistory
+from hopfleet.support.text import visible
 
 
 def flatten(config: Config, prefix: str = "") -> dict[str, Any]:
@@ -53,6 +54,8 @@ def one_line(text: str) -> str:
 
 
 def shorten(text: str, length: int) -> str:
+    """Cut a text to a length, with control characters made visible."""
+    text = visible(text)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

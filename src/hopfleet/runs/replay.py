@@ -187,7 +187,7 @@ class _Plan:
         every: dict[str, Course] = {}
         if has_journal(results.folder):
             with contextlib.closing(open_journal(results.folder)) as journal:
-                every = recorded_courses(message for _, _, message in journal.read())
+                every = recorded_courses((message for _, _, message in journal.read()), results.definition["metric"])
         for name in chosen:
             if name not in every:
                 results[name]  # raises NotFound

@@ -10,6 +10,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.domain.messages import (
     CopyVersion,
     DropVersion,
+    EpochEnded,
     Event,
     Message,
     RunUnit,
@@ -49,6 +50,8 @@ class Course:
     visits: list[int]
     #: The training loss of each unit, by the version that the unit produced.
     losses: dict[int, RowSum | None] = field(default_factory=dict)
+    #: The goal's metric at the end of each epoch.
+    metrics: dict[int, float] = field(default_factory=dict)
     #: Versions to save, for comparison or as the start of clones; ``lent`` are the latter.
     wanted: set[int] = field(default_factory=set)
     lent: set[int] = field(default_factory=set)
@@ -79,8 +82,11 @@ class Course:
         self.error = self.error or error
 
 
-def recorded_courses(messages: Iterable[Message]) -> dict[str, Course]:
-    """Return all trials of the journal with the visits that count, leaving out rolled-back ones."""
+def recorded_courses(messages: Iterable[Message], metric: str) -> dict[str, Course]:
+    """Return all trials of the journal with the visits that count, leaving out rolled-back ones.
+
+    ``metric`` is the metric of the goal.
+    """
     courses: dict[str, Course] = {}
     for message in messages:
         match message:
@@ -89,7 +95,11 @@ def recorded_courses(messages: Iterable[Message]) -> dict[str, Course]:
                 if message.visits:
                     parent = Parent(message.parent, len(message.visits), courses[message.parent].trial.config)
                 names = (message.trial, message.number, message.config, message.seed, message.epochs)
-                courses[message.trial] = Course(Trial(*names, parent, message.origin), list(message.visits))
+                course = courses[message.trial] = Course(Trial(*names, parent, message.origin), list(message.visits))
+                if parent is not None:
+                    course.metrics = dict(courses[message.parent].metrics)
+            case EpochEnded() if metric in message.metrics:
+                courses[message.trial].metrics[message.epoch] = message.metrics[metric]
             case TrialRolledBack():
                 del courses[message.trial].visits[message.version :]
             case UnitFinished() if message.unit.trains:
@@ -209,12 +219,13 @@ class ReplayController:
             self._idle.append(worker)
             return
         self._running[worker] = self._number()
-        epoch, partition = course.version // self._partitions + 1, course.visits[course.version]
+        epochs, units = divmod(course.version, self._partitions)
         last = (course.version + 1) % self._partitions == 0
-        unit, version = Unit(course.trial.id, epoch, partition), course.version
+        unit, version = Unit(course.trial.id, epochs + 1, course.visits[course.version]), course.version
         model = course.saves.get(version, VersionRef(course.trial.id, version, None))
         digest = course.found.get(version, "")
-        self._commands.append(RunUnit(worker, unit, self._attempts, model, last, digest))
+        metric = None if units else course.metrics.get(epochs)
+        self._commands.append(RunUnit(worker, unit, self._attempts, model, last, digest, metric=metric))
 
     def _end_unit(self, unit: UnitFinished | UnitFailed) -> None:
         if self._running.get(unit.worker) != unit.attempt:

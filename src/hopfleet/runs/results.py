@@ -23,6 +23,7 @@ from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
+from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class TrialResult:
 
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
-        return f"<TrialResult {self.id} {self.state.value} {metrics}>"
+        return visible(f"<TrialResult {self.id} {self.state.value} {metrics}>")
 
 
 class Results:
@@ -277,6 +278,5 @@ class Results:
         return self.folder.plots / name
 
     def __repr__(self) -> str:
-        return (
-            f"<Results {self.name}: {len(self.history.trials)} trials, {'finished' if self.finished else 'unfinished'}>"
-        )
+        state = "finished" if self.finished else "unfinished"
+        return visible(f"<Results {self.name}: {len(self.history.trials)} trials, {state}>")

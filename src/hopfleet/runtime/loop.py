@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self, TypeVar
 
-from hopfleet.backends.base import Backend
+from hopfleet.backends.base import Backend, Cluster
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     CopyVersion,
@@ -70,6 +70,9 @@ class Loop:
         self._complete = False
         #: Why the run ended, unless a person asked for the end.
         self.reason = ""
+        self._cluster = backend if isinstance(backend, Cluster) else None
+        #: Whether the cluster is in trouble, which observers were told.
+        self._troubled = False
         self._stopwatch = Stopwatch()
         #: When each worker began its current unit, on a monotonic clock.
         self._began: dict[str, float] = {}
@@ -91,7 +94,8 @@ class Loop:
             waits = min(WAIT_SECONDS, controller.next_look(self._ages))
             driver.step([*own, *self._journal.requests.pending()] or self._backend.receive(waits))
             driver.follow(controller.look_ahead(self._ages))
-            if self._stopwatch.look(stands=controller.stands):
+            self._look_at_cluster()
+            if self._stopwatch.look(stands=controller.stands or self._troubled):
                 driver.step(controller.overdue(self._stopwatch.ages))
             self._refresh()
         return self._complete
@@ -181,6 +185,12 @@ class Loop:
                 self._tell_waiting("")
             return done
         raise AssertionError("there is always another attempt")
+
+    def _look_at_cluster(self) -> None:
+        """Tell observers that the run waits for the cluster, and that it continues."""
+        if self._cluster is not None and bool(trouble := self._cluster.trouble()) != self._troubled:
+            self._troubled = not self._troubled
+            self._tell_waiting(trouble)
 
     def _tell_waiting(self, text: str) -> None:
         for observer in self._observers:

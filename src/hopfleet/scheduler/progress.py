@@ -60,6 +60,8 @@ class Progress:
     forced: deque[int] = field(default_factory=deque)
     #: Epochs that are trained and evaluated.
     epochs_ended: int = 0
+    #: The goal's metric at the end of each of these epochs, as far as it is known.
+    metrics: dict[int, float] = field(default_factory=dict)
     #: The worker that runs a training unit of this trial now.
     trains_on: str | None = None
     #: Validation partitions being evaluated now, and the worker of each.
@@ -131,6 +133,12 @@ class Progress:
     def epoch(self) -> int:
         """Return the epoch of the next unit, from 1."""
         return len(self.visits) // self.partitions + 1
+
+    @property
+    def last_metric(self) -> float | None:
+        """Return the goal's metric at the end of the last epoch, if the next unit is the first of an epoch."""
+        epochs, units = divmod(len(self.visits), self.partitions)
+        return None if units else self.metrics.get(epochs)
 
     @property
     def awaits_evaluation(self) -> bool:

@@ -119,6 +119,9 @@ class Schedule(ScheduleView):
         for partition in visits:
             progress.visit(partition)
         progress.epochs_ended = progress.version // self.partitions
+        lender = None if trial.parent is None else self.find(trial.parent.trial)
+        if lender is not None:
+            progress.metrics = dict(lender.metrics)
         progress.forced.extend(order)
         progress.trained |= trained or {}
         self._owe(progress, 1)
@@ -174,11 +177,15 @@ class Schedule(ScheduleView):
         self._forget_saves(progress, [number for number, save in progress.saves.items() if save.version > version])
         self._refresh(progress)
 
-    def end_epoch(self, trial: str, best: tuple[int, tuple[bool, float]] | None = None) -> None:
-        """End an epoch; ``best`` is its version and rank if it is the trial's best so far."""
+    def end_epoch(
+        self, trial: str, best: tuple[int, tuple[bool, float]] | None = None, metric: float | None = None
+    ) -> None:
+        """End an epoch with the goal's metric; ``best`` is its version and rank if it is the trial's best so far."""
         progress = self.trials[trial]
         progress.best = best or progress.best
         progress.epochs_ended += 1
+        if metric is not None:
+            progress.metrics[progress.epochs_ended] = metric
         progress.evaluated.clear()
         progress.trained.clear()
         self._refresh(progress)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hopfleet.domain import space as spaces
@@ -270,10 +270,22 @@ def allowed(goal: Goal, attempt: Callable[[int], Config], what: str = "configura
         config = attempt(count)
         if goal.allows(config):
             return config
+    names = ", ".join(map(name_of, goal.constraints))
     raise SpaceError(
-        f"no {what} satisfied {', '.join(map(name_of, goal.constraints))} in {DRAWS} draws; make the constraints "
-        "looser or the space narrower"
+        f"no {what} satisfied {names} in {DRAWS} draws{_shares(goal, attempt)}; make the constraints looser or the "
+        "space narrower"
     )
+
+
+def _shares(goal: Goal, attempt: Callable[[int], Config]) -> str:
+    """Return which share of the draws satisfied each of several constraints by itself."""
+    if len(goal.constraints) < 2:
+        return ""
+    configs = [attempt(count) for count in range(DRAWS)]
+    alone = [replace(goal, constraints=(constraint,)) for constraint in goal.constraints]
+    shares = [sum(map(one.allows, configs)) / DRAWS for one in alone]
+    each = (f"{name_of(one)} allows {share:.1%}" for one, share in zip(goal.constraints, shares, strict=True))
+    return f" ({', '.join(each)})"
 
 
 def at_least_one(name: str, value: Any) -> int:

@@ -7,12 +7,16 @@ behaves the same every time.
 
 A trial counts with the metrics of its last epoch so far, as soon as it pauses or ends; until then it counts as running,
 so its neighbourhood is not tried again. Trials that the search did not suggest count as well, if they fit the space.
+
+A sampler knows nothing of constraints on configurations. A rejected choice is made again, soon with the rejected
+choices shown as trials under way, and a random draw within the constraints stands in if all of that is in vain.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,10 +26,16 @@ from hopfleet.domain.objectives import feasible
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import MissingExtra, UsageError
-from hopfleet.search.base import UNLIMITED, Decision, Earlier, Goal, Search, Suggestion, allowed, at_least_one
+from hopfleet.search.base import UNLIMITED, Decision, Earlier, Goal, Search, Suggestion, at_least_one, name_of
 
 if TYPE_CHECKING:
     from hopfleet.search.study import Chosen
+
+CHOICES = 64
+"""Choices of a sampler at most for one suggestion, before a random draw that satisfies the constraints stands in."""
+
+UNTOLD = 16
+"""Rejected choices after which the sampler is told of further ones, as trials under way, so that it looks elsewhere."""
 
 
 class Optuna(Search):
@@ -89,8 +99,10 @@ class Optuna(Search):
         #: Trials that have paused or ended at least once.
         self._resting: set[str] = set()
         #: The last suggestion, and the number of suggestions that became trials.
-        self._asked: tuple[Config, Chosen, Mapping[str, Any]] | None = None
+        self._asked: tuple[Config, Chosen | None, Mapping[str, Any]] | None = None
         self._taken = 0
+        #: Whether the user knows that random draws stand in for choices that constraints reject.
+        self._warned = False
 
     @property
     def trials(self) -> int:
@@ -107,16 +119,31 @@ class Optuna(Search):
         self._asked = self._ask(number)
         return self._asked[0]
 
-    def _ask(self, number: int) -> tuple[Config, Chosen, Mapping[str, Any]]:
-        answers: list[tuple[Config, Chosen, Mapping[str, Any]]] = []
-
-        def attempt(count: int) -> Config:
-            sampler = self._sampler or self._make(derive(self.seed, "optuna", number, count))
-            answers[:] = [self._study.ask(sampler, self.space, self._turns[number % len(self._turns)])]
-            return answers[0][0]
-
-        allowed(self.goal, attempt)
-        return answers[0]
+    def _ask(self, number: int) -> tuple[Config, Chosen | None, Mapping[str, Any]]:
+        """Return the first choice of the sampler that the goal allows; a random draw if it allows none of them."""
+        told = 0
+        try:
+            for count in range(CHOICES):
+                sampler = self._sampler or self._make(derive(self.seed, "optuna", number, count))
+                answer = self._study.ask(sampler, self.space, self._turns[number % len(self._turns)])
+                if self.goal.allows(answer[0]):
+                    return answer
+                if count >= UNTOLD:
+                    self._study.add(answer[1], {})
+                    told += 1
+        finally:
+            self._study.remove(told)
+        config = self.draw(number)
+        if not self._warned:
+            self._warned = True
+            names = ", ".join(map(name_of, self.goal.constraints))
+            warnings.warn(
+                f"{type(self).__name__}: chose {CHOICES} configurations in a row that {names} rejected, so it tries a "
+                "random one that passes, now and whenever this happens again; a space that contains fewer rejected "
+                "configurations is searched better",
+                stacklevel=2,
+            )
+        return config, self._find(config), {}
 
     def examples(self, count: int) -> list[Config]:
         return super().examples(min(count, self._trials))

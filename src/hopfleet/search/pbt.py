@@ -19,6 +19,9 @@ from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search.base import Clone, Decision, Goal, Search, Suggestion, at_least
 from hopfleet.search.sampled import Sampled
 
+PERTURBATIONS = 100
+"""Perturbed configurations at most, until one satisfies the constraints."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -155,6 +158,11 @@ class PBT(Sampled):
     # ------------------------------------------------------------------------------------------------ exploring
 
     def _explored(self, config: Config, rng: random.Random) -> Config:
+        """Return a perturbed configuration that the constraints allow; ``config`` itself if none is found."""
+        perturbed = (self._perturbed(config, rng) for _ in range(PERTURBATIONS))
+        return next(filter(self.goal.allows, perturbed), config)
+
+    def _perturbed(self, config: Config, rng: random.Random) -> Config:
         fixed = spaces.values(self.space, config)
         dimensions = spaces.dimensions(self.space)
         for name in fixed if self.explore is None else [name for name in self.explore if name in fixed]:

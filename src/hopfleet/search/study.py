@@ -96,6 +96,12 @@ class Study:
         self._attributes.append(attributes)
         return len(self._attributes) - 1
 
+    def remove(self, count: int) -> None:
+        """Remove the ``count`` trials that were added last."""
+        for _ in range(count):
+            self._storage.remove_newest(self._storage.get_study_system_attrs(0))
+            self._attributes.pop()
+
     def tell(self, index: int, values: Sequence[float] | None, excess: Mapping[str, float]) -> None:
         """Set the values of a trial (None: it failed) and its excess over limits. May be called again for a trial."""
         known = self._storage.trial(index)

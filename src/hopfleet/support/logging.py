@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import TextIO
 
+from hopfleet.support.text import visible
+
 
 class StandardError(logging.StreamHandler[TextIO]):
     """A handler for the standard error of the moment, which workers redirect to the log of a trial."""
@@ -13,6 +15,9 @@ class StandardError(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         logging.Handler.__init__(self)
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]

@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from hopfleet.errors import UsageError, describe
+from hopfleet.phrases import did_you_mean
 
 GROUPS: Mapping[str, str] = {
     "search": "hopfleet.searches",
@@ -51,8 +52,9 @@ def find(kind: str, name: str, builtin: Mapping[str, Kind], *, argument: str = "
             )
         return builtin[name]
     if not found:
-        known = ", ".join(names(kind, builtin))
-        raise UsageError(f"{shown}={name!r}: unknown; {f'there are {known}' if known else 'no package registers one'}")
+        known = names(kind, builtin)
+        there_are = f"there are {', '.join(known)}" if known else "no package registers one"
+        raise UsageError(f"{shown}={name!r}: unknown; {did_you_mean(name, known)}{there_are}")
     if len(found) > 1:
         raise UsageError(
             f"{shown}={name!r}: registered more than once, by {' and '.join(packages)}; uninstall all but one package"

@@ -56,6 +56,8 @@ class WorkerContext:
             cache=self.engine_cache,
         )
         session.guest = self.guest
+        if self.spec.metric:
+            session.check_goal(self.spec.metric, self.spec.mode)
         return session
 
     def count_parameters(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:

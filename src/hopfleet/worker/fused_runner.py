@@ -87,6 +87,9 @@ class FusedRunner:
                 if unit.trains:
                     self._check_sizes(members)
                     stream = context.train_stream(first.session, first.trial, unit, shared=True)
+                    for member in members:
+                        if member.command.metric is not None:
+                            member.session.observe(member.command.metric)
                     results = flotilla.train(stream, last=[member.command.last for member in members])
                 else:
                     stream = context.valid_stream(first.session, unit.partition, shared=True)

@@ -28,6 +28,9 @@ class WorkerSpec:
     threads: int
     batch_size: int
     drop_last: bool
+    #: The goal of the experiment, if there is one.
+    metric: str = ""
+    mode: str = "min"
     #: Whether trials that train together may be rounded differently than alone.
     fast: bool = False
     #: Whether to report the number of trainable parameters as the metric ``params``.

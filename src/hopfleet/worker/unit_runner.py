@@ -56,6 +56,8 @@ class UnitRunner:
         session, hopped = self._models.take(command, trial)
         stream = self._context.train_stream(session, trial, command.unit)
         self._saver.under_way()
+        if command.metric is not None:
+            session.observe(command.metric)
         sums = session.train(stream, last=command.last)
         if self._context.spec.valid is None:
             self._context.count_parameters(session, sums, stream.rows)

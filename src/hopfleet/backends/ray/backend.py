@@ -18,9 +18,9 @@ from typing import Any
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
-from hopfleet.backends.ray.liveness import QUIET_SECONDS
+from hopfleet.backends.ray.liveness import OUTAGE_SECONDS, QUIET_SECONDS
 from hopfleet.backends.ray.node_agent import home
-from hopfleet.backends.ray.nodes import check_nodes, end, explain
+from hopfleet.backends.ray.nodes import check_nodes, end, explain, is_away
 from hopfleet.backends.ray.pending_workers import PendingWorker
 from hopfleet.backends.ray.placement import one_of_each, place_partitions, powers
 from hopfleet.backends.ray.versions import DriverVersions, storage_location
@@ -60,7 +60,8 @@ class Ray(ClusterBackend):
     there is none. ``storage`` is where durable model versions go: a folder that all nodes see, or an fsspec URL; by
     default the run folder, which all nodes must see then. Each partition is kept on ``replicas`` nodes. With
     ``elastic`` the nodes that join while a run is going on get workers too. With ``autoscale`` a run begins with the
-    workers that fit; Ray's autoscaler is asked for room for the others, and may end nodes without workers.
+    workers that fit; Ray's autoscaler is asked for room for the others, and may end nodes without workers. If no other
+    host, or the head of the cluster, answers for ``outage`` seconds, the run ends and can be resumed.
     """
 
     name = "ray"
@@ -73,6 +74,7 @@ class Ray(ClusterBackend):
         replicas: int = 1,
         elastic: bool = True,
         autoscale: bool = False,
+        outage: float = OUTAGE_SECONDS,
     ) -> None:
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
             raise UsageError(f"replicas={replicas!r}: must be at least 1")
@@ -81,6 +83,7 @@ class Ray(ClusterBackend):
         self.replicas = replicas
         self.elastic = elastic
         self.autoscale = autoscale
+        self.outage = _seconds(outage)
         #: Whether this backend has connected the process to the cluster, or has started the cluster.
         self._connected = False
         super().__init__()
@@ -184,7 +187,7 @@ class Ray(ClusterBackend):
             end(handle.actor)
         self._workers.clear()
         for node in self._nodes.values():
-            node.hang_up()
+            node.raylet.close()
         self._nodes.clear()
         self._calls = Calls()  # ignore all pending calls
         if self._connected:
@@ -193,6 +196,7 @@ class Ray(ClusterBackend):
 
     def _connect(self) -> None:
         self._connected = cluster.connect(self.address) or self._connected
+        self._head, self._here = cluster.head(), cluster.own_address()
 
     # ------------------------------------------------------------------------- versions in the memory of nodes
 
@@ -271,12 +275,15 @@ class Ray(ClusterBackend):
         """Handle the reports of a worker, or the exception that ended its call."""
         if not self._is_current(handle):
             return
+        if is_away(reports):  # its reports are lost, so its work is repeated, and its process must end
+            self._give_up(handle, explain(reports))
+            return
         if isinstance(reports, Exception):
             self._lose(handle, explain(reports))
             return
         handle.heard, handle.listened = time.monotonic(), False
         if node := self._nodes.get(handle.node):
-            node.heard = handle.heard
+            node.hear()
         for report in reports:
             self._hear(handle, report)
 
@@ -302,3 +309,9 @@ class Ray(ClusterBackend):
             self._locations.add(event.ref, handle.node)
         elif isinstance(event, UnitFinished | UnitFailed):
             handle.trial, handle.next = handle.next or handle.trial, ""
+
+
+def _seconds(outage: float) -> float:
+    if isinstance(outage, bool) or not isinstance(outage, int | float) or not outage >= 0:
+        raise UsageError(f"outage={outage!r}: must be a number of seconds, at least 0")
+    return float(outage)

@@ -6,6 +6,9 @@ import contextlib
 import importlib.util
 import os
 import socket
+import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
@@ -17,12 +20,29 @@ REACH_SECONDS = 3.0
 """Seconds without an answer after which a cluster counts as absent."""
 
 
+TRY_SECONDS = 0.7
+"""Minimum seconds between two attempts to connect."""
+
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Variable with the seconds after which Ray ends a process that cannot reach the head; Ray reads it on import."""
+
+RECONNECT_SECONDS, RAY_RECONNECT_SECONDS = 3600, 60
+"""The value of that variable here, so that a run ends by its own limits, and Ray's default."""
+
+
 def require_ray() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("Ray", "ray")
+    if "ray" not in sys.modules:
+        os.environ.setdefault(RECONNECT, str(RECONNECT_SECONDS))
     import ray
 
     return ray
+
+
+def reconnect_seconds() -> float:
+    """Return the seconds without a head after which Ray ends this process."""
+    return float(os.environ.get(RECONNECT, RAY_RECONNECT_SECONDS))
 
 
 def connect(address: str | None) -> bool:
@@ -68,7 +88,7 @@ def living() -> list[Node]:
 
 
 class Verdict(Enum):
-    """The outcome of a connection to a raylet."""
+    """The outcome of a connection to a raylet or to the head."""
 
     ANSWERS = ""
     GONE = "its raylet is gone"
@@ -99,10 +119,49 @@ class Line:
         self._connection.close()
 
 
-def call_raylet(node: Node, timeout: float = 1.0) -> tuple[Verdict, Line | None]:
+class Peer:
+    """A server of Ray, watched through connections to its port."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self.address, self._port = address, port
+        self.verdict = Verdict.ANSWERS
+        #: When the server last accepted a connection, and when a connection was last tried.
+        self.answered = time.monotonic()
+        self._tried = 0.0
+        self._trying = False
+        self._line: Line | None = None
+
+    def check(self, *, anew: bool) -> None:
+        """Try in the background whether the server answers, if ``anew`` or if it has closed the last connection."""
+        now = time.monotonic()
+        if self._trying or now - self._tried < TRY_SECONDS or (not anew and self._line and self._line.holds):
+            return
+        self._trying, self._tried = True, now
+        threading.Thread(target=self._attempt, daemon=True, name="hopfleet-peer").start()
+
+    def _attempt(self) -> None:
+        verdict, line = call(self.address, self._port)
+        self.close()
+        self._line, self.verdict = line, verdict
+        if verdict is Verdict.ANSWERS:
+            self.answered = time.monotonic()
+        self._trying = False
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+
+def head() -> Peer:
+    """Return the head of the cluster that this process has joined."""
+    host, _, port = require_ray().get_runtime_context().gcs_address.rpartition(":")
+    return Peer(host.strip("[]"), int(port))
+
+
+def call(address: str, port: int, timeout: float = 1.0) -> tuple[Verdict, Line | None]:
     """Open a new connection; return its outcome and the connection."""
     try:
-        return Verdict.ANSWERS, Line(socket.create_connection((node.address, node.port), timeout))
+        return Verdict.ANSWERS, Line(socket.create_connection((address, port), timeout))
     except ConnectionRefusedError:
         return Verdict.GONE, None
     except OSError:
@@ -110,10 +169,16 @@ def call_raylet(node: Node, timeout: float = 1.0) -> tuple[Verdict, Line | None]
 
 
 def try_raylet(node: Node) -> Verdict:
-    verdict, line = call_raylet(node)
+    verdict, line = call(node.address, node.port)
     if line is not None:
         line.close()
     return verdict
+
+
+def own_address() -> str:
+    """Return the address of this machine, as Ray's nodes know it."""
+    address: str = require_ray().util.get_node_ip_address()
+    return address
 
 
 def _node(info: dict[str, Any], free: dict[str, float]) -> Node:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.demand import Demand
+from hopfleet.backends.ray.liveness import RESUME
 from hopfleet.backends.ray.placement import Node, choose_nodes, spread
 from hopfleet.errors import UsageError, WorkersLost
 
@@ -30,13 +31,20 @@ ROOM_SECONDS = 4.0
 GROW_SECONDS = 900.0
 """Seconds to wait for an autoscaler to start a node if there is none."""
 
+CLOSE_SECONDS = 5.0
+"""Maximum seconds to wait for a poll that is under way; without a head it does not end."""
+
 
 class Discovery:
-    """The search for nodes. ``elastic`` uses nodes that join; ``autoscale`` requests missing room."""
+    """The search for nodes. ``elastic`` uses nodes that join; ``autoscale`` requests missing room.
 
-    def __init__(self, *, elastic: bool, autoscale: bool) -> None:
+    ``outage`` are the seconds to wait for a node after the last one is lost.
+    """
+
+    def __init__(self, *, elastic: bool, autoscale: bool, outage: float) -> None:
         self._elastic = elastic
         self._autoscale = autoscale
+        self._grace = max(outage, GROW_SECONDS) if autoscale else outage
         #: Nodes that existed at the start or were picked up since.
         self._known: set[str] = set()
         #: Lost nodes, and since when; unusable nodes are lost forever.
@@ -46,7 +54,7 @@ class Discovery:
         self._watching: tuple[threading.Event, threading.Thread] | None = None
         #: Room for workers requested from an autoscaler.
         self._demand = Demand({})
-        #: If the last node is lost: the reason, and the deadline for the autoscaler to start another one.
+        #: If the last node is lost: the reason, and the deadline for another one.
         self._bereft: tuple[str, float] | None = None
 
     def choose(self, workers: int, device: str, threads: int) -> tuple[list[Node], list[str]]:
@@ -118,24 +126,26 @@ class Discovery:
         self._lost[node] = math.inf
 
     def lose_last(self, why: str) -> None:
-        """Handle the loss of the last node: end the run, unless an autoscaler may start another node."""
-        if not self._autoscale:
-            raise WorkersLost(why)
-        self._bereft = why, time.monotonic() + GROW_SECONDS
+        """Wait for another node after the last one is lost: its host may come back, or an autoscaler starts one."""
+        self._bereft = why, time.monotonic() + self._grace
 
-    def check_wait(self) -> None:
-        """Give up if no node has come in time after the last one was lost."""
-        if self._bereft is not None and time.monotonic() > self._bereft[1]:
-            raise WorkersLost(
-                f"{self._bereft[0]}; Ray's autoscaler started no other within {GROW_SECONDS / 60:.0f} min"
-            )
+    def check_wait(self) -> str:
+        """Return why the run waits for a node, empty if it does not; give up if no node has come in time."""
+        if self._bereft is None:
+            return ""
+        why, deadline = self._bereft
+        if time.monotonic() > deadline:
+            raise WorkersLost(f"{why}; no other node came within {self._grace:.0f} s; {RESUME}")
+        return f"{why}; waiting for another node"
 
     def close(self) -> None:
         """Stop polling, and withdraw all requests."""
         if self._watching is not None:
             over, watcher = self._watching
             over.set()
-            watcher.join()  # otherwise the thread would ask a Ray that is gone
+            watcher.join(CLOSE_SECONDS)  # otherwise the thread would ask a Ray that is gone
+            if watcher.is_alive():
+                return  # the head is gone, and with it all requests
         with contextlib.suppress(Exception):
             self._demand.keep(0)
 

@@ -1,7 +1,8 @@
 """How the workers and nodes of a run on a Ray cluster come and go.
 
 A node is lost when its raylet is gone, or when its agent is silent and the node cannot be reached: Ray takes longer to
-notice. Reports of lost workers are ignored. Other nodes fetch the partitions of a lost node.
+notice. Reports of lost workers are ignored. Other nodes fetch the partitions of a lost node. While no other host
+answers, no node is lost: the run waits for the link of this machine, and for the head of the cluster.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import time
 from collections import Counter
 from typing import Any
 
+from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.calls import Calls
+from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.discovery import Discovery
-from hopfleet.backends.ray.liveness import STUCK_SECONDS, worker_lost
+from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECONDS, link_holds, worker_lost
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import NodeHandle, Token, close_node, end, explain, open_node, own_fault
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
@@ -27,9 +30,15 @@ from hopfleet.backends.vitals import Vitals
 from hopfleet.domain.messages import VersionLost, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, WorkersLost
 from hopfleet.worker.protocol import NodeJoined, NodeLost
 from hopfleet.worker.spec import WorkerSpec
+
+HEAD_SECONDS = 2.0
+"""Seconds between connections to the head."""
+
+RESERVE_SECONDS = 15.0
+"""Seconds to end a run before Ray ends the process because the head is gone."""
 
 
 class ClusterBackend(SupervisedBackend[ActorHandle]):
@@ -38,6 +47,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     importable = "every node can import"
     elastic: bool
     autoscale: bool
+    outage: float
+    _head: cluster.Peer
+    _here: str
     _spec: WorkerSpec
     _location: StorageLocation
     #: The pickled spec, in Ray's object store.
@@ -48,12 +60,14 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         #: Nodes in use, by id.
         self._nodes: dict[str, NodeHandle] = {}
         self._pending = PendingWorkers()
-        self._discovery = Discovery(elastic=self.elastic, autoscale=self.autoscale)
+        self._discovery = Discovery(elastic=self.elastic, autoscale=self.autoscale, outage=self.outage)
         #: Where versions are. Drops travel with the next message to a worker of the node.
         self._locations = VersionLocations()
         self._calls = Calls()
         #: Whether there are several sorts of nodes whose speeds are not known yet.
         self._speeds_unknown = False
+        #: What the run waits for, in words; empty if for nothing.
+        self._trouble = ""
 
     # -------------------------------------------------------------------------------------------------- liveness
 
@@ -61,14 +75,17 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         """Give up silent workers and nodes, and use nodes that have joined."""
         now = time.monotonic()
         away, self._looked = now - self._looked, now
+        head = self._look_at_head(now, away)
         for node in list(self._nodes.values()):
-            if reason := node.look(self._calls, now, away):
-                self._lose_node(node, reason)
-            elif self.autoscale and not self._closing and self._is_unused(node):
+            node.look(self._calls, now, away)
+            self._judge(node, now)
+            if self.autoscale and not self._closing and self._is_unused(node):
                 self._leave(node)
         for handle in list(self._workers.values()):
             handle.heard = excused(handle.heard, now, away)
             silence = now - handle.heard
+            if self._nodes[handle.node].cut:
+                continue
             if reason := worker_lost(silence, ready=handle.ready):
                 self._give_up(handle, reason)
             elif handle.ready and silence > STUCK_SECONDS and not handle.asked:
@@ -76,8 +93,58 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         if not self._closing:
             for joined, count in self._discovery.newcomers(self._nodes, self._homeless()):
                 self._welcome(joined, count)
-        if not self._nodes:
-            self._discovery.check_wait()
+        alone = "" if self._nodes else self._discovery.check_wait()
+        self._trouble = self._outage(now) or head or alone
+
+    def trouble(self) -> str:
+        return self._trouble
+
+    def _judge(self, node: NodeHandle, now: float) -> None:
+        """Give up a lost node, unless the link of this machine may be down: then the node gets time to come back."""
+        reason, silence = node.lost(now), now - node.heard
+        if node.cut and node.raylet.verdict is not Verdict.UNREACHABLE:
+            # The pauses between retransmissions double: connections may stay silent as long again as they were.
+            node.cut, node.heard = False, now + silence
+            for handle in self._workers.values():
+                if handle.node == node.node.id:
+                    handle.heard = max(handle.heard, node.heard)
+        elif reason and node.raylet.verdict is Verdict.UNREACHABLE and not self._closing:
+            node.cut = silence < self.outage and not self._link_holds(node)
+        if not node.cut and (reason := node.lost(now)):
+            self._lose_node(node, reason)
+
+    def _link_holds(self, node: NodeHandle) -> bool:
+        """Whether another host has answered since a node fell silent."""
+        answers = {self._head.address: self._head.answered}
+        for other in self._nodes.values():
+            answers[other.node.address] = max(other.last_answer, answers.get(other.node.address, 0.0))
+        return link_holds(node.node.address, node.heard, answers, self._here)
+
+    def _outage(self, now: float) -> str:
+        """Return what the run waits for if no other host answers; empty if some do."""
+        silent = [now - node.heard for node in self._nodes.values() if node.cut]
+        if not silent:
+            return ""
+        return (
+            f"no other host has answered for {max(silent):.0f} s, so the network of this machine may be down; "
+            f"given up after {self.outage:.0f} s"
+        )
+
+    def _look_at_head(self, now: float, away: float) -> str:
+        """Return what is said about a head that does not answer. Without a head no worker can be replaced.
+
+        Ray ends a process that has not reached the head for long, so the run ends before that.
+        """
+        head = self._head
+        head.answered = excused(head.answered, now, away)
+        head.check(anew=now - head.answered > HEAD_SECONDS)
+        silence, limit = now - head.answered, min(self.outage, cluster.reconnect_seconds() - RESERVE_SECONDS)
+        if silence < SILENCE_SECONDS or self._closing:
+            return ""
+        what = f"the head of the Ray cluster, {head.address}, has not answered for {silence:.0f} s"
+        if silence > limit:
+            raise WorkersLost(f"{what}; {RESUME}")
+        return f"{what}; given up after {limit:.0f} s"
 
     def _ask_about(self, handle: ActorHandle) -> None:
         """Ask the node agent whether the process of a worker is stopped or gone."""

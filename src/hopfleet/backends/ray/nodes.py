@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,8 +24,8 @@ from hopfleet.worker.spec import WorkerSpec
 BEAT_SECONDS = 30.0
 """Seconds that a node agent waits before it answers; the end of its process shows at once."""
 
-TRY_SECONDS = 0.7
-"""Minimum seconds between connection attempts to a node's raylet."""
+PAUSE_SECONDS = 1.0
+"""Seconds before a node agent is called again that Ray could not reach."""
 
 ANSWER_SECONDS = 30.0
 """Seconds to wait for a node's description of itself."""
@@ -50,16 +49,15 @@ class NodeHandle:
     room: int
     partitions: tuple[int, ...]
     heard: float
+    raylet: cluster.Peer
     #: Whether the node has its partitions.
     ready: bool = False
     #: Whether the node agent was asked for a sign of life.
     asked: bool = False
-    #: A connection to its raylet, when it was last tried, and its outcome.
-    line: cluster.Line | None = None
-    tried: float = 0.0
-    verdict: cluster.Verdict = cluster.Verdict.ANSWERS
-    #: Whether a connection attempt is in progress.
-    trying: bool = False
+    #: When the node last answered; unlike ``heard``, never corrected.
+    answered: float = 0.0
+    #: Whether the node cannot be reached, and the link of this machine may be the reason.
+    cut: bool = False
 
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
         """Call the node agent; return a reference to its answer."""
@@ -69,13 +67,19 @@ class NodeHandle:
         """Call ``lost`` as soon as the node agent ends, with the reason."""
 
         def heard(outcome: Any) -> None:
-            if isinstance(outcome, Exception):
+            if is_away(outcome):
+                calls.later(PAUSE_SECONDS, lambda: self.attend(calls, lost))
+            elif isinstance(outcome, Exception):
                 lost(self, explain(outcome))
             else:
-                self.heard = time.monotonic()
+                self.hear()
                 self.attend(calls, lost)
 
         calls.then(self.call("beat", BEAT_SECONDS, group="beat"), heard)
+
+    def hear(self) -> None:
+        """Note a sign of life."""
+        self.heard = self.answered = time.monotonic()
 
     def ask(self, calls: Calls) -> None:
         """Ask for a sign of life. If the node agent is gone, ``lost`` is called."""
@@ -84,19 +88,26 @@ class NodeHandle:
         def answered(outcome: Any) -> None:
             self.asked = False
             if not isinstance(outcome, Exception):
-                self.heard = time.monotonic()
+                self.hear()
 
         calls.then(self.call("beat", 0.0, group="answers"), answered)
 
-    def look(self, calls: Calls, now: float, away: float) -> str:
-        """Return why the node is lost, empty if it may be alive. ``away`` are the seconds without listening."""
+    def look(self, calls: Calls, now: float, away: float) -> None:
+        """Ask for a sign of life if the node is quiet. ``away`` are the seconds without listening."""
         self.heard = excused(self.heard, now, away)
-        silence = now - self.heard
-        quiet = silence > ASK_SECONDS
+        quiet = now - self.heard > ASK_SECONDS
         if quiet and not self.asked:
             self.ask(calls)
-        self.try_raylet(quiet=quiet)
-        return node_lost(self.verdict, silence)
+        self.raylet.check(anew=quiet)
+
+    def lost(self, now: float) -> str:
+        """Return why the node is lost, empty if it may be alive."""
+        return node_lost(self.raylet.verdict, now - self.heard)
+
+    @property
+    def last_answer(self) -> float:
+        """When the node agent, a worker or the raylet last answered."""
+        return max(self.answered, self.raylet.answered)
 
     def last_words(self, location: StorageLocation, worker: str, trial: str) -> str:
         """Return the end of a trial's output on a lost worker, if the node agent answers soon."""
@@ -105,25 +116,6 @@ class NodeHandle:
         with contextlib.suppress(ray.exceptions.RayError):
             return str(ray.get(said, timeout=LAST_WORDS_SECONDS))
         return ""
-
-    def try_raylet(self, *, quiet: bool) -> None:
-        """Check in the background whether the node answers, if it is quiet or its raylet has closed the connection."""
-        now = time.monotonic()
-        if self.trying or now - self.tried < TRY_SECONDS or (not quiet and self.line and self.line.holds):
-            return
-        self.trying, self.tried = True, now
-
-        def attempt() -> None:
-            verdict, line = cluster.call_raylet(self.node)
-            self.hang_up()
-            self.verdict, self.line = verdict, line
-            self.trying = False
-
-        threading.Thread(target=attempt, daemon=True, name="hopfleet-raylet").start()
-
-    def hang_up(self) -> None:
-        if self.line is not None:
-            self.line.close()
 
 
 def open_node(node: Node, room: int, partitions: tuple[int, ...]) -> NodeHandle:
@@ -141,14 +133,15 @@ def open_node(node: Node, room: int, partitions: tuple[int, ...]) -> NodeHandle:
         )(NodeAgent)
         _AGENTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
     # The first answer may take a while.
-    return NodeHandle(node, _AGENTS[key], room, partitions, time.monotonic() + START_SECONDS)
+    heard = time.monotonic() + START_SECONDS
+    return NodeHandle(node, _AGENTS[key], room, partitions, heard, cluster.Peer(node.address, node.port))
 
 
 def close_node(handle: NodeHandle) -> None:
     """Never use the node agent again: it is gone, or unusable."""
     for key in [key for key, agent in _AGENTS.items() if agent is handle.agent]:
         del _AGENTS[key]
-    handle.hang_up()
+    handle.raylet.close()
     end(handle.agent)
 
 
@@ -234,6 +227,11 @@ def end(actor: Any) -> None:
     ray = cluster.require_ray()
     with contextlib.suppress(ray.exceptions.RayError, ValueError):
         ray.kill(actor, no_restart=True)
+
+
+def is_away(outcome: Any) -> bool:
+    """Whether Ray could not reach an actor that may be alive."""
+    return isinstance(outcome, cluster.require_ray().exceptions.ActorUnavailableError)
 
 
 def own_fault(error: Exception) -> bool:

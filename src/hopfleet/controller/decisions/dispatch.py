@@ -87,4 +87,5 @@ def _start(state: State, worker: str, unit: Unit, flotilla: int, *, more: bool, 
     progress = state.schedule.trials[unit.trial]
     model, digest = ref_of(progress, progress.version)
     last = unit.trains and (progress.version + 1) % state.schedule.partitions == 0
-    return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead)
+    metric = progress.last_metric if unit.trains else None
+    return m.RunUnit(worker, unit, state.next_attempt, model, last, digest, flotilla, more, lookahead, metric)

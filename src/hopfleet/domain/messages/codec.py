@@ -95,6 +95,12 @@ def _decode_sums(sums: Mapping[str, list[object]]) -> dict[str, RowSum]:
     return {name: RowSum.decode(value) for name, value in sums.items()}
 
 
+def _write_metric(metric: float | None, body: Body) -> None:
+    """Write a metric if there is one: most units have none."""
+    if metric is not None:
+        body["metric"] = metric
+
+
 _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
@@ -102,6 +108,7 @@ _PARTITIONS = _coded(
 _RUN_UNIT = (
     *_plain("worker", "attempt", "last", "digest", "flotilla", "more", lookahead="ahead"),
     _ref("model", attempt="saved", default=None),
+    _Part("metric", _write_metric, lambda body: body["metric"]),
 )
 _FINISHED = (
     *_plain("worker", "attempt", "version", "started", "ended", "hopped", "share"),

@@ -21,6 +21,7 @@ class RunUnit:
     flotilla: int = 0  #: units with the same number run together; 0 runs alone
     more: bool = False  #: whether another unit of the same flotilla follows
     lookahead: bool = False  #: whether the unit starts after the worker's current one; its model can be fetched now
+    metric: float | None = None  #: the goal's metric at the end of the epoch before, for the first unit of an epoch
 
     @property
     def trial(self) -> str:

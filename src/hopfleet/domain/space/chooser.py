@@ -10,6 +10,13 @@ from hopfleet.domain.space.arguments import checked_bounds, checked_integers, ch
 from hopfleet.domain.space.dimension import Choice, Dimension, Float, Integer
 from hopfleet.errors import SpaceError
 
+OLD_NAMES = {
+    "suggest_uniform": "suggest_float(name, low, high)",
+    "suggest_loguniform": "suggest_float(name, low, high, log=True)",
+    "suggest_discrete_uniform": "suggest_float(name, low, high, step=...)",
+}
+"""Methods that Optuna had, and what replaces them."""
+
 Draw = Callable[[str, Dimension], Any]
 """Returns the value for the dimension with the given name."""
 
@@ -29,6 +36,12 @@ class Chooser:
     def params(self) -> dict[str, Any]:
         """Return all values so far by name."""
         return {name: value for name, (_, value) in self.chosen.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        new = OLD_NAMES.get(name) or "suggest_float, suggest_int or suggest_categorical"
+        raise SpaceError(f"trial.{name}: the function that is the space can ask with {new} only")
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False

@@ -10,10 +10,12 @@ from typing import Any
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.space.chooser import Chooser, Draw, Space, function_name
 from hopfleet.domain.space.dimension import Choice, Derived, Dimension
+from hopfleet.domain.space.foreign import ray_grid, replacement
 from hopfleet.domain.space.json_values import leaves, plain, put
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
 from hopfleet.errors import describe as describe_error
+from hopfleet.phrases import shown
 
 
 class OutsideSpace(Exception):
@@ -31,13 +33,32 @@ def check(space: Space) -> None:
             "space={}: is empty; name at least one hyper-parameter, e.g. {'lr': hop.loguniform(1e-4, 1e-1)}"
         )
     names: set[str] = set()
+    _check_grids(space)
     for path, value in leaves(space):
         name = ".".join(path)
         if name in names:
             raise SpaceError(f"space key {name!r}: occurs twice, nested and with a dot; rename one of the two")
         names.add(name)
         if not isinstance(value, Dimension):
+            _check_constant(name, value)
             plain(value, path)
+
+
+def _check_grids(space: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse the grids of Ray, which are dicts."""
+    for key, value in space.items():
+        if isinstance(value, Mapping):
+            if meant := ray_grid(value):
+                raise SpaceError(f"{prefix}{key}={shown(value)}: is a grid of Ray; write {meant}")
+            _check_grids(value, f"{prefix}{key}.")
+
+
+def _check_constant(name: str, value: Any) -> None:
+    """Refuse lists, and dimensions of other libraries: they are no constants, and Hopfleet has its own."""
+    if not (meant := replacement(value)):
+        return
+    remedy = f"; for one constant list, write a tuple, {shown(tuple(value))}" if isinstance(value, list) else ""
+    raise SpaceError(f"{name}={shown(value)}: is not a dimension of Hopfleet; write {meant} to try its values{remedy}")
 
 
 def dimensions(space: Space) -> dict[str, Dimension]:
@@ -105,18 +126,16 @@ def walk(space: Space, draw: Draw, given: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def _call(function: Callable[[Chooser], Any], draw: Draw) -> tuple[dict[str, Any], dict[str, tuple[Dimension, Any]]]:
-    chooser = Chooser(draw)
+    chooser, name = Chooser(draw), function_name(function).rpartition(".")[2]
     try:
         config = function(chooser)
     except (SpaceError, OutsideSpace):
         raise
     except Exception as error:
-        raise SpaceError(
-            f"space={function_name(function)}: raised {describe_error(error)} for {chooser.params}"
-        ) from error
+        raise SpaceError(f"space={name}: raised {describe_error(error)} after choosing {chooser.params}") from error
     config = chooser.params if config is None else config
     if not isinstance(config, Mapping) or not config:
-        raise SpaceError(f"space={function_name(function)}: returned {config!r}; must return a dict of names to values")
+        raise SpaceError(f"space={name}: returned {shown(config)}; must return a dict of names to values")
     return {str(key): plain(value, [str(key)]) for key, value in config.items()}, chooser.chosen
 
 

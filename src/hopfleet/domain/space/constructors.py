@@ -12,14 +12,20 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
 
 
-def choice(options: Sequence[Any]) -> Dimension:
-    """Draw one of ``options`` with equal probability; a grid search tries each."""
-    return Choice(checked_options("choice", options))
+def choice(options: Sequence[Any], *others: Any) -> Dimension:
+    """Draw one of ``options`` with equal probability; a grid search tries each.
+
+    ``others`` takes options outside of a list, only to refuse them.
+    """
+    return Choice(checked_options("choice", options, *others))
 
 
-def grid_search(options: Sequence[Any]) -> Dimension:
-    """Try every one of ``options``: a grid search crosses them, a random search cycles through them."""
-    return Choice(checked_options("grid_search", options), exhaustive=True)
+def grid_search(options: Sequence[Any], *others: Any) -> Dimension:
+    """Try every one of ``options``: a grid search crosses them, a random search cycles through them.
+
+    ``others`` takes options outside of a list, only to refuse them.
+    """
+    return Choice(checked_options("grid_search", options, *others), exhaustive=True)
 
 
 def uniform(low: float, high: float) -> Dimension:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
+from hopfleet.phrases import shown
 
 
 def plain(value: Any, path: Sequence[str] = ()) -> Any:
@@ -24,8 +25,8 @@ def plain(value: Any, path: Sequence[str] = ()) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(part, path) for part in value]
     raise SpaceError(
-        f"{'.'.join(path) or 'value'}={value!r}: a configuration holds numbers, strings, booleans, None, lists and "
-        "dicts only; use a name here and look the object up in build()"
+        f"{'.'.join(path) or 'value'}={shown(value)}: a configuration holds numbers, strings, booleans, None, "
+        "lists and dicts only; use a name here and look the object up in build()"
     )
 
 

@@ -14,6 +14,7 @@ from hopfleet.domain.space.dimension import Dimension
 from hopfleet.domain.space.json_values import alike, flatten, leaves, plain, put
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
+from hopfleet.phrases import did_you_mean
 
 
 def find(space: Space, config: Config) -> dict[str, tuple[Dimension, Any]] | None:
@@ -94,7 +95,9 @@ def _by_leaf(space: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, An
 
 def _refuse_unknown(names: Sequence[str], known: Iterable[str]) -> None:
     if names:
-        raise SpaceError(f"point: the space has no {', '.join(sorted(names))}; it has {', '.join(known)}")
+        listed = list(known)
+        near = did_you_mean(min(names), listed)
+        raise SpaceError(f"point: the space has no {', '.join(sorted(names))}; {near}it has {', '.join(listed)}")
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +106,10 @@ def changed(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(json.dumps(config))
     for name, value in changes.items():
         if name not in known:
-            raise SpaceError(f"{name}={value!r}: the configuration has no {name!r}; it has {', '.join(known)}")
+            raise SpaceError(
+                f"{name}={value!r}: the configuration has no {name!r}; {did_you_mean(name, known)}it has "
+                f"{', '.join(known)}"
+            )
         put(result, name.split(".") if name not in config else [name], plain(value, [name]))
     return result
 
@@ -118,7 +124,9 @@ def widened(space: Space, others: Space) -> Space:
     result: dict[str, Any] = _copied(space)
     for name, value in flatten(others).items():
         if name not in known:
-            raise SpaceError(f"{name}={value!r}: the space has no {name!r}; it has {', '.join(known)}")
+            raise SpaceError(
+                f"{name}={value!r}: the space has no {name!r}; {did_you_mean(name, known)}it has {', '.join(known)}"
+            )
         put(result, name.split(".") if name not in space else [name], value)
     return result
 

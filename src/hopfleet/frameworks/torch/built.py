@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from hopfleet.errors import TaskError
 
@@ -36,10 +36,6 @@ def sorted_out(built: object) -> Built:
     scaler: torch.amp.GradScaler | None = None
     for part in parts[1:]:
         for piece in part if isinstance(part, (tuple, list)) else [part]:
-            if isinstance(piece, ReduceLROnPlateau):
-                raise TaskError(
-                    "ReduceLROnPlateau needs the validation metric, which training does not see; use another schedule"
-                )
             if isinstance(piece, Optimizer):
                 optimizers.append(piece)
             elif isinstance(piece, LRScheduler):
@@ -51,8 +47,14 @@ def sorted_out(built: object) -> Built:
                     f"build() returned a {type(piece).__name__} after the model: expected an optimizer, "
                     "an lr_scheduler or a GradScaler"
                 )
-    single = not isinstance(built, Sequence) or len(built) < 2 or not isinstance(built[1], Sequence)
-    return Built(parts[0], optimizers, schedulers, scaler, single)
+    for scheduler in schedulers:
+        if all(scheduler.optimizer is not optimizer for optimizer in optimizers):
+            raise TaskError(
+                f"build() returned a {type(scheduler).__name__} of another optimizer: make the schedule for an "
+                "optimizer that build() returns too"
+            )
+    listed = any(isinstance(part, (tuple, list)) and any(piece in part for piece in optimizers) for part in parts[1:])
+    return Built(parts[0], optimizers, schedulers, scaler, single=len(optimizers) < 2 and not listed)
 
 
 def move_state(optimizers: Sequence[Optimizer]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
+from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.session import TorchSession
@@ -25,7 +26,10 @@ class TorchFramework(Framework):
     def open(
         self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
     ) -> TorchSession:
-        return TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
+        session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
+        if not session.optimizers and not self._owns_loop:
+            raise TaskError("build() returned no optimizer: return model, optimizer, or override train()")
+        return session
 
     def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
         session = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads())

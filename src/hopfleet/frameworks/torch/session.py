@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
@@ -22,7 +23,7 @@ from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
 from hopfleet.frameworks.torch.snapshot import snapshot
-from hopfleet.frameworks.torch.steps import rows_of, summed
+from hopfleet.frameworks.torch.steps import by_time, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
 
@@ -77,7 +78,25 @@ class TorchSession(Session):
         self.callable: Callable[..., object] = torch.compile(self.model) if options.compile else self.model
         self.average = [p.detach().clone() for p in self.model.parameters()] if options.ema is not None else []
 
+    def check_goal(self, metric: str, mode: str) -> None:
+        for scheduler in self._by_metric:
+            if scheduler.mode != mode:
+                better = "larger" if mode == "max" else "smaller"
+                raise TaskError(
+                    f"ReduceLROnPlateau(mode={scheduler.mode!r}): the metric {metric!r} is better if it is {better}; "
+                    f"build the schedule with mode={mode!r}"
+                )
+
     # ---------------------------------------------------------------------------------------------- the work
+
+    def observe(self, metric: float) -> None:
+        for scheduler in self._by_metric:
+            scheduler.step(metric)
+
+    @property
+    def _by_metric(self) -> list[ReduceLROnPlateau]:
+        """The schedules that follow the metric of the experiment."""
+        return [scheduler for scheduler in self.schedulers if isinstance(scheduler, ReduceLROnPlateau)]
 
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
         return {name: self._tensor(value, dtypes.get(name, "")) for name, value in batch.items()}
@@ -115,7 +134,7 @@ class TorchSession(Session):
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         if last and self.hooks.lr_step == "epoch":
-            for scheduler in self.schedulers:
+            for scheduler in by_time(self.schedulers):
                 scheduler.step()
         self.counters["units"] += 1
         self.counters["epochs"] += last

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import TaskError
@@ -27,15 +28,24 @@ class Steps:
         self._rows: list[int] = []
         #: Batches whose gradients wait for an update.
         self._waiting = 0
+        #: Whether the schedule has yet to step for the last batch, whose gradients wait for an update.
+        self._schedule_waits = False
         self._small = is_small(trial.model)
 
     def __call__(self, batch: Batch) -> None:
         """Train on a batch and note its loss."""
+        if self._schedule_waits:
+            for optimizer in self._trial.optimizers:
+                _compat.count_as_stepped(optimizer)  # schedules count batches, and torch expects an update before each
+            self.step_schedule()
         self.note(self.take(batch), rows_of(batch))
         if not self._waiting and not self._small:
             # Free the gradients now: the next step makes new ones, and other work may need the memory until then.
-            self._trial.hooks.optimizer.zero_grad(set_to_none=True)
-        self.step_schedule()
+            self._clear_gradients()
+        # If no batch follows, waiting gradients are applied first, at the learning rate of their last batch.
+        self._schedule_waits = self._waiting > 0
+        if not self._schedule_waits:
+            self.step_schedule()
 
     def take(self, batch: Batch) -> Metrics:
         """Train on a batch; return the values to note."""
@@ -71,33 +81,40 @@ class Steps:
         trial, options = self._trial, self._trial.options
         loss = self._loss(batch)
         if clear and not self._waiting:
-            trial.hooks.optimizer.zero_grad(set_to_none=True)
+            self._clear_gradients()
         share = loss if options.accumulate == 1 else loss / options.accumulate
         (share if trial.scaler is None else trial.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
         self._waiting += 1
         return loss.detach()
 
     def _update(self) -> None:
-        trial, options, optimizer = self._trial, self._trial.options, self._trial.hooks.optimizer
+        trial, options = self._trial, self._trial.options
         self._waiting = 0
         if options.clip_norm is not None:
             if trial.scaler is not None:
-                trial.scaler.unscale_(optimizer)
+                for optimizer in trial.optimizers:
+                    trial.scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(trial.model.parameters(), options.clip_norm, foreach=True)
-        if trial.scaler is None:
-            optimizer.step()
-        else:
-            trial.scaler.step(optimizer)
+        for optimizer in trial.optimizers:
+            if trial.scaler is None:
+                optimizer.step()
+            else:
+                trial.scaler.step(optimizer)
+        if trial.scaler is not None:
             trial.scaler.update()
         if options.ema is not None:
             with torch.no_grad():
                 _compat.foreach_lerp_(trial.average, list(trial.model.parameters()), 1 - options.ema)
 
+    def _clear_gradients(self) -> None:
+        for optimizer in self._trial.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
     def step_schedule(self) -> None:
-        """Step the schedule, if the task steps it after each batch."""
-        hooks = self._trial.hooks
-        if hooks.lr_scheduler is not None and hooks.lr_step == "batch":
-            hooks.lr_scheduler.step()
+        """Step the schedules, if the task steps them after each batch."""
+        if self._trial.hooks.lr_step == "batch":
+            for scheduler in by_time(self._trial.schedulers):
+                scheduler.step()
 
     def note(self, values: Metrics, *rows: int) -> None:
         """Note the losses of some batches and the rows of each."""
@@ -108,7 +125,14 @@ class Steps:
         """Return the mean loss of the unit. Apply waiting gradients first: none are carried into the next unit."""
         if self._waiting:
             self._update()
+        if self._schedule_waits:
+            self.step_schedule()
         return {"loss": _mean_loss(self._losses, self._rows)}
+
+
+def by_time(schedulers: Iterable[LRScheduler]) -> Iterator[LRScheduler]:
+    """Yield the schedules that follow batches or epochs alone, and not a metric."""
+    return (scheduler for scheduler in schedulers if not isinstance(scheduler, ReduceLROnPlateau))
 
 
 def is_small(model: torch.nn.Module) -> bool:

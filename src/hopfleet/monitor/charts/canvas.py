@@ -5,31 +5,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
+from hopfleet.support.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = (".pdf", ".png", ".svg")
+_MARGIN = 0.25  #: inches to the right of the title
+_LINE = 0.19  #: inches from one line of facts to the next
 
 
-def paper(width: float, height: float, title: str, facts: str, left: float) -> Figure:
-    """Return a white figure, sized in inches, with a title and a line of facts ``left`` inches from the edge."""
+def paper(width: float, height: float, title: str, facts: Sequence[str], left: float) -> Figure:
+    """Return a white figure, sized in inches, with a title and facts ``left`` inches from the edge."""
     try:
-        from matplotlib.figure import Figure
+        from hopfleet.monitor.charts.figure import ChartFigure
     except ImportError as error:
         raise MissingExtra("matplotlib", "plot") from error
 
-    figure = Figure(figsize=(width, height), facecolor="white")
-    title_place, facts_place = (left / width, 1 - 0.38 / height), (left / width, 1 - 0.66 / height)
-    # The text may contain user input, in which a dollar sign does not start a formula.
-    figure.text(*title_place, title, fontsize=14, fontweight="bold", color=INK, parse_math=False)
-    figure.text(*facts_place, facts, fontsize=10, color=MUTED, parse_math=False)
+    figure = ChartFigure(figsize=(width, height), facecolor="white")
+    room = width - left - _MARGIN
+    _write(figure, (left / width, 1 - 0.38 / height), [title], room, fontsize=14, fontweight="bold", color=INK)
+    _write(figure, (left / width, 1 - 0.66 / height), facts, room, fontsize=10, color=MUTED)
     return figure
+
+
+def _write(figure: Figure, place: tuple[float, float], facts: Sequence[str], room: float, **style: Any) -> None:
+    """Write facts in a line; those that do not fit into ``room`` inches continue below."""
+    # The text may contain user input, in which a dollar sign does not start a formula.
+    probe = figure.text(0, 0, "", parse_math=False, **style)
+
+    def fits(line: str) -> bool:
+        probe.set_text(line)
+        return probe.get_window_extent().width <= room * figure.dpi
+
+    lines: list[str] = []
+    for fact in map(visible, facts):
+        while len(fact) > 1 and not fits(fact):
+            fact = fact[: -1 - len(fact) // 20].rstrip("…") + "…"
+        if lines and fits(longer := f"{lines[-1]}   ·   {fact}"):
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    probe.remove()
+    for number, line in enumerate(lines):
+        height = place[1] - number * _LINE / figure.get_figheight()
+        figure.text(place[0], height, line, parse_math=False, **style)
 
 
 def dress(axes: Axes, grid: str) -> None:
@@ -46,7 +71,12 @@ def dress(axes: Axes, grid: str) -> None:
 
 
 def save(figure: Figure, path: str | Path | None) -> None:
-    """Write the figure in the format given by the path's suffix; without a path, do nothing."""
+    """Make control characters visible, and write the figure in the format given by the suffix of the path, if any."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(visible(text.get_text()))
     if path is None:
         return
     if Path(path).suffix.lower() not in SUFFIXES:

@@ -99,11 +99,11 @@ def _curve(history: History, trial: TrialHistory, metric: str) -> _Curve:
     return _Curve(trial, [row.epoch for row in rows], [row.metrics[metric] for row in rows])
 
 
-def _facts(history: History, metric: str) -> str:
+def _facts(history: History, metric: str) -> list[str]:
     direction = {"max": ", higher is better", "min": ", lower is better"}[history.mode]
     failed = history.counts()[TrialState.FAILED]
     trials = plural(len(history.trials), "trial") + (f", {failed} failed (×)" if failed else "")
-    return f"{metric} by epoch{direction if metric == history.metric else ''}   ·   {trials}"
+    return [f"{metric} by epoch{direction if metric == history.metric else ''}", trials]
 
 
 def _dress(axes: Axes, metric: str) -> None:

@@ -105,11 +105,11 @@ def _row_label(name: str) -> str:
     return shorten(name, 24)
 
 
-def _facts(history: History, predicted: Sequence[Span]) -> str:
+def _facts(history: History, predicted: Sequence[Span]) -> list[str]:
     units = plural(sum(trial.units_done for trial in history.trials.values()), "unit")
     facts = [plural(len(history.trials), "trial"), plural(len(history.workers), "worker"), units]
     runs = [plural(history.runs, "run")] if history.runs > 1 else []
-    return "   ·   ".join([*facts, plural(history.hops, "hop"), *runs, *_against(history, predicted)])
+    return [*facts, plural(history.hops, "hop"), *runs, *_against(history, predicted)]
 
 
 def _against(history: History, predicted: Sequence[Span]) -> list[str]:

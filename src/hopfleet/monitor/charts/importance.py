@@ -297,12 +297,12 @@ def draw_importance(
     return figure
 
 
-def _facts(data: Importances) -> str:
+def _facts(data: Importances) -> list[str]:
     where = "at the best epoch" if data.epoch is None else f"after epoch {data.epoch}"
     facts = [f"importance for {data.metric} {where}", plural(data.trials, "trial")]
     if data.explained is not None:
         facts.append(f"the forest explains {max(0.0, data.explained):.0%} of held-out variance")
-    return "   ·   ".join(facts)
+    return facts
 
 
 def _draw_bars(axes: Axes, data: Importances, names: Sequence[str]) -> None:

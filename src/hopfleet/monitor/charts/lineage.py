@@ -167,13 +167,13 @@ def _changing(history: History, path: Sequence[Stretch]) -> list[Parameter]:
     ][:_MOST_PANELS]
 
 
-def _facts(data: Lineage) -> str:
+def _facts(data: Lineage) -> list[str]:
     better = "higher" if data.mode == "max" else "lower"
     clones = plural(sum(bool(member.parent) for member in data.members), "clone")
     facts = [f"trials and their clones; the darker, the better the {data.metric} ({better})", clones]
     if data.path:
         facts.append(f"blue: the path to {data.path[-1].trial}, the best")
-    return "   ·   ".join(facts)
+    return facts
 
 
 def _draw_tree(axes: Axes, data: Lineage, rows: int, last: float) -> None:

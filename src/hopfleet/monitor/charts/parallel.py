@@ -124,14 +124,14 @@ def draw_parallel(history: History, path: str | Path | None = None) -> Figure:
     return figure
 
 
-def _facts(data: Parallel) -> str:
+def _facts(data: Parallel) -> list[str]:
     better = "higher" if data.mode == "max" else "lower"
     facts = [f"configurations and their {data.metric}, {better} is better", plural(len(data.lines), "trial")]
     if data.without:
         facts.append(f"{data.without} without a value")
     if data.outside:
         facts.append(f"{data.outside} beyond the axis of {data.metric}")
-    return "   ·   ".join(facts)
+    return facts
 
 
 def _draw_lines(axes: Axes, data: Parallel, leaders: dict[str, str]) -> None:

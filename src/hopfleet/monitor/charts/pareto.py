@@ -131,14 +131,14 @@ def draw_pareto(
     return figure
 
 
-def _facts(data: Pareto) -> str:
+def _facts(data: Pareto) -> list[str]:
     objectives = ", ".join(
         f"{name} ({'higher' if mode == 'max' else 'lower'} is better)"
         for name, mode in zip(data.metrics, data.modes, strict=True)
     )
     best = sum(point.on_front for point in data.points)
     facts = [f"trade-off of {objectives}", f"{best} of {plural(len(data.points), 'trial')} on the front"]
-    return "   ·   ".join([*facts, *([f"{data.without} without a value"] if data.without else [])])
+    return [*facts, *([f"{data.without} without a value"] if data.without else [])]
 
 
 def _draw_pair(axes: Axes, data: Pareto, x: int, y: int) -> None:

@@ -89,12 +89,12 @@ def _curve(history: History, trial: TrialHistory) -> RungCurve:
 
 def _rung(history: History, epoch: int) -> Rung:
     here = [trial for trial in history.trials.values() if epoch in _epochs(trial)]
-    stayed = [trial for trial in here if max(_epochs(trial)) == epoch]
+    stayed = [trial for trial in here if epoch not in trial.milestones]
     values = list(metric_values(history, epoch=epoch).values())
     best = (max if history.mode == "max" else min)(values) if values else None
     paused = sum(trial.state is TrialState.PAUSED for trial in stayed)
     ended = sum(trial.state.ended for trial in stayed)
-    return Rung(epoch, len(here), len(here) - paused - ended, paused, ended, best)
+    return Rung(epoch, len(here), len(here) - len(stayed), paused, ended, best)
 
 
 # ------------------------------------------------------------------------------------------------------- drawing
@@ -116,11 +116,11 @@ def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
     return figure
 
 
-def _facts(data: Rungs) -> str:
+def _facts(data: Rungs) -> list[str]:
     better = "higher" if data.mode == "max" else "lower"
     went_on = sum(bool(curve.promotions) for curve in data.curves)
-    promoted = f"{went_on} of {plural(len(data.curves), 'trial')} promoted (thick)"
-    return f"{data.metric} by epoch, {better} is better   ·   {promoted}"
+    promoted = f"{went_on} of {plural(len(data.curves), 'trial')} promoted at least once (thick)"
+    return [f"{data.metric} by epoch, {better} is better", promoted]
 
 
 def _dress(axes: Axes, data: Rungs) -> None:

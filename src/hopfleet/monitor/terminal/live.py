@@ -29,9 +29,10 @@ from hopfleet.monitor.history import History
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_line
 from hopfleet.monitor.wording import duration, number, one_line, overdue, waiting_for
+from hopfleet.support.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
 Clock = Callable[[], float]
 
@@ -173,7 +174,7 @@ class PlainView(LiveView):
 
     def _write(self, text: str) -> None:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        self._stream.write(visible(text).encode(encoding, "replace").decode(encoding) + "\n")
         self._stream.flush()
 
 
@@ -223,8 +224,10 @@ class TerminalView(_DrawnView):
     def __init__(self, history: History, stream: TextIO, *, clock: Clock = clocks.monotonic) -> None:
         from rich.live import Live
 
+        from hopfleet.monitor.terminal.screen import Screen
+
         super().__init__(history, clock=clock, pause=1 / 8)
-        self._console = _console(stream)
+        self._console = Screen(file=stream, force_terminal=True)
         self._live = Live(console=self._console, auto_refresh=False)
 
     def _open(self) -> None:
@@ -251,18 +254,6 @@ class TerminalView(_DrawnView):
             self._live.stop()
 
 
-def _console(stream: TextIO) -> Console:
-    from rich.console import Console
-
-    class PatientConsole(Console):
-        """A console that becomes silent when its pipe is closed; rich would end the process."""
-
-        def on_broken_pipe(self) -> None:
-            self.quiet = True
-
-    return PatientConsole(file=stream, force_terminal=True, highlight=False)
-
-
 class NotebookView(_DrawnView):
     """An HTML output of the running notebook cell, updated in place."""
 
@@ -283,10 +274,11 @@ class NotebookView(_DrawnView):
             self._handle.update(html)
 
     def _html(self) -> str:
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console(record=True, file=io.StringIO(), width=110, force_jupyter=False, highlight=False)
+        from hopfleet.monitor.terminal.screen import Screen
+
+        console = Screen(record=True, file=io.StringIO(), width=110, force_jupyter=False)
         for word, style, text in self._above:
             console.print(Text.assemble((word, style), text))
         console.print(self._picture(10))

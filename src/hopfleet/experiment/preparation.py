@@ -1,0 +1,134 @@
+"""The start of a run: what an earlier run of the same name has left, and the data to train on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from hopfleet.data import Dataset, open_dataset
+from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFinished
+from hopfleet.domain.trial import TrialState
+from hopfleet.errors import DataChanged, UsageError
+from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
+from hopfleet.experiment.resources import Data, check_configs, check_device, on_cluster, partitioned
+from hopfleet.store.base import JournalStore
+from hopfleet.store.folder import RunFolder
+
+if TYPE_CHECKING:
+    from hopfleet.experiment.experiment import Experiment
+
+CHECKED = 10_000
+"""Configurations that are made and checked before work starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a run starts: anew, or where an earlier run of the same definition has ended."""
+
+    data: Data
+    resumed: bool = False
+    finished: bool = False  #: whether the earlier run has left nothing to do
+    note: str = ""
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """What an earlier run has left in its folder."""
+
+    finished: bool
+    barren: bool  #: whether trials failed, none of them finished a unit, and no person has changed the run
+
+
+def lock(folder: RunFolder) -> IO[str]:
+    """Lock a run folder, which is made if it does not exist. Raise UsageError if it cannot be written."""
+    try:
+        return folder.lock()
+    except OSError as error:
+        raise UsageError(
+            f"{folder.path}: the run folder cannot be written ({error.strerror or error}); set HOPFLEET_HOME, or "
+            "run_options=hop.RunOptions(folder=...), to a folder that you may write to"
+        ) from error
+
+
+def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
+    """Prepare the run folder and the data. The caller holds the lock of the folder."""
+    folder = experiment.folder
+    check_device(experiment.backend, experiment.task, experiment.worker_options.device)
+    earlier = None if overwrite else _earlier(experiment)
+    fresh = earlier is None or earlier.barren
+    before: Mapping[str, Any] = {} if fresh else folder.definition()
+    warm_start = earlier_trials(experiment.warm_start, before)
+    if fresh:
+        folder.clear()
+    changes: list[str] = []
+    data = open_data(experiment, folder, changes)
+    definition = define(experiment, data) | warm_start
+    if earlier is None or earlier.barren:
+        check_data(experiment, data)
+        folder.create(definition)
+        return Start(data, note=f"{experiment.name}: replaces a run in which every trial failed" if earlier else "")
+    refuse_changes(experiment, before, definition, changes, finished=earlier.finished)
+    if earlier.finished:
+        return Start(data, finished=True)
+    check_data(experiment, data)
+    warning = ""
+    if pieces := changed_code(before, definition):
+        warning = (
+            f"the task's code has changed since this run began ({pieces}): what was trained before stays as it is; "
+            "fit(overwrite=True) starts over"
+        )
+        folder.create({**before, "code": definition["code"]})
+    return Start(data, resumed=True, warning=warning)
+
+
+def open_data(experiment: Experiment, place: RunFolder, changes: list[str] | None = None) -> Data:
+    """Return the data; rows that are not partitioned yet are partitioned into ``place``.
+
+    If ``place`` holds other data from an earlier run, that data is returned, and ``changes`` tells how it differs.
+    """
+
+    def opened(role: str, source: Any, partitions: int | None) -> Dataset:
+        folder = place.data / role
+        try:
+            return partitioned(source, folder, partitions=partitions, seed=experiment.seed)
+        except DataChanged as error:
+            if changes is None:
+                raise
+            changes.extend(f"{role}: {change}" for change in error.changes)
+            return open_dataset(folder)
+
+    train = opened("train", experiment.train, experiment.partitions)
+    return Data(train, None if experiment.valid is None else opened("valid", experiment.valid, None))
+
+
+def check_data(experiment: Experiment, data: Data) -> None:
+    """Raise an error unless the data is complete and suits the configurations that are known in advance."""
+    # The nodes of a cluster check the files that they fetch.
+    data.check(checksums=not on_cluster(experiment.backend))
+    configs = [*experiment.points, *experiment.search.examples(CHECKED)]
+    check_configs(configs, data.train, experiment.batch_size)
+
+
+def _earlier(experiment: Experiment) -> _Earlier | None:
+    """Return what an earlier run has left; None if there was none, or if it ended before its first message."""
+    folder, store = experiment.folder, experiment.store
+    if not (folder.exists and store.has_journal(folder)):
+        return None
+    with contextlib.closing(store.journal(folder)) as journal:
+        last = journal.last()
+        if last is None:
+            return None
+        finished = isinstance(last, Finish) and last.complete and not journal.requests.pending()
+        return _Earlier(finished, _barren(journal))
+
+
+def _barren(journal: JournalStore) -> bool:
+    failed = False
+    for _, _, message in journal.read():
+        if isinstance(message, UnitFinished | RequestAnswered):
+            return False
+        failed = failed or (isinstance(message, TrialEnded) and message.state is TrialState.FAILED)
+    return failed

@@ -1,0 +1,23 @@
+"""The figure of a chart, which a notebook displays although pyplot does not know it."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.figure import Figure
+
+
+class ChartFigure(Figure):
+    """A figure apart from pyplot's, so that a notebook displays it once and a script keeps none of them in memory."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+    def show(self, warn: bool = True) -> None:
+        """Open the figure in a window and wait until the window is closed, as ``pyplot.show`` does."""
+        from matplotlib import pyplot
+
+        pyplot.figure(self)
+        pyplot.show()

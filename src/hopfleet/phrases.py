@@ -1,0 +1,42 @@
+"""Phrases that messages to users are made of: values, lists of names, and names that a user may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+NAMES, LETTERS = 20, 200
+"""Names that a message lists at most, and characters of one value."""
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: its ``repr`` in one short line, or its type if the ``repr`` is an address."""
+    text = " ".join(repr(value).split())
+    if " at 0x" in text:
+        kind = value if isinstance(value, type) else type(value)
+        name = getattr(value, "__qualname__", "").rpartition(".")[2]
+        text = f"<{kind.__name__} {name}>" if name else f"<{kind.__module__}.{kind.__qualname__}>"
+    return text if len(text) <= LETTERS else f"{text[: LETTERS - 3]}..."
+
+
+def nearest(given: object, known: Iterable[str]) -> str:
+    """Return the known name that is spelt most like the given one; empty if none is like it."""
+    names = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(str(given).casefold(), names, n=1)
+    return names[found[0]] if found else ""
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """Return ``did you mean 'random'? `` for a misspelt name; empty if no known name is like it."""
+    name = nearest(given, known)
+    return f"did you mean {name!r}? " if name else ""
+
+
+def listed(given: object, known: Iterable[str]) -> str:
+    """Return the known names in one line, the one that is most like the given name first; long lists are cut."""
+    names = list(known)
+    if (near := nearest(given, names)) in names:
+        names.remove(near)
+        names.insert(0, near)
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return (", ".join(names[:NAMES]) or "none") + more

@@ -1,0 +1,70 @@
+"""Whose code is it? Which files are the user's own, and tracebacks that begin there."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import traceback
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+PACKAGES = ("site-packages", "dist-packages")
+"""Folders of installed packages."""
+
+
+@cache
+def users_file(file: str) -> bool:
+    """Whether a file of Python code is the user's: not Hopfleet's, not Python's and not of an installed package.
+
+    Cells of notebooks, whose files exist only in name, are the user's.
+    """
+    if file.startswith("<") and not file.startswith(("<ipython", "<stdin", "<input")):
+        return False
+    path = Path(os.path.realpath(file))
+    return not any(folder in path.parents for folder in _libraries()) and not {*PACKAGES}.intersection(path.parts)
+
+
+@cache
+def _libraries() -> tuple[Path, ...]:
+    paths = sysconfig.get_paths()
+    found = [Path(__file__).parents[1], *(Path(paths[name]) for name in ("stdlib", "platstdlib"))]
+    return tuple(Path(os.path.realpath(path)) for path in found)
+
+
+def users_traceback(error: BaseException) -> TracebackType | None:
+    """Return an exception's traceback from the user's first frame on; None if it has no such frame."""
+    found = error.__traceback__
+    while found is not None and not users_file(found.tb_frame.f_code.co_filename):
+        found = found.tb_next
+    return found
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return an exception as Python prints it, but from the user's first frame on.
+
+    An exception without any frame of the user's is printed in full.
+    """
+    whole = traceback.TracebackException.from_exception(error)
+    seen: set[int] = set()
+    parts = [whole]
+    while parts:
+        part = parts.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            firsts = (number for number, frame in enumerate(part.stack) if users_file(frame.filename))
+            del part.stack[: next(firsts, 0)]
+            parts += [*filter(None, (part.__cause__, part.__context__)), *(part.exceptions or ())]
+    return "".join(whole.format())
+
+
+def place(error: BaseException) -> str:
+    """Return the user's innermost frame in an exception's traceback as ``path/task.py:12``; empty if there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if users_file(frame.filename)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def hook(error: BaseException) -> str:
+    """Return the name of the user's first function in an exception's traceback, as in ``Digits.build``; or empty."""
+    found = users_traceback(error)
+    return "" if found is None else found.tb_frame.f_code.co_qualname

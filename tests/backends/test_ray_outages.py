@@ -1,0 +1,81 @@
+"""Outages of a cluster: the driver's link, the head, and the storage fail in turn, on hosts that are namespaces.
+
+Ray has the settings that deploy/by-hand.md recommends. HOPFLEET_LONG=1 makes the outages minutes instead of seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from hopfleet.domain.messages import UnitFinished
+from hopfleet.store.folder import RunFolder
+from tests.helpers.cluster.hosts import DRIVER, HEAD, Hosts, hosts, needs_hosts, needs_redis
+from tests.helpers.cluster.started import messages, wait_until
+from tests.helpers.marks import long
+from tests.helpers.processes import ROOT
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, needs_hosts, pytest.mark.filterwarnings("default")]
+
+LONG = bool(os.environ.get("HOPFLEET_LONG"))
+LINK_SECONDS, HEAD_SECONDS = (60.0, 30.0) if LONG else (8.0, 5.0)
+EPOCHS = 60 if LONG else 25
+PATIENCE = 400.0
+
+
+def recommended() -> dict[str, str]:
+    """The settings of Ray in deploy/by-hand.md."""
+    text = (ROOT / "deploy" / "by-hand.md").read_text()
+    found = dict(re.findall(r"^export (RAY_(?:health|gcs)\w+)=(\d+)", text, re.MULTILINE))
+    assert len(found) == 3
+    return found
+
+
+def done(folder: RunFolder) -> int:
+    return len(messages(folder, UnitFinished))
+
+
+def wait_for_units(made: Hosts, folder: RunFolder, count: int) -> None:
+    """Wait until the run has finished ``count`` more units."""
+    before = done(folder)
+    wait_until(lambda: done(folder) >= before + count or made.driver_ended, PATIENCE)
+    assert not made.driver_ended, made.said()
+
+
+@needs_redis
+def test_a_run_survives_a_cut_link_and_a_restarted_head(own_home: Path) -> None:
+    folder = RunFolder(own_home / "tried")
+    with hosts(own_home, redis=True, **recommended()) as made:
+        made.drive("tried", epochs=EPOCHS, address=made.address)
+        wait_for_units(made, folder, 10)
+        made.network.cut(DRIVER)
+        time.sleep(LINK_SECONDS)
+        made.network.mend(DRIVER)
+        wait_for_units(made, folder, 10)
+        made.lose_head()
+        time.sleep(HEAD_SECONDS)
+        made.start(HEAD)
+        tried = json.loads(made.said())
+        made.drive("alone", epochs=EPOCHS)
+        assert json.loads(made.said()) == tried
+
+
+@long
+def test_a_head_that_is_lost_for_good_ends_the_run_in_time(own_home: Path) -> None:
+    folder = RunFolder(own_home / "lost")
+    with hosts(own_home, **recommended()) as made:
+        made.drive("lost", epochs=2000, address=made.address, outage=20.0)
+        wait_for_units(made, folder, 10)
+        made.lose_head()
+        began = time.monotonic()
+        said = made.said(code=1)
+        assert time.monotonic() - began < 60
+        assert re.search(
+            r"WorkersLost: the head of the Ray cluster, \S+, has not answered for .* s; `hopfleet resume`", said
+        )

@@ -1,0 +1,154 @@
+"""A Ray cluster on hosts of its own: network namespaces with links that can be cut, a head that can be restarted.
+
+The head keeps the cluster's state in Redis if asked to. The driver has a host without CPUs for workers, so that its
+link, the head and the workers can fail one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.paradigms.network import Network, missing
+from tests.helpers.cluster.started import RAY, wait_until
+from tests.helpers.processes import environment
+
+HEAD, DRIVER, STORAGE = "head", "driver", "storage"
+WORKERS = ("one", "two")
+PATIENCE = 400.0
+GCS, REDIS, S3 = 6379, 6380, 8001
+RATE = 1000.0
+"""Mbit/s of each link."""
+
+needs_hosts = pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
+needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+
+SCRIPT = """
+    import functools, json, sys
+    import ray
+    from tests.helpers.cluster.chained import chained
+    from tests.helpers.cluster.started import fingerprints
+    import hopfleet as hop
+
+    told = json.loads(sys.argv[1])
+    # Ray looks for a node among the processes of all hosts.
+    ray.init = functools.partial(ray.init, _node_ip_address=told["host"])
+    backend = hop.Ray(**told["ray"]) if told["ray"] else "local"
+    experiment = chained(told["name"], backend, workers=2, epochs=told["epochs"])
+    results = experiment.fit(quiet=True)
+    print(json.dumps(fingerprints(results.folder)))
+"""
+
+
+class Hosts:
+    """The hosts of one cluster."""
+
+    def __init__(self, network: Network, folder: Path, home: Path, more: Mapping[str, str]) -> None:
+        self.network, self._folder, self.home = network, folder, home
+        self.address = f"{network.addresses[HEAD]}:{GCS}"
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._environment = {
+            **{name: value for name, value in environment().items() if not name.startswith("RAY_")},
+            "HOPFLEET_HOME": str(home),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": "a token of these hosts",
+            "RAY_worker_niceness": "0",
+            "RAY_enable_metrics_collection": "0",
+            "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+            "AWS_ENDPOINT_URL": f"http://{network.addresses[STORAGE]}:{S3}",
+            "AWS_ACCESS_KEY_ID": "any",
+            "AWS_SECRET_ACCESS_KEY": "any",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            **more,
+        }
+
+    def start(self, host: str) -> None:
+        """Start a Ray node on a host."""
+        head = ("--head", f"--port={GCS}", "--include-dashboard=false", f"--temp-dir={self._folder}")
+        # Ray takes the processes of all hosts for its own; the head sees its own ones only, so that it can start again.
+        inside = ("unshare", "--pid", "--fork", "--mount-proc") if host == HEAD else ()
+        words = [
+            *(*inside, *RAY, "start", "--block", "--disable-usage-stats", "--include-log-monitor=false"),
+            *(f"--node-ip-address={self.network.addresses[host]}", f"--num-cpus={int(host in WORKERS)}"),
+            "--object-store-memory=100000000",
+            *(head if host == HEAD else (f"--address={self.address}",)),
+        ]
+        said = self._folder / f"{host}-{len(list(self._folder.glob('*.txt')))}.txt"
+        with said.open("w") as file:
+            process = self.network.start(host, words, env=self._environment, stdout=file, stderr=subprocess.STDOUT)
+        self._running[host] = process
+        # Ray says how it can be stopped when all its processes are up.
+        wait_until(lambda: "--block" in said.read_text() or process.poll() is not None)
+        assert process.poll() is None, said.read_text()
+
+    def serve(self, host: str, *words: str) -> subprocess.Popen[str]:
+        """Start another program on a host."""
+        started = self.network.start(
+            host, words, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder
+        )
+        self._running[words[0]] = started
+        return started
+
+    def drive(self, name: str, *, epochs: int, **ray: Any) -> None:
+        """Begin to run an experiment on the driver's host; without options of Ray, on that host alone."""
+        told = json.dumps({"name": name, "epochs": epochs, "ray": ray, "host": self.network.addresses[DRIVER]})
+        words = [sys.executable, "-c", textwrap.dedent(SCRIPT), told]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self._driver = self.network.start(DRIVER, words, env=self._environment, **pipes)
+
+    @property
+    def driver_ended(self) -> bool:
+        return self._driver.poll() is not None
+
+    def said(self, code: int = 0) -> str:
+        """Wait for the end of the driver; return what it has said, or the error that it has ended with."""
+        out, error = self._driver.communicate(timeout=PATIENCE)
+        assert self._driver.returncode == code, error
+        return error if code else out
+
+    def lose_head(self) -> None:
+        """End everything that Ray runs on the head, at once."""
+        for pid in self.network.processes(HEAD):
+            with contextlib.suppress(OSError):
+                if b"redis-server" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, 9)
+        self._running.pop(HEAD).wait()
+
+    def close(self) -> None:
+        for host in self.network.addresses:
+            self.network.clear(host)
+        for process in self._running.values():
+            process.wait()
+
+
+@contextlib.contextmanager
+def hosts(home: Path, *, redis: bool = False, **more: str) -> Iterator[Hosts]:
+    """Start a head, a node for the driver and two nodes with a CPU each."""
+    names = (HEAD, DRIVER, STORAGE, *WORKERS)
+    # A short path, because it holds sockets.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        Network(dict.fromkeys(names, RATE)) as network,
+    ):
+        if redis:
+            more = {**more, "RAY_REDIS_ADDRESS": f"{network.addresses[STORAGE]}:{REDIS}"}
+        made = Hosts(network, Path(folder), home, more)
+        try:
+            if redis:
+                made.serve(STORAGE, "redis-server", "--port", str(REDIS), "--protected-mode", "no", "--save", "")
+            for host in (HEAD, DRIVER, *WORKERS):
+                made.start(host)
+            yield made
+        finally:
+            made.close()
