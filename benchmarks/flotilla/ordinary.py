@@ -5,9 +5,9 @@
 ``mixed``: perceptrons of 1 to 3 layers of 128 to 1024 with dropout, trained by Adam, AdamW or SGD in batches of 64, 128
 or 256; ``sizes``: the same in batches of 32 to 512; ``mlp``: 1024-1000-500-2, Adam, tf32, 4 partitions; ``gpt``: AdamW
 and OneCycleLR; ``resnet``: SGD with momentum; ``gpt2``: a GPT-2 of Hugging Face with 10 million parameters, AdamW,
-batches of 8. All run through Experiment on one worker, with evaluation and a checkpoint after each epoch. ``off`` trains
-the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. Figures are samples
-per second, without start-up.
+batches of 8. All run through Experiment on one worker, with evaluation and a checkpoint after each epoch. ``off``
+trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. Figures are
+samples per second, without start-up.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Momentum(Pictures):
 
 class HuggingFace(hop.TorchTask):
     def build(self, config: Mapping[str, Any]) -> Any:
-        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers import GPT2Config, GPT2LMHeadModel  # type: ignore[import-not-found]
 
         torch.set_float32_matmul_precision("high")
         shape = GPT2Config(vocab_size=256, n_positions=128, n_embd=384, n_layer=5, n_head=6, use_cache=False)
