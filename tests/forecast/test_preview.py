@@ -390,8 +390,10 @@ def test_a_preview_reads_well() -> None:
     assert "24 units and 6 evaluations" in text
     assert "inline workers take turns" in text
     assert "a search that stops some takes less" in text
+    assert "less than 0.1 s, too short to compare" in str(dataclasses.replace(found, lower_bound=0.001))
+    assert "2.0 s; this is 1.500 of it" in str(dataclasses.replace(found, lower_bound=2.0, makespan=3.0, makespans={}))
     page = dataclasses.replace(found, why="a < b")._repr_html_()
-    assert "<td>1 on cpu (a &lt; b), policy auto</td>" in page
+    assert ">1 on cpu (a &lt; b), policy auto</td>" in page
     figures = json.loads(json.dumps(found.as_json()))
     assert figures["finish"] == found.finish.isoformat(timespec="seconds")
     assert figures["assumed"] == list(found.assumed)

@@ -17,10 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
-from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialEnded
+from hopfleet.domain.messages import EpochEnded, Message, RunHeld, RunStarted, TrialAdded, TrialEnded, WorkerLost
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import UsageError
+from hopfleet.monitor.charts.charts import draw_chart
 from hopfleet.monitor.charts.colors import HIGHLIGHTS, highlighted, trial_colors
 from hopfleet.monitor.charts.curves import draw_curves
 from hopfleet.monitor.charts.gantt import draw_gantt
@@ -113,8 +114,26 @@ def test_labels_do_not_overlap() -> None:
 
 
 def test_failed_trials_end_with_a_cross() -> None:
-    figure = draw_curves(curves_history([0.1, 0.2], [0.3], [], failed=(0, 2)))
-    assert crosses(figure) == 1
+    figure = draw_curves(curves_history([0.1, 0.2], [0.3], [], [math.nan], failed=(0, 2, 3)))
+    assert crosses(figure) == 3, "those without a value, too"
+    assert "3 failed (×)" in figure.texts[1].get_text()
+
+
+def test_an_absurd_value_neither_breaks_nor_flattens_the_curves() -> None:
+    figure = draw_curves(curves_history([0.1, 0.2], [0.3, 1.7e308], [0.2, -1.7e308], [0.3, 0.4]))
+    low, high = axes_of(figure).get_ylim()
+    assert -1 < low < high < 1
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "a" * 300])
+def test_facts_stay_inside_the_figure(metric: str) -> None:
+    histories = [TrialAdded(f"t{n}", n, {"lr": n}, n, 1) for n in range(3)]
+    ends = [EpochEnded(f"t{n}", 1, 1, {metric: n / 9, "latency": 3.0 - n}, True) for n in range(3)]
+    history = History.of(
+        [(1.0, message) for message in (*histories, *ends)], metric=metric, mode="max", partitions=1, name="d" * 200
+    )
+    figure = draw_chart(history, "pareto", metrics=[metric, "latency"], modes=["max", "min"])
+    assert all(text.get_window_extent().x1 <= figure.bbox.width for text in figure.texts)
 
 
 def test_the_title_names_the_experiment_the_metric_and_what_is_better(quiet_history: History) -> None:
@@ -221,6 +240,39 @@ def test_only_a_long_break_between_runs_is_cut(simulate: Simulate, gap: float, c
     assert axes_of(figure).get_xlim()[1] == pytest.approx(history.elapsed * 1.03 if cut else history.elapsed + gap)
 
 
+def test_the_gantt_counts_what_it_draws(eventful_history: History) -> None:
+    figure = draw_gantt(eventful_history)
+    bars = {each.get_gid(): len(each.get_paths()) for each in axes_of(figure).collections}
+    failed = sum(span.failed for span in eventful_history.spans)
+    assert f"{bars['unit'] - failed} units, {bars['evaluation']} evaluations" in figure.texts[1].get_text()
+
+
+def test_a_pause_is_explained(simulate: Simulate) -> None:
+    records = simulate()
+    half = records[: len(records) // 2]
+    history = history_of(half)
+    before = history.elapsed
+    paused = history.updated or 0.0
+    history.apply(paused, RunHeld(True))
+    history.apply(paused + 30, RunHeld(True))
+    assert history.elapsed == before, "the clock stands still"
+    assert "paused 30s" in texts(draw_gantt(history))
+    history.apply(paused + 40, RunHeld(False))
+    history.apply(paused + 50, RunStarted("0"))
+    assert history.elapsed == pytest.approx(before)
+    assert "paused 40s" in texts(draw_gantt(history))
+
+
+def test_a_pause_ends_with_its_run(simulate: Simulate) -> None:
+    history = history_of(simulate()[:50])
+    paused = history.updated or 0.0
+    history.apply(paused, RunHeld(True))
+    history.apply(paused + 20, WorkerLost("w0", "killed"))
+    history.apply(paused + 1000, RunStarted("0"))
+    assert history.holds == [(paused, paused + 20)]
+    assert not history.held
+
+
 def test_long_names_of_workers_stay_on_the_paper(simulate: Simulate) -> None:
     records = simulate(trials=2, epochs=1)
     history = history_of(records)
@@ -269,3 +321,17 @@ def test_nothing_global_in_matplotlib_is_touched(
     before = dict.copy(matplotlib.rcParams)
     draw(quiet_history, tmp_path / "chart.png")
     assert dict.copy(matplotlib.rcParams) == before
+
+
+def test_a_notebook_can_display_a_chart(quiet_history: History) -> None:
+    figure = draw_chart(quiet_history, "curves")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_chart_can_be_shown_without_a_screen(quiet_history: History) -> None:
+    from matplotlib import pyplot
+
+    figure = draw_chart(quiet_history, "curves")
+    figure.show()
+    assert pyplot.gcf() is figure
+    pyplot.close(figure)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hopfleet.domain.messages import TrialResumed
+from hopfleet.domain.messages import TrialEnded, TrialPaused, TrialResumed
+from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.charts import CHARTS, chart_data, draw_chart
 from hopfleet.monitor.charts.lineage import Member, Stretch, lineage_data
@@ -44,6 +45,15 @@ def test_rungs_data() -> None:
     first = data.curves[0]
     assert (first.trial, first.state, first.epochs, first.promotions) == ("t0001", "completed", [*range(1, 10)], [1, 3])
     assert sorted(len(curve.promotions) for curve in data.curves) == [0, 0, 0, 0, 0, 0, 1, 1, 2]
+
+
+def test_a_trial_that_fails_after_its_promotion_was_promoted() -> None:
+    history = history_of(({"lr": 1}, {"accuracy": 0.5}), ({"lr": 2}, {"accuracy": 0.4}))
+    for message in (TrialResumed("t0", 3), TrialEnded("t0", TrialState.FAILED, "no"), TrialPaused("t1")):
+        history.apply(1.0, message)
+    (rung,) = rungs_data(history).rungs
+    assert (rung.reached, rung.went_on, rung.paused, rung.ended) == (2, 1, 1, 0)
+    assert "1 of 2 trials promoted" in texts(draw_chart(history, "rungs"))
 
 
 def test_rungs_picture() -> None:
@@ -99,6 +109,22 @@ def test_lineage_picture() -> None:
     assert list(past.get_xdata()) == [0, 2, 2, 4, 4, 6]
     assert {"lr (log)", "t0001", "t0006", "epoch"} <= set(texts(figure).splitlines())
     assert "2 clones" in texts(figure) and "blue: the path to t0006, the best" in texts(figure)
+
+
+def test_the_names_of_clones_can_be_read() -> None:
+    """Pale bars have dark names."""
+    history = made(
+        Population(4, 6),
+        RATE,
+        lambda trial, epoch: {"accuracy": 9.0 if (trial.number, epoch) == (3, 2) else -epoch - trial.number},
+    )
+    figure = draw_chart(history, "lineage")
+    names = named(figure, "clone name")
+    bars = {(round(bar.get_y() + 0.31), bar.get_x()): bar.get_facecolor() for bar in named(figure, "epoch")}
+    assert names
+    for name in names:
+        brightness = sum(bars[round(name.xy[1]), name.xy[0]][:3]) / 3
+        assert (name.get_color() == "white") == (brightness < 0.6)
 
 
 def test_without_clones_the_remedy_is_named(quiet_history: History) -> None:

@@ -35,6 +35,24 @@ def test_the_scale_follows_from_the_values(values: list[Any], kind: str) -> None
     assert scale_of(values).kind == kind
 
 
+@pytest.mark.parametrize("odd", [math.nan, math.inf, "auto", None, 10**400])
+def test_one_odd_value_leaves_an_axis_of_numbers(odd: Any) -> None:
+    history = history_of(*(({"lr": value}, {"accuracy": 0.5}) for value in (1e-4, 1e-3, 1e-2, odd)))
+    data = parallel_data(history)
+    assert data.axes[0].scale == "log"
+    assert [line.places[0] is None for line in data.lines] == [False, False, False, True]
+    shown = texts(draw_chart(history, "parallel"))
+    assert ("not set" if odd is None else str(odd)[:9]) in shown
+
+
+@pytest.mark.parametrize("extreme", [1e99, 1e-99, -1e99])
+def test_an_extreme_number_does_not_flatten_the_others(extreme: float) -> None:
+    usual = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+    scale = scale_of([*usual, extreme])
+    assert (scale.low, scale.high) == (1e-4, 3e-2)
+    assert scale_of([-value for value in usual]).kind == "linear"
+
+
 def test_places_and_ticks() -> None:
     log = scale_of([1, 10, 100])
     assert [log.place(value) for value in (0.1, 1, 10, 100)] == [0.0, 0.0, 0.5, 1.0]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console, RenderableType
 
-from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialEnded
+from hopfleet.domain.messages import EpochEnded, Finish, Message, TrialAdded, TrialEnded
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, trials_table, workers_line, workers_table
@@ -81,6 +81,19 @@ def test_the_header_sums_up(eventful_history: History) -> None:
     assert title.split() == ["digits", "7", "completed", "1", "failed", "run", "2"]
     assert progress.endswith("128/128 units  100%  1m 22s")
     assert best.startswith(f"best {leader.id}  accuracy=") and "width=" in best and "momentum" not in best
+
+
+def test_why_there_is_no_best_trial() -> None:
+    added = [TrialAdded(f"t{number}", number, {}, 0, 3) for number in range(2)]
+    failed = [TrialEnded(f"t{number}", TrialState.FAILED, "no") for number in range(2)]
+    assert "best  none yet" in text_of(header(history_of(*added)))
+    assert "best  none yet" in text_of(header(history_of(*added, failed[0])))
+    assert "best  none: all 2 trials failed" in text_of(header(history_of(*added, *failed)))
+    assert "best  none: the trial failed" in text_of(header(history_of(added[0], failed[0])))
+    ended = [TrialEnded("t0", TrialState.STOPPED, "enough"), Finish(True)]
+    assert "best  none: no trial has a value of accuracy" in text_of(header(history_of(added[0], *ended)))
+    diverged = EpochEnded("t0", 1, 1, {"accuracy": float("nan")}, True)
+    assert "no trial has a number as its accuracy" in text_of(header(history_of(added[0], diverged)))
 
 
 def test_nothing_in_a_history_is_taken_for_markup() -> None:

@@ -198,6 +198,30 @@ def test_a_bracket_that_nobody_fills_is_decided_with_what_it_has():
     assert search.suggest(3).epochs == 2
 
 
+def test_hyperband_repeats_its_brackets():
+    once = Talk(hop.Hyperband(max_epochs=4, eta=2))
+    assert once.search.trials == 10
+    assert "repeats" not in once.search.describe()
+    talk = Talk(hop.Hyperband(max_epochs=4, eta=2, trials=None)).add(25)
+    assert talk.search.trials == UNLIMITED
+    assert talk.search.describe()["repeats"]
+    assert [trial.epochs for trial in talk.trials.values()] == 2 * ([1] * 4 + [2] * 3 + [4] * 3) + [1] * 4 + [2]
+    # Each bracket decides by itself.
+    for name, loss in zip(("t10", "t11", "t12"), (0.3, 0.2, 0.1), strict=True):
+        assert talk.says(name, 1, loss) == []
+    assert trained(talk.says("t13", 1, 0.4)) == {"t12": 2, "t11": 2}
+    some = Talk(hop.Hyperband(max_epochs=4, eta=2, trials=12)).add(12)
+    assert some.search.suggest(12) is None
+    assert some.says("t10", 1, 0.1) == []
+    assert trained(some.says("t11", 1, 0.2)) == {"t10": 2}
+    with pytest.raises(UsageError, match=r"trials='twice': must be 'once' \(each bracket"):
+        hop.Hyperband(trials="twice")
+    with pytest.raises(
+        UsageError, match=r"Budget\(trials=9\): Hyperband decides once .* use Hyperband\(trials=9\), or"
+    ):
+        Talk(hop.Stopping(hop.Hyperband(trials=None), [hop.Budget(trials=9)]))
+
+
 # ---------------------------------------------------------------------------------------------------------- ASHA
 
 
@@ -228,6 +252,26 @@ def test_asha_promotes_nobody_who_ended_or_diverged():
     assert talk.says("t0", 1, 0.1) == talk.ends("t0") == []
     assert talk.says("t1", 1, NAN) == talk.says("t2", 1, NAN) == talk.says("t3", 1, None) == []
     assert talk.says("t0", 1, 0.1) == []
+
+
+def test_a_small_asha_completes_its_best_trial():
+    talk = Talk(hop.ASHA(trials=4, max_epochs=9)).add(4)
+    assert talk.search.conclude() == ()
+    losses = {"t0": 0.4, "t1": 0.1, "t2": 0.3, "t3": NAN}
+    decided = [talk.says(name, 1, loss) for name, loss in losses.items()]
+    assert decided == [[], [], [hop.Train("t1", 3)], []]
+    assert talk.says("t1", 3, 0.2) == []
+    assert talk.search.conclude() == [hop.Train("t1", 9)]
+    talk.ends("t1")
+    assert talk.search.conclude() == [hop.Train("t2", 9)]
+    assert hop.Stopping(talk.search, []).conclude() == [hop.Train("t2", 9)]
+    talk.says("t2", 9, 0.2)
+    assert talk.search.conclude() == ()
+    off = Talk(hop.ASHA(trials=1, max_epochs=9, complete_best=False)).add(1)
+    assert off.says("t0", 1, 0.1) == []
+    assert off.search.conclude() == ()
+    assert off.search.describe()["complete_best"] is False
+    assert "complete_best" not in talk.search.describe()
 
 
 def test_asha_takes_more_trials():
@@ -301,6 +345,12 @@ def test_how_many_at_once():
     assert hop.Hyperband().concurrency(3) == 256
     assert hop.Hyperband(sampler=Listening()).concurrency(3) == 6
     assert hop.PBT(population=7).concurrency(3) == 7
+    assert hop.ASHA(sampler=hop.Random(concurrency=4)).concurrency(3) == 4
+    for make in (hop.Random, hop.Grid, hop.TPE, hop.NSGA2, hop.CMAES, hop.Optuna):
+        assert make(concurrency=5).concurrency(3) == 5
+        assert make(concurrency="workers").concurrency(3) == 3
+        with pytest.raises(UsageError, match="concurrency=0: must be a number of trials under way at once"):
+            make(concurrency=0)
     assert Talk(hop.ASHA(concurrency=5), space).search.describe()["concurrency"] == 5
     assert hop.Stopping(hop.ASHA(concurrency=5), []).concurrency(3) == 5
 

@@ -147,6 +147,10 @@ def test_no_chart_breaks(evil: hop.Results, tmp_path: Path, draw: str) -> None:
 def test_a_repr_is_harmless(evil: hop.Results) -> None:
     for shown in (evil, evil.best, evil["t0003"]):
         harmless(repr(shown))
+        page = shown._repr_html_()
+        harmless(page)
+        ElementTree.fromstring(page)
+        assert "&lt;b&gt;" in page
 
 
 @pytest.mark.parametrize("kind", ["parallel", "importance"])

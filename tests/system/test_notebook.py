@@ -31,6 +31,30 @@ def test_a_notebook_shows_a_table(tmp_path: Path) -> None:
     assert any("checkpoints" in output.get("text", "") for output in outputs)
 
 
+FITTED = """
+import numpy as np
+import hopfleet as hop
+from hopfleet.testing.tasks import CountingTask
+
+experiment = hop.Experiment(
+    CountingTask(), train={"x": np.arange(8.0)}, valid={"x": np.arange(4.0)}, space={"number": hop.grid_search([1, 2])},
+    search=hop.Grid(max_epochs=1), partitions=2, batch_size=2, backend="inline", name="shown",
+)
+results = experiment.fit(quiet=True)
+"""
+
+
+def test_a_notebook_shows_charts_and_tables_once(tmp_path: Path) -> None:
+    shown = ["experiment", "results", "results.best", "results.plot()", "import matplotlib.pyplot; results.gantt()"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in (FITTED, *shown)])
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [[output.data for output in cell.outputs] for cell in notebook.cells[1:]]
+    for (page,) in outputs[:3]:
+        assert "<table" in page["text/html"]
+    for (picture,) in outputs[3:]:
+        assert picture["image/png"]
+
+
 @pytest.mark.parametrize("how", ["breakpoint", "pdb"])
 def test_the_debugger_stops_in_the_task(tmp_path: Path, how: str) -> None:
     code = first_experiment().replace('name="digits")', 'name="digits", backend="inline", workers=1)')

@@ -11,7 +11,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hopfleet.controller.decisions.dispatch import Dispatcher
-from hopfleet.controller.decisions.trials import add_trials, advance, answer_requests, carry_out, stop_all_if_over
+from hopfleet.controller.decisions.trials import (
+    add_trials,
+    advance,
+    answer_requests,
+    carry_out,
+    conclude,
+    stop_all_if_over,
+)
 from hopfleet.controller.decisions.versions import keep_versions
 from hopfleet.controller.decisions.workers import (
     finish,
@@ -172,19 +179,20 @@ class Controller:
         yield from give_up_overdue(state)
         touched: dict[str, None] = {}
         while True:
-            yield from stop_all_if_over(state)
             wanted, state.wanted = state.wanted, []
             for decision in wanted:
                 yield from carry_out(state, decision)
+            yield from stop_all_if_over(state)
             changed, state.touched = state.touched, {}
             touched |= changed
             yield from self._each(changed, lambda progress: advance(state, progress))
             if not state.touched and not state.wanted:
                 yield from add_trials(state, self.max_live)
+                yield from conclude(state)
             if not state.touched and not state.wanted:
                 break
         yield from place_partitions(state)
-        self.schedule.more_to_come = search.streams and not state.dry and not search.over(state.elapsed)
+        self.schedule.more_to_come = search.streams and not state.dry and not state.over
         starts = list(self.dispatcher.dispatch(state))
         begun = {start.trial for start in starts}
         # A save goes out before the start that would make its worker forget the model.

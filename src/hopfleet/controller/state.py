@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
+from hopfleet.controller.losses import Losses
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
@@ -22,13 +23,6 @@ from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
 from hopfleet.search.base import Decision, Search
 
-MAX_LOSSES = 3
-"""Lost workers in a row after which a unit counts as poison and its trial fails."""
-
-MANY_LOSSES = 24
-"""Lost workers in a row, across all units, after which the machine is blamed and the run ends; with more than eight
-workers the limit is three losses per worker."""
-
 
 class State:
     """Everything that the controller knows."""
@@ -37,6 +31,7 @@ class State:
         self, schedule: Schedule, search: Search, *, seed: int, fixed_order: bool, points: Sequence[Config]
     ) -> None:
         self.schedule = schedule
+        self.schedule.epoch_limit = search.epoch_limit
         self.search = search
         self.seed = seed
         self.fixed_order = fixed_order
@@ -65,9 +60,7 @@ class State:
         #: Workers that were told to give up an attempt; they are lost, and replaced where possible.
         self.stopped: dict[str, int] = {}
         #: Workers lost in a row while they ran a unit.
-        self.losses_in_a_row = 0
-        #: Why the run must end, if it must.
-        self.hopeless = ""
+        self.losses = Losses(schedule)
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
         self.refused: set[Place] = set()
@@ -88,9 +81,19 @@ class State:
         return self.held or bool(self.schedule.delayed)
 
     @property
+    def hopeless(self) -> str:
+        """Why the run must end, if it must."""
+        return self.losses.hopeless
+
+    @property
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
         return self.draining or bool(self.hopeless)
+
+    @property
+    def over(self) -> str:
+        """Why no further epoch may begin; empty if more may."""
+        return self.search.over(self.elapsed) or self.schedule.overspent
 
     @property
     def next_trial(self) -> str:
@@ -153,7 +156,7 @@ class State:
         self.finished = self.draining = self.held = self.dry = False
         self.starting, self.waiting = message.workers, message.requests
         self.stopped.clear()  # the names of workers begin anew
-        self._clear_losses()
+        self.losses.clear()
         self.coming.clear()
         self.refused.clear()
         self.missing, self.pinned = (), False
@@ -179,9 +182,9 @@ class State:
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
-            self._blame(unit, overdue or message.reason, message.log)
-        if blamed:
-            self._count_loss(message.reason)
+            self.losses.blame(unit, overdue or message.reason, message.log)
+        if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.starting):
+            self.touch_all()
 
     def _forget_worker(self, worker: str) -> dict[Unit, int]:
         live = self.schedule.trials.values()
@@ -193,27 +196,6 @@ class State:
         for progress in held:
             self.touch(progress)
         return running
-
-    def _blame(self, unit: Unit, reason: str, log: str) -> None:
-        """Count a lost worker against the unit that it ran, which may be the cause."""
-        losses = self.schedule.blame(unit.trial, reason)
-        if len(losses) >= MAX_LOSSES:
-            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}"
-            last = log and f"the last lines of its log:\n{log}"
-            self.schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason, last))
-
-    def _count_loss(self, reason: str) -> None:
-        """Count a loss across all trials: if no unit ends well, the machine is the likelier cause."""
-        self.losses_in_a_row += 1
-        if self.losses_in_a_row >= max(MANY_LOSSES, MAX_LOSSES * (len(self.schedule.slots) + self.starting)):
-            self.hopeless = (
-                f"{self.losses_in_a_row} workers in a row were lost and nothing ended well between, whatever they ran: "
-                f"the last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
-            )
-            self.touch_all()
-
-    def _clear_losses(self) -> None:
-        self.losses_in_a_row, self.hopeless = 0, ""
 
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:
@@ -279,7 +261,7 @@ class State:
     def _(self, message: m.UnitFinished) -> None:
         seconds = (message.ended - message.started) * message.share
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
-        self._clear_losses()
+        self.losses.clear()
         self.touch(self.schedule.trials[message.trial])
 
     @_apply.register
@@ -443,7 +425,3 @@ class State:
 def trial_name(number: int) -> str:
     """Return the name of the trial with a number: the first is ``t0001``."""
     return f"t{number + 1:04d}"
-
-
-def _all(reasons: Sequence[str]) -> str:
-    return f"each time {reasons[0]}" if len(set(reasons)) == 1 else "; then ".join(reasons)

@@ -29,6 +29,7 @@ from hopfleet.forecast.profiling import Profiles
 from hopfleet.forecast.rehearsal import Outline
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.history import History
+from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
@@ -131,8 +132,24 @@ class Experiment:
         self.results: Results | None = None
 
     def __repr__(self) -> str:
-        trials = "any number of" if self.search.trials >= UNLIMITED else self.search.trials
-        return f"<Experiment {self.name}: {trials} trials of {type(self.task).__name__}>"
+        return f"<Experiment {self.name}: {self._trials} trials of {type(self.task).__name__}>"
+
+    @property
+    def _trials(self) -> str:
+        return "any number of" if self.search.trials >= UNLIMITED else str(self.search.trials)
+
+    def _repr_html_(self) -> str:
+        epochs = plural(self.search.max_epochs, "epoch")
+        return facts_html(
+            [
+                ("experiment", self.name),
+                ("task", type(self.task).__name__),
+                ("search", f"{self.search.describe()['search']}: {self._trials} trials of at most {epochs}"),
+                ("metric", ", ".join(f"{name} ({mode})" for name, mode in self.goal.objectives)),
+                ("workers", f"{self.workers} ({self.backend.name})"),
+                ("run folder", str(self.folder.path)),
+            ]
+        )
 
     def use(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import html
 import os
 import sys
 import time
@@ -18,9 +17,12 @@ from typing import Any
 from hopfleet.forecast.profiling import Profiles, unsteady
 from hopfleet.forecast.rehearsal import SLOW, Outline, Rehearsal
 from hopfleet.monitor.history import History
+from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.wording import duration, makespan, plural, size
 from hopfleet.support.deprecation import deprecated
 from hopfleet.support.text import visible
+
+_SHORT = 0.1  #: seconds; a ratio to a shorter time says nothing
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,18 @@ class Preview:
             ("takes", f"{duration(whole)}: {makespan(self.start_up)} to start up, then {makespan(self.makespan)}"),
             *([("together", self._gains())] if len(self.makespans) > 1 else []),
             ("done by", f"{self.finish:%Y-%m-%d %H:%M:%S} if started now"),
-            ("at best", f"{makespan(self.lower_bound)}; this is {self.ratio:.3f} of it"),
+            ("at best", self._against_bound()),
             ("workers busy", f"{self.mean_utilisation:.0%}, from {busy[0]:.0%} to {busy[-1]:.0%}"),
             ("hops", f"{self.hops}, {size(self.hop_bytes)} in all"),
             ("disk", f"{size(self.checkpoint_bytes)} of checkpoints{data}"),
             ("shared memory", size(self.shared_bytes)),
             *(("assumed" if number == 0 else "", text) for number, text in enumerate(self.assumed)),
         ]
+
+    def _against_bound(self) -> str:
+        if self.lower_bound < _SHORT:
+            return f"less than {_SHORT} s, too short to compare"
+        return f"{makespan(self.lower_bound)}; this is {self.ratio:.3f} of it"
 
     def _gains(self) -> str:
         others = [
@@ -120,10 +127,7 @@ class Preview:
         return "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self.facts()
-        )
-        return f"<table>{rows}</table>"
+        return facts_html(self.facts())
 
 
 def previewed(

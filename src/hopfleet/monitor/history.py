@@ -86,6 +86,7 @@ class History(Observer):
         self.updated: float | None = None
         self.finished: bool | None = None  #: ``complete`` of Finish; None while running or after an interruption
         self.held = False  #: whether the run is paused on request
+        self.holds: list[tuple[float, float]] = []  #: when the run was paused on request; the last may have no end yet
         self.delayed: dict[VersionRef, SaveDelayed] = {}  #: saves that a disk does not take for now
         self.missing: tuple[int, ...] = ()  #: partitions on no worker that trials wait for
         self._limit = limit
@@ -176,6 +177,8 @@ class History(Observer):
                 self.gaps.append((self.updated, time))
         self.runs += 1
         self.finished = None
+        if self.held and self.updated is not None:
+            self._release(self.updated)
         self.held = False
         self.delayed.clear()
         self.missing = ()
@@ -270,7 +273,15 @@ class History(Observer):
             del saved[ref.version]
 
     def _hold(self, time: float, message: RunHeld) -> None:
+        if message.held and not self.held:
+            self.holds.append((time, math.inf))
+        elif self.held and not message.held:
+            self._release(time)
         self.held = message.held
+
+    def _release(self, time: float) -> None:
+        begin, _ = self.holds.pop()
+        self.holds.append((begin, time))
 
     def _miss(self, time: float, message: PartitionsMissing) -> None:
         self.missing = message.partitions
@@ -282,10 +293,11 @@ class History(Observer):
 
     @property
     def elapsed(self) -> float:
-        """Seconds in which the experiment was running, according to the messages."""
+        """Seconds in which the experiment was running and not paused, according to the messages."""
         if self.started is None or self.updated is None:
             return 0.0
-        return self.updated - self.started - sum(end - start for start, end in self.gaps)
+        breaks = [*self.gaps, *((start, min(end, self.updated)) for start, end in self.holds)]
+        return self.updated - self.started - sum(end - start for start, end in breaks)
 
     def live_workers(self) -> list[WorkerView]:
         return [worker for worker in self.workers.values() if worker.lost is None]

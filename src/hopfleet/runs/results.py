@@ -20,6 +20,7 @@ from hopfleet.errors import CheckpointError, NotFound, UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
+from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
@@ -138,6 +139,9 @@ class TrialResult:
         metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
         return visible(f"<TrialResult {self.id} {self.state.value} {metrics}>")
 
+    def _repr_html_(self) -> str:
+        return trial_html(self._trial, self._results.name)
+
 
 class Results:
     """All trials of an experiment. ``best`` is the trial with the best epoch by the experiment's metric."""
@@ -212,6 +216,7 @@ class Results:
     def plot(self, kind: str = "curves", path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Draw a chart into ``path``, or into plots/KIND.png in the run folder, and return the matplotlib figure.
 
+        A notebook displays the figure if it is the value of a cell; in a script, its ``show()`` opens a window.
         Kinds are "curves", "gantt", "parallel", "importance", "rungs", "lineage" and "pareto". The options depend on
         the kind: ``metric`` for curves and importance, ``epoch`` for importance, ``metrics`` and ``modes`` for pareto.
         """
@@ -280,3 +285,6 @@ class Results:
     def __repr__(self) -> str:
         state = "finished" if self.finished else "unfinished"
         return visible(f"<Results {self.name}: {len(self.history.trials)} trials, {state}>")
+
+    def _repr_html_(self) -> str:
+        return results_html(self.history)

@@ -43,7 +43,7 @@ def validate(schedule: Schedule) -> None:
         claimed = [*filter(None, [progress.trains_on]), *progress.evaluates_on.values()]
         _check(sorted(running) == sorted(claimed), "isolation: workers and trial disagree on what runs", progress)
         _check(not (progress.trains_on and progress.evaluates_on), "isolation: trained while evaluated", progress)
-        _check((progress.trial.id in schedule.ready) == progress.can_train, "ready is out of date", progress)
+        _check((progress.trial.id in schedule.ready) == schedule.may_train(progress), "ready is out of date", progress)
         _check(all(version <= progress.version for version in progress.saved), "a version from the future", progress)
         done = progress.visits[progress.version - progress.version % schedule.partitions :]
         _check(progress.todo == set(range(schedule.partitions)) - set(done), "todo is out of date", progress)

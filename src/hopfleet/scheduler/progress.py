@@ -58,6 +58,8 @@ class Progress:
     todo: set[int] = field(default_factory=set)
     #: Partitions to visit next, in this order: a fixed order, or units that run again because versions were lost.
     forced: deque[int] = field(default_factory=deque)
+    #: The newest epoch that has begun: one of its units was started.
+    begun: int = 0
     #: Epochs that are trained and evaluated.
     epochs_ended: int = 0
     #: The goal's metric at the end of each of these epochs, as far as it is known.
@@ -154,6 +156,11 @@ class Progress:
             return len(self.visits) < self.trial.epochs * self.partitions
         # Done, but its last versions were lost: the units that produced them run again.
         return self.outcome.state is not TrialState.FAILED and len(self.visits) < self.epochs_ended * self.partitions
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether its next unit is the first one of an epoch that it has not begun."""
+        return self.epoch > self.begun and not self.awaits_evaluation
 
     @property
     def units_left(self) -> int:

@@ -118,7 +118,7 @@ class Schedule(ScheduleView):
             progress.expected = self.estimates.beforehand(trial.number, next(iter(self.slots)))
         for partition in visits:
             progress.visit(partition)
-        progress.epochs_ended = progress.version // self.partitions
+        progress.epochs_ended = progress.begun = progress.version // self.partitions
         lender = None if trial.parent is None else self.find(trial.parent.trial)
         if lender is not None:
             progress.metrics = dict(lender.metrics)
@@ -300,6 +300,7 @@ class Schedule(ScheduleView):
             if unit.partition not in self.options(progress, slot) or unit.epoch != progress.epoch:
                 raise InvariantBroken(f"completeness: {unit} is not owed on {worker}: {progress.story()}")
             progress.trains_on = worker
+            self._begin_epoch(progress, unit.epoch)
         else:
             if unit.partition in progress.evaluated or unit.partition in progress.evaluates_on:
                 raise InvariantBroken(f"completeness: {unit} twice: {progress.story()}")
@@ -312,6 +313,15 @@ class Schedule(ScheduleView):
             self._begin(slot)
         self.idle.pop(worker, None)
         self._refresh(progress)
+
+    def _begin_epoch(self, progress: Progress, epoch: int) -> None:
+        """Count an epoch when its first unit starts."""
+        if epoch > progress.begun:
+            progress.begun = epoch
+            self.epochs_begun += 1
+            if self.epochs_left == 0:
+                for other in list(self.ready.values()):
+                    self._refresh(other)
 
     def finish(self, worker: str, unit: Unit, seconds: float, sums: Mapping[str, RowSum]) -> None:
         """running -> done."""
@@ -372,7 +382,7 @@ class Schedule(ScheduleView):
     def _refresh(self, progress: Progress) -> None:
         """Keep ``ready`` and ``awaiting`` true for one trial."""
         name = progress.trial.id
-        if progress.can_train:
+        if self.may_train(progress):
             self.ready[name] = progress
             self._ready.put(progress)
         elif self.ready.pop(name, None) is not None:

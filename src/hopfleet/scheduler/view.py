@@ -5,8 +5,9 @@ Policies read this class and never change it; ``Schedule`` adds the transitions.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from hopfleet.domain.unit import Unit
@@ -33,7 +34,7 @@ class ScheduleView:
         self.slots: dict[str, Slot] = {}
         #: Counts changes in which workers can read which partitions.
         self.layouts = 0
-        #: Trials whose next unit may start now. Always {t: can_train}.
+        #: Trials whose next unit may start now. Always {t: may_train(t)}.
         self.ready: dict[str, Progress] = {}
         #: The same, by the workers that can take them and by remaining work.
         self._ready = Ready()
@@ -43,6 +44,9 @@ class ScheduleView:
         self.delayed: dict[int, str] = {}
         #: Whether a trial stays with the worker that holds its model for as long as it owes anything there: hops cost.
         self.sticky = False
+        #: Epochs that all trials together may begin, None for no limit, and those that they have begun.
+        self.epoch_limit: int | None = None
+        self.epochs_begun = 0
         #: Whether an unknown number of trials will be added as others end.
         self.more_to_come = False
         #: Trials with a level above 0; some may have ended.
@@ -66,6 +70,30 @@ class ScheduleView:
     def find(self, trial: str) -> Progress | None:
         """Return a trial, whatever its state."""
         return self.trials.get(trial) or self.parked.get(trial)
+
+    @property
+    def epochs_left(self) -> float:
+        """The number of epochs that may still begin."""
+        return math.inf if self.epoch_limit is None else max(0, self.epoch_limit - self.epochs_begun)
+
+    @property
+    def overspent(self) -> str:
+        """Why no epoch may begin; empty if there is no limit, or if some are left."""
+        return "" if self.epochs_left else f"the budget of {self.epoch_limit} epochs is spent"
+
+    def may_train(self, progress: Progress) -> bool:
+        """Whether a trial's next unit may start, as far as the trial and the limit on epochs are concerned."""
+        return progress.can_train and (self.epoch_limit is None or self.epochs_left > 0 or not progress.begins_epoch)
+
+    def affordable(self, units: Iterable[Unit]) -> list[Unit]:
+        """Return those of the units that can start together without exceeding the limit on epochs."""
+        left, chosen = self.epochs_left, list[Unit]()
+        for unit in units:
+            begins = unit.trains and self.trials[unit.trial].begins_epoch
+            if not begins or left > 0:
+                chosen.append(unit)
+                left -= begins
+        return chosen
 
     def options(self, progress: Progress, slot: Slot) -> Collection[int]:
         """Return the partitions that a trial may train on next at ``slot``; none if the model cannot get there."""

@@ -24,7 +24,9 @@ class ASHA(Sampled):
     ``trials=None`` adds trials until a budget is spent. Rungs are at ``min_epochs`` times powers of ``eta``, the last
     one at ``max_epochs``. Whenever a trial reports at a rung, all trials among the best ``1 / eta`` of the rung that
     have not been promoted yet are promoted to the next rung. The search is done when no trial is left to start and none
-    runs; the other trials stay paused with their models, and users may resume them.
+    runs; the other trials stay paused with their models, and users may resume them. With few trials, no rung may have
+    enough reports for a promotion to the last one: unless ``complete_best`` is False, the best trial of the highest
+    rung is then trained until ``max_epochs``.
 
     Trials that the search did not suggest are not promoted, and do not affect the promotion of others.
     """
@@ -39,18 +41,22 @@ class ASHA(Sampled):
         min_epochs: int = 1,
         sampler: Search | None = None,
         concurrency: int | str | None = None,
+        complete_best: bool = True,
     ) -> None:
         check_rungs(max_epochs, eta, min_epochs)
         super().__init__(max_epochs, sampler, concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.eta, self.min_epochs = eta, min_epochs
         self.levels = rungs(max_epochs, eta, min_epochs)
+        self.complete_best = complete_best
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
         #: For each rung but the last: the reports, the best first, and the trials promoted from it.
         self._reports: dict[int, list[tuple[float, int, str]]] = {level: [] for level in self.levels[:-1]}
         self._promoted: dict[int, set[str]] = {level: set() for level in self.levels[:-1]}
+        #: Whether a trial of this search has trained until ``max_epochs``.
+        self._completed = False
         #: Trials of this search that have not ended.
         self._alive: set[str] = set()
 
@@ -69,6 +75,7 @@ class ASHA(Sampled):
 
     def observe(self, trial: Trial, epoch: int, metrics: Mapping[str, float]) -> Sequence[Decision]:
         super().observe(trial, epoch, metrics)
+        self._completed = self._completed or (epoch >= self.max_epochs and trial.id in self._alive)
         if epoch not in self._reports or trial.id not in self._alive:
             return ()
         reports, promoted = self._reports[epoch], self._promoted[epoch]
@@ -88,6 +95,13 @@ class ASHA(Sampled):
         self._alive.discard(trial.id)
         return ()
 
+    def conclude(self) -> Sequence[Decision]:
+        if self._completed or not self.complete_best:
+            return ()
+        ranked = (entry for level in reversed(self.levels[:-1]) for entry in self._reports[level])
+        best = next((name for cost, _, name in ranked if name in self._alive and cost < math.inf), None)
+        return () if best is None else [Train(best, self.max_epochs)]
+
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if epochs:
             raise UsageError(
@@ -100,4 +114,5 @@ class ASHA(Sampled):
         self._extend_sampler()
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "eta": self.eta, "min_epochs": self.min_epochs}
+        described = {**super().describe(), "eta": self.eta, "min_epochs": self.min_epochs}
+        return described if self.complete_best else {**described, "complete_best": False}

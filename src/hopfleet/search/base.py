@@ -162,6 +162,8 @@ class Search(ABC):
     live: int | str | None = None
     #: Whether the search decides nothing before all its trials have started.
     whole = False
+    #: Epochs that all trials together may train; None for no limit. No epoch begins that would exceed it.
+    epoch_limit: int | None = None
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         """Check the space and reset the state. Raise SpaceError for a space that the search does not support."""
@@ -209,6 +211,13 @@ class Search(ABC):
 
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
         """Take note that a trial completed, was stopped or failed, and decide. A paused trial has not ended."""
+        return ()
+
+    def conclude(self) -> Sequence[Decision]:
+        """Decide what is left to do now that no trial is under way and none will start.
+
+        The search is done if nothing follows. The call leaves the state as it is.
+        """
         return ()
 
     def over(self, elapsed: float) -> str:

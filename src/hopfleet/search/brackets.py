@@ -78,7 +78,10 @@ class Bracket:
 
 
 class Bracketed(Sampled):
-    """A search with one or several brackets, which start in order and run side by side."""
+    """A search with one or several brackets, which start in order and run side by side.
+
+    The table of brackets is repeated until ``most`` trials have started.
+    """
 
     whole = True
 
@@ -95,16 +98,17 @@ class Bracketed(Sampled):
         self.adaptive = self.sampler.adaptive
         #: The size and the rungs of each bracket.
         self.table = table
+        self.most = sum(size for size, _ in table)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)
-        self._brackets = [Bracket(size, levels, self.eta) for size, levels in self.table]
+        self._brackets: list[Bracket] = []
         self._begun = 0
         self._bracket_of: dict[str, Bracket] = {}
 
     @property
     def trials(self) -> int:
-        return sum(size for size, _ in self.table)
+        return self.most
 
     def suggest(self, number: int) -> Suggestion | None:
         bracket = self._filling()
@@ -112,7 +116,14 @@ class Bracketed(Sampled):
         return None if bracket is None or config is None else Suggestion(config, bracket.levels[0])
 
     def _filling(self) -> Bracket | None:
-        return next((bracket for bracket in self._brackets if bracket.open), None)
+        """Return the bracket that takes the next trial; None if all trials have begun."""
+        if self._brackets and self._brackets[-1].open:
+            return self._brackets[-1]
+        if self._begun >= self.most:
+            return None
+        size, levels = self.table[len(self._brackets) % len(self.table)]
+        self._brackets.append(Bracket(min(size, self.most - self._begun), levels, self.eta))
+        return self._brackets[-1]
 
     def added(self, trial: Trial) -> None:
         super().added(trial)

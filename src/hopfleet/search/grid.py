@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError, UsageError
-from hopfleet.search.base import Goal, Search, Suggestion, at_least_one, name_of
+from hopfleet.search.base import Goal, Search, Suggestion, at_least_one, check_concurrency, name_of
 
 
 class Grid(Search):
     """A search over every combination of all ``choice`` and ``grid_search`` options."""
 
-    def __init__(self, max_epochs: int = 10) -> None:
+    def __init__(self, max_epochs: int = 10, concurrency: int | str | None = None) -> None:
+        self.live = check_concurrency(concurrency)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:

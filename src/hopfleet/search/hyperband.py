@@ -5,7 +5,10 @@ Li et al., "Hyperband: a novel bandit-based approach to hyperparameter optimizat
 
 from __future__ import annotations
 
-from hopfleet.search.base import Search
+from typing import Any
+
+from hopfleet.errors import UsageError
+from hopfleet.search.base import UNLIMITED, Search, at_least_one
 from hopfleet.search.brackets import Bracketed
 from hopfleet.search.sampled import check_rungs
 
@@ -15,6 +18,9 @@ class Hyperband(Bracketed):
 
     Let S be the largest s for which eta**s <= max_epochs. The brackets s = S, ..., 0 start with
     ceil((S + 1) / (s + 1) * eta**s) trials of max_epochs / eta**s epochs.
+
+    By default each bracket runs once. ``trials=None`` repeats the brackets until a budget is spent, and a number
+    repeats them until that many trials have started; the last bracket is then smaller if need be.
     """
 
     def __init__(
@@ -23,6 +29,7 @@ class Hyperband(Bracketed):
         eta: int = 3,
         sampler: Search | None = None,
         concurrency: int | str | None = None,
+        trials: int | str | None = "once",
     ) -> None:
         check_rungs(max_epochs, eta, 1)
         most = 0
@@ -33,3 +40,15 @@ class Hyperband(Bracketed):
             for s in range(most, -1, -1)
         ]
         super().__init__(max_epochs, eta, table, sampler, concurrency)
+        if isinstance(trials, str) and trials != "once":
+            raise UsageError(
+                f"trials={trials!r}: must be 'once' (each bracket runs once), a number of trials, or None (brackets "
+                "are repeated until a budget is spent)"
+            )
+        self._repeats = trials != "once"
+        if self._repeats:
+            self.most = UNLIMITED if trials is None else at_least_one("trials", trials)
+
+    def describe(self) -> dict[str, Any]:
+        described = super().describe()
+        return {**described, "repeats": True} if self._repeats else described

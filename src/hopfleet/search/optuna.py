@@ -26,7 +26,17 @@ from hopfleet.domain.objectives import feasible
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import MissingExtra, UsageError
-from hopfleet.search.base import UNLIMITED, Decision, Earlier, Goal, Search, Suggestion, at_least_one, name_of
+from hopfleet.search.base import (
+    UNLIMITED,
+    Decision,
+    Earlier,
+    Goal,
+    Search,
+    Suggestion,
+    at_least_one,
+    check_concurrency,
+    name_of,
+)
 
 if TYPE_CHECKING:
     from hopfleet.search.study import Chosen
@@ -57,8 +67,14 @@ class Optuna(Search):
 
     _given: Any = None
 
-    def __init__(self, sampler: Any = None, trials: int | None = 16, max_epochs: int = 10) -> None:
-        self._prepare(trials, max_epochs, {})
+    def __init__(
+        self,
+        sampler: Any = None,
+        trials: int | None = 16,
+        max_epochs: int = 10,
+        concurrency: int | str | None = None,
+    ) -> None:
+        self._prepare(trials, max_epochs, concurrency, {})
         if sampler is not None and not (hasattr(sampler, "sample_relative") and not isinstance(sampler, type)):
             raise UsageError(
                 f"sampler={sampler!r}: must be an instance of a sampler, e.g. optuna.samplers.TPESampler(seed=0)"
@@ -66,7 +82,10 @@ class Optuna(Search):
         self.stores_attributes = sampler is not None
         self._given = sampler
 
-    def _prepare(self, trials: int | None, max_epochs: int, options: Mapping[str, Any]) -> None:
+    def _prepare(
+        self, trials: int | None, max_epochs: int, concurrency: int | str | None, options: Mapping[str, Any]
+    ) -> None:
+        self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
         self._options = {**self.defaults, **options}
@@ -237,8 +256,14 @@ class Optuna(Search):
 class _Named(Optuna):
     """A sampler of Optuna under a short name; ``options`` are passed to its class in ``optuna.samplers``."""
 
-    def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
-        self._prepare(trials, max_epochs, options)
+    def __init__(
+        self,
+        trials: int | None = 16,
+        max_epochs: int = 10,
+        concurrency: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        self._prepare(trials, max_epochs, concurrency, options)
 
 
 class TPE(_Named):
@@ -261,8 +286,14 @@ class CMAES(_Named):
     many_objectives = False
     knows_limits = False
 
-    def __init__(self, trials: int | None = 16, max_epochs: int = 10, **options: Any) -> None:
-        super().__init__(trials, max_epochs, **options)
+    def __init__(
+        self,
+        trials: int | None = 16,
+        max_epochs: int = 10,
+        concurrency: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(trials, max_epochs, concurrency, **options)
         if find_spec("cmaes") is None:
             raise MissingExtra("cmaes", "optuna")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config
-from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one
+from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one, check_concurrency
 
 
 class Random(Search):
     """A search with ``trials`` random draws (None: until a budget is spent); ``grid_search`` options are cycled."""
 
-    def __init__(self, trials: int | None = 16, max_epochs: int = 10) -> None:
+    def __init__(self, trials: int | None = 16, max_epochs: int = 10, concurrency: int | str | None = None) -> None:
+        self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
 

@@ -24,7 +24,7 @@ class Sampled(Search):
             raise UsageError(f"sampler={sampler!r}: must be a search, e.g. hop.Random()")
         self.max_epochs = max_epochs
         self.sampler = sampler or Random(trials=None)
-        self.live = check_concurrency(concurrency)
+        self.live = self.sampler.live if concurrency is None else check_concurrency(concurrency)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)

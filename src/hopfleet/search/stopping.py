@@ -15,7 +15,18 @@ from typing import Any
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
-from hopfleet.search.base import Clone, Decision, Earlier, Goal, Search, Stop, Suggestion, at_least, at_least_one
+from hopfleet.search.base import (
+    UNLIMITED,
+    Clone,
+    Decision,
+    Earlier,
+    Goal,
+    Search,
+    Stop,
+    Suggestion,
+    at_least,
+    at_least_one,
+)
 
 
 class StoppingRule:
@@ -25,6 +36,8 @@ class StoppingRule:
     trials: int | None = None
     #: Whether the rule may end the experiment before all trials have started.
     ends_all = False
+    #: Epochs that all trials together may train; None for no limit. No epoch begins that would exceed it.
+    epoch_limit: int | None = None
 
     def setup(self, goal: Goal) -> None:
         """Reset the state."""
@@ -120,7 +133,9 @@ class Budget(StoppingRule):
     """A rule that ends the experiment after ``seconds``, after ``epochs`` of all trials together, or at ``target``.
 
     ``target`` is a value of the metric. At most ``trials`` trials start, and those that have started continue as the
-    search decides. When the budget is spent, running units are finished and saved, and no other unit starts.
+    search decides. ``epochs`` is exact: an epoch counts when it begins, no other begins once all are spent, and those
+    under way are finished. When the seconds are spent or the target is reached, running units are finished and saved,
+    and no other unit starts.
     """
 
     def __init__(
@@ -133,7 +148,7 @@ class Budget(StoppingRule):
         if seconds is epochs is trials is target is None:
             raise UsageError("Budget(): limits nothing; set seconds, epochs, trials or target")
         self.seconds = None if seconds is None else _at_least_zero("seconds", seconds)
-        self.epochs = None if epochs is None else at_least_one("epochs", epochs)
+        self.epochs = self.epoch_limit = None if epochs is None else at_least_one("epochs", epochs)
         self.trials = None if trials is None else at_least_one("trials", trials)
         if target is not None and (not _is_number(target) or target != target):
             raise UsageError(f"target={target!r}: must be a number: a value of the metric that is good enough")
@@ -179,6 +194,12 @@ class Stopping(Search):
         super().setup(space, seed=seed, goal=goal)
         self.search.setup(space, seed=seed, goal=goal)
         if self.whole and self.trials < self.search.trials:
+            if self.search.trials >= UNLIMITED:
+                name = type(self.search).__name__
+                raise UsageError(
+                    f"Budget(trials={self.trials}): {name} decides once all trials of a bracket have started; use "
+                    f"{name}(trials={self.trials}), or limit the epochs or the seconds"
+                )
             raise UsageError(
                 f"Budget(trials={self.trials}): must be at least {self.search.trials}, since "
                 f"{type(self.search).__name__} decides once all its trials have started; give it fewer trials or epochs"
@@ -225,6 +246,14 @@ class Stopping(Search):
         for rule in self.rules:
             rule.ended(trial)
         return self._affordable(self.search.ended(trial, state))
+
+    def conclude(self) -> Sequence[Decision]:
+        return self._affordable(self.search.conclude())
+
+    @property
+    def epoch_limit(self) -> int | None:  # type: ignore[override]
+        limits = [self.search.epoch_limit, *(rule.epoch_limit for rule in self.rules)]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def over(self, elapsed: float) -> str:
         reasons = (self.search.over(elapsed), *(rule.over(elapsed) for rule in self.rules))

@@ -138,6 +138,9 @@ class Watched(Stopping):
     def ended(self, trial: Trial, state: TrialState) -> Sequence[Decision]:
         return [*map(self._checked, super().ended(trial, state))]
 
+    def conclude(self) -> Sequence[Decision]:
+        return [*map(self._checked, super().conclude())]
+
     def _checked(self, decision: Decision) -> Decision:
         match decision:
             case Train():

@@ -264,5 +264,5 @@ def state_of(controller: Controller) -> dict[str, object]:
         "next": (state.next_number, state.next_attempt, state.suggested, state.pointed),
         "open": (state.wanted, state.requests),
         "places": (list(state.coming), state.refused, state.missing),
-        "trouble": (state.stopped, state.losses_in_a_row, state.hopeless),
+        "trouble": (state.stopped, state.losses.in_a_row, state.hopeless),
     }

@@ -76,6 +76,7 @@ class Dispatcher:
         if self.fusion is not None:
             groups = SLACK if self.lookahead else 1
             units += companions(state.schedule, slot, assignment.unit, self.fusion, state.starting, groups)
+            units = state.schedule.affordable(units)
         flotilla = state.next_attempt if len(units) > 1 else 0
         for unit in units:
             start = _start(state, slot.worker, unit, flotilla, more=unit is not units[-1], lookahead=lookahead)

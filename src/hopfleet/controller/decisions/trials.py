@@ -87,11 +87,13 @@ def _added(
 
 
 def stop_all_if_over(state: State) -> Iterator[m.Message]:
-    """Stop every trial when the search's budget is used up."""
-    reason = state.search.over(state.elapsed)
+    """Stop trials when the search's budget is used up. If it was one of epochs, those under way are finished first."""
+    reason = state.over
     if reason:
-        for trial in list(state.schedule.trials):
-            yield from _stop(state, Stop(trial, reason))
+        at_once = bool(state.search.over(state.elapsed))
+        for trial, progress in list(state.schedule.trials.items()):
+            if at_once or progress.begins_epoch:
+                yield from _stop(state, Stop(trial, reason))
 
 
 def add_trials(state: State, max_live: int) -> Iterator[m.Message]:
@@ -99,7 +101,7 @@ def add_trials(state: State, max_live: int) -> Iterator[m.Message]:
     if state.ending or state.held:
         return
     room = min(max_live, state.search.concurrency(len(state.schedule.slots)))
-    while len(state.schedule.trials) < room:
+    while len(state.schedule.trials) < room and _affords_trial(state):
         suggestion = next_suggestion(state)
         if suggestion is None:
             return
@@ -107,9 +109,29 @@ def add_trials(state: State, max_live: int) -> Iterator[m.Message]:
         yield _added(state, suggestion.config, suggestion.epochs, origin)
 
 
+def _affords_trial(state: State) -> bool:
+    """Whether the budget has an epoch for one more trial, after one for each trial that is about to begin one."""
+    if state.schedule.epoch_limit is None:
+        return True
+    return state.schedule.epochs_left > sum(progress.begins_epoch for progress in state.schedule.trials.values())
+
+
+def exhausted(state: State) -> bool:
+    """Whether no trial is under way, and none is to come."""
+    coming = state.schedule.trials or state.waiting or state.requests
+    return not coming and next_suggestion(state) is None
+
+
+def conclude(state: State) -> Iterator[m.Message]:
+    """Do what the search still wants when no trial is under way and none is to come."""
+    if not (state.finished or state.ending or state.held or state.over) and exhausted(state):
+        for decision in state.search.conclude():
+            yield from carry_out(state, decision)
+
+
 def next_suggestion(state: State) -> Suggestion | None:
     """Return the next trial to add, or None if there is none at the moment."""
-    if state.dry or state.search.over(state.elapsed):
+    if state.dry or state.over:
         return None
     if state.pointed < len(state.points):
         return Suggestion(state.points[state.pointed], state.search.max_epochs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hopfleet.controller.decisions.trials import next_suggestion
+from hopfleet.controller.decisions.trials import exhausted
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.scheduler.placement import lost, placements
@@ -57,7 +57,7 @@ def finish(state: State) -> Iterator[m.Message]:
     if state.finished:
         return
     live = state.schedule.trials.values()
-    if not live and not (state.waiting or state.requests) and next_suggestion(state) is None:
+    if exhausted(state):
         yield state.decide(m.Finish(complete=True))
     elif state.ending:
         # A worker whose disk is full can save nothing, and may wait for the disk in the middle of a unit.

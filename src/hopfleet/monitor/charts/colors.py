@@ -51,3 +51,9 @@ def shade(merit: float) -> str:
     index = min(int(place), len(_SHADES) - 2)
     mixed = (a + (b - a) * (place - index) for a, b in zip(_SHADES[index], _SHADES[index + 1], strict=True))
     return "#" + "".join(f"{round(part):02x}" for part in mixed)
+
+
+def readable_on(color: str) -> str:
+    """Return the colour of a text on a bar of this colour."""
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else INK

@@ -5,7 +5,6 @@ The best trials are coloured and labelled where their lines end; all other lines
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.charts.canvas import dress, paper, save, spread
 from hopfleet.monitor.charts.colors import FAILURE, MUTED, OTHERS, highlighted, trial_colors
+from hopfleet.monitor.charts.parameters import drawable
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.wording import describe, number, plural, varying_keys
 
@@ -33,6 +33,11 @@ class _Curve:
     trial: TrialHistory
     epochs: list[int]
     values: list[float]
+
+    @property
+    def lost(self) -> bool:
+        """Whether the trial failed before its first value."""
+        return self.trial.state is TrialState.FAILED and not self.epochs
 
     @property
     def best(self) -> tuple[int, float]:
@@ -85,6 +90,7 @@ def draw_curves(history: History, path: str | Path | None = None, metric: str | 
     for place, curve in enumerate(leaders):
         _draw_leader(axes, curve, colors[curve.trial.id], place)
     _label(axes, leaders, colors, varying_keys(history.trials.values()))
+    _mark_lost(axes, [curve.trial for curve in curves.values() if curve.lost])
     if not leaders and not others:
         axes.text(0.5, 0.5, "no epoch has ended yet", transform=axes.transAxes, ha="center", color=MUTED)
     save(figure, path)
@@ -95,7 +101,7 @@ def _curve(history: History, trial: TrialHistory, metric: str) -> _Curve:
     """Return a trial's curve. The curve of a warm clone starts at its parent's epoch."""
     parent = history.trials.get(trial.parent)
     before = [row for row in parent.epochs_done if row.epoch == trial.begins] if parent and trial.epochs_done else []
-    rows = [row for row in (*before, *trial.epochs_done) if math.isfinite(row.metrics.get(metric, math.nan))]
+    rows = [row for row in (*before, *trial.epochs_done) if drawable(row.metrics.get(metric))]
     return _Curve(trial, [row.epoch for row in rows], [row.metrics[metric] for row in rows])
 
 
@@ -133,7 +139,19 @@ def _draw_leader(axes: Axes, curve: _Curve, color: str, place: int) -> None:
 def _cross(axes: Axes, curve: _Curve, size: float) -> None:
     if curve.trial.state is TrialState.FAILED:
         end = (curve.epochs[-1:], curve.values[-1:])
-        axes.scatter(*end, marker="x", s=size, color=FAILURE, linewidths=1.4, zorder=31)
+        axes.scatter(*end, marker="x", s=size, color=FAILURE, linewidths=1.4, zorder=31, gid="failed")
+
+
+def _mark_lost(axes: Axes, trials: Sequence[TrialHistory]) -> None:
+    """Draw a cross at the bottom for each trial that failed before its first value, in the epoch of its failure."""
+    beside = axes.get_xaxis_transform()
+    low, high = axes.get_xlim()
+    for place, trial in enumerate(trials):
+        epoch = min(max(trial.epochs_trained + 1, low), high)
+        axes.scatter(
+            [epoch], [0.025 + 0.03 * (place % 8)], marker="x", s=20, color=FAILURE, linewidths=1.4, zorder=31,
+            transform=beside, gid="failed", clip_on=False,
+        )  # fmt: skip
 
 
 def _limit(axes: Axes, others: Sequence[_Curve], leaders: Sequence[_Curve]) -> None:

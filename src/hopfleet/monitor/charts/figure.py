@@ -6,6 +6,8 @@ import io
 
 from matplotlib.figure import Figure
 
+from hopfleet.errors import UsageError
+
 
 class ChartFigure(Figure):
     """A figure apart from pyplot's, so that a notebook displays it once and a script keeps none of them in memory."""
@@ -19,5 +21,10 @@ class ChartFigure(Figure):
         """Open the figure in a window and wait until the window is closed, as ``pyplot.show`` does."""
         from matplotlib import pyplot
 
-        pyplot.figure(self)
+        try:
+            pyplot.figure(self)
+        except ValueError as error:
+            raise UsageError(
+                "show(): needs matplotlib 3.11 or later; plot(kind, path) writes a file instead"
+            ) from error
         pyplot.show()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.unit import Work
 from hopfleet.monitor.charts.canvas import dress, paper, save
-from hopfleet.monitor.charts.colors import FAILURE, INK, MUTED, OTHERS, highlighted, trial_colors
+from hopfleet.monitor.charts.colors import FAILURE, INK, MUTED, OTHERS, RULE, highlighted, readable_on, trial_colors
 from hopfleet.monitor.history import History, Span
 from hopfleet.monitor.wording import duration, makespan, natural_order, plural, shorten
 
@@ -34,6 +34,7 @@ _DIGIT = 0.075  #: inches; the width of a digit
 _LONG_GAP = 0.2  #: fraction of the whole time; a longer gap between two runs is cut out
 _CUT_GAP = 0.03  #: fraction of the time shown; the width of a cut gap
 _ROOMY = 0.04  #: inches; if the median bar is wider, bars have edges and hatches
+_SHADED = 0.04  #: fraction of the time shown; shorter pauses are not marked
 _MOST_HOPS = 150  #: arrows; above this count, none are drawn because they would hide the bars
 
 
@@ -106,8 +107,10 @@ def _row_label(name: str) -> str:
 
 
 def _facts(history: History, predicted: Sequence[Span]) -> list[str]:
-    units = plural(sum(trial.units_done for trial in history.trials.values()), "unit")
-    facts = [plural(len(history.trials), "trial"), plural(len(history.workers), "worker"), units]
+    done = [span for span in history.spans if not span.undone and not span.failed]
+    units = plural(sum(span.work is Work.TRAIN for span in done), "unit")
+    evaluations = plural(sum(span.work is Work.EVALUATE for span in done), "evaluation")
+    facts = [plural(len(history.trials), "trial"), plural(len(history.workers), "worker"), f"{units}, {evaluations}"]
     runs = [plural(history.runs, "run")] if history.runs > 1 else []
     return [*facts, plural(history.hops, "hop"), *runs, *_against(history, predicted)]
 
@@ -175,6 +178,7 @@ class _Chart:
         self._draw_hops()
         self._write_busy()
         self._mark_cuts()
+        self._mark_pauses()
         if not self.history.spans:
             self.axes.text(0.5, 0.5, "no unit has ended yet", transform=self.axes.transAxes, ha="center", color=MUTED)
 
@@ -256,7 +260,7 @@ class _Chart:
             first = self.slices[id(span)][0] == 0
             if span.work is Work.TRAIN and first and not span.undone and self._inches(span) > _DIGIT * (len(text) + 1):
                 middle = self.scale((span.started + span.ended) / 2)
-                color = _readable_on(self._color(span))
+                color = readable_on(self._color(span))
                 self.axes.text(
                     middle, self._middle(span.worker), text, fontsize=7, color=color, ha="center", va="center", zorder=3
                 )
@@ -298,6 +302,20 @@ class _Chart:
             text = f"break of {duration(seconds)}"
             self.axes.text(position, 1.01, text, transform=beside, fontsize=8.5, color=MUTED, ha="center", va="bottom")
 
+    def _mark_pauses(self) -> None:
+        """Shade the time before the first unit, and the times in which the run was paused on request."""
+        first = min((span.started for span in self.history.spans), default=self.scale.start)
+        pauses = [(self.scale.start, first, "start"), *((*hold, "paused") for hold in self.history.holds)]
+        for begin, end, word in pauses:
+            left, right = self.scale(begin), self.scale(min(end, self.history.updated or begin))
+            if right - left < _SHADED * self.scale.length:
+                continue
+            self.axes.axvspan(left, right, facecolor=RULE, alpha=0.45, linewidth=0, zorder=1, gid=word)
+            self.axes.annotate(
+                f"{word} {duration(right - left)}", ((left + right) / 2, 1.01), fontsize=8.5,
+                xycoords=self.axes.get_xaxis_transform(), color=MUTED, ha="center", va="bottom", annotation_clip=False,
+            )  # fmt: skip
+
     def legend(self) -> list[Any]:
         """Return the legend entries of all colours and marks in the chart."""
         from matplotlib.lines import Line2D
@@ -331,8 +349,3 @@ def _slices(spans: Sequence[Span]) -> dict[int, tuple[int, int]]:
 def _ends(spans: Sequence[Span]) -> dict[str, float]:
     """Return the time at which each worker's last unit ends."""
     return {span.worker: span.ended for span in sorted(spans, key=lambda span: span.ended)}
-
-
-def _readable_on(color: str) -> str:
-    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 150 else INK

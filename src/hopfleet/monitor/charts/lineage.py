@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.canvas import dress, paper, save
-from hopfleet.monitor.charts.colors import HIGHLIGHTS, INK, MUTED, OTHERS, shade
-from hopfleet.monitor.charts.parameters import Parameter, Scale, fences, parameters
+from hopfleet.monitor.charts.colors import HIGHLIGHTS, INK, MUTED, OTHERS, readable_on, shade
+from hopfleet.monitor.charts.parameters import Parameter, Scale, drawable, fences, parameters
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.wording import plural, short, shorten
 
@@ -27,6 +27,7 @@ _WIDTH = 11.0  #: inches
 _LEFT, _RIGHT, _TOP, _BOTTOM = 1.1, 0.9, 1.0, 0.6
 _PANEL, _GAP = 0.85, 0.22
 _MOST_PANELS = 4
+_LABEL = 0.5  #: inches; a shorter bar has no room for the name of its clone
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def lineage_data(history: History) -> Lineage:
 
 def _finite(history: History, trial: TrialHistory) -> dict[int, float]:
     values = {row.epoch: row.metrics.get(history.metric, math.nan) for row in trial.epochs_done}
-    return {epoch: value for epoch, value in values.items() if math.isfinite(value)}
+    return {epoch: value for epoch, value in values.items() if drawable(value)}
 
 
 def _path(history: History) -> list[str]:
@@ -159,11 +160,12 @@ def draw_lineage(history: History, path: str | Path | None = None) -> Figure:
 
 
 def _changing(history: History, path: Sequence[Stretch]) -> list[Parameter]:
-    """Return the parameters that change along the path."""
+    """Return the parameters that change along the path, if some of their values have a place on the axis."""
     return [
         parameter
         for parameter in parameters(history.trials.values())
         if len({repr(stretch.config.get(parameter.name)) for stretch in path}) > 1
+        and any(parameter.place(stretch.trial) is not None for stretch in path)
     ][:_MOST_PANELS]
 
 
@@ -189,6 +191,9 @@ def _draw_tree(axes: Axes, data: Lineage, rows: int, last: float) -> None:
             _draw_link(axes, members[member.parent], member)
         _draw_member(axes, member, merit, data.mode == "max")
     first = {member.row: member for member in reversed(data.members)}
+    for member in data.members:
+        if member.parent and member is not first[member.row] and member.end - member.start >= _wide(last):
+            _label_clone(axes, member, merit, data.mode == "max")
     for row, member in first.items():
         axes.annotate(
             member.trial, (member.start, row), (-6, 0), textcoords="offset points", ha="right", va="center",
@@ -200,10 +205,18 @@ def _draw_tree(axes: Axes, data: Lineage, rows: int, last: float) -> None:
             [best.end], [best.row], marker="*", s=150, color=HIGHLIGHTS[0], edgecolors="white", zorder=30, clip_on=False
         )
         _draw_past(axes, data, members)
+        # Beside the star is the bar of a clone, unless the star is at the end.
+        offset, align = ((11, 0), "left") if best.end == last else ((0, 9), "center")
         axes.annotate(
-            best.trial, (best.end, best.row), (11, 0), textcoords="offset points", va="center", fontsize=8.5,
-            color=HIGHLIGHTS[0], fontweight="bold", annotation_clip=False,
+            best.trial, (best.end, best.row), offset, textcoords="offset points", ha=align,
+            va="center" if best.end == last else "bottom", fontsize=8.5, color=HIGHLIGHTS[0], fontweight="bold",
+            annotation_clip=False, zorder=31, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )  # fmt: skip
+
+
+def _wide(last: float) -> float:
+    """Return the epochs that a label is wide."""
+    return _LABEL * max(1.0, last) / (_WIDTH - _LEFT - _RIGHT)
 
 
 def _merit(data: Lineage) -> Scale:
@@ -216,9 +229,8 @@ def _draw_member(axes: Axes, member: Member, merit: Scale, upwards: bool) -> Non
     """Draw a bar per epoch in the colour of the metric after that epoch."""
     begin = member.start
     for epoch, value in zip(member.epochs, member.values, strict=True):
-        place = merit.place(value) if upwards else 1 - merit.place(value)
         axes.barh(
-            member.row, epoch - begin, left=begin, height=0.62, color=shade(place), edgecolor="white",
+            member.row, epoch - begin, left=begin, height=0.62, color=_tint(merit, value, upwards), edgecolor="white",
             linewidth=0.6, zorder=4, gid="epoch",
         )  # fmt: skip
         begin = epoch
@@ -232,11 +244,19 @@ def _draw_link(axes: Axes, parent: Member, child: Member) -> None:
     rows = [parent.row, child.row]
     axes.plot([child.start] * 2, rows, color=INK, linewidth=0.8, alpha=0.5, zorder=6, linestyle=style, gid="clone")
     axes.plot([child.start], [child.row], marker="o", markersize=3, color=INK, alpha=0.7, zorder=7)
-    if child.end - child.start >= 1:
-        axes.annotate(
-            child.trial, (child.start, child.row), (5, 0), textcoords="offset points", va="center", fontsize=6.5,
-            color="white", zorder=8,
-        )  # fmt: skip
+
+
+def _label_clone(axes: Axes, member: Member, merit: Scale, upwards: bool) -> None:
+    """Write the name of a clone at the beginning of its bar."""
+    color = readable_on(_tint(merit, member.values[0], upwards)) if member.values else INK
+    axes.annotate(
+        member.trial, (member.start, member.row), (5, 0), textcoords="offset points", va="center", fontsize=7.5,
+        color=color, zorder=8, gid="clone name",
+    )  # fmt: skip
+
+
+def _tint(merit: Scale, value: float, upwards: bool) -> str:
+    return shade(merit.place(value) if upwards else 1 - merit.place(value))
 
 
 def _draw_past(axes: Axes, data: Lineage, members: dict[str, Member]) -> None:
@@ -258,12 +278,14 @@ def _draw_parameter(axes: Axes, parameter: Parameter, path: Sequence[Stretch], l
     """Draw one parameter as a step line along the best model's path."""
     dress(axes, grid="y")
     _epoch_axis(axes, last)
-    has = [stretch for stretch in path if parameter.name in stretch.config]
-    places = [parameter.scale.place(stretch.config[parameter.name]) for stretch in has]
+    found = [(stretch, parameter.place(stretch.trial)) for stretch in path]
+    has = [stretch for stretch, place in found if place is not None]
+    places = [place for _, place in found if place is not None]
     for (stretch, place), after in zip(zip(has, places, strict=True), [*places[1:], None], strict=True):
         axes.plot([stretch.start, stretch.end], [place, place], color=HIGHLIGHTS[0], linewidth=2.2)
         if after is not None:
             axes.plot([stretch.end, stretch.end], [place, after], color=HIGHLIGHTS[0], linewidth=0.9)
+        if after is not None and stretch.end - stretch.start >= _wide(last):
             axes.annotate(
                 short(stretch.config[parameter.name], 8), (stretch.start, place), (3, 3), textcoords="offset points",
                 fontsize=7, color=MUTED, parse_math=False,

@@ -17,7 +17,7 @@ from hopfleet.monitor.charts.canvas import paper, save, spread
 from hopfleet.monitor.charts.colors import INK, MUTED, highlighted, shade, trial_colors
 from hopfleet.monitor.charts.parameters import Parameter, Scale, fences, metric_values, parameters, scale_of
 from hopfleet.monitor.history import History
-from hopfleet.monitor.wording import number, plural, shorten
+from hopfleet.monitor.wording import number, plural, short, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One trial's values and places on all axes, None for a missing parameter. The last axis is the metric's."""
+    """One trial's values and places on all axes. The last axis is the metric's.
+
+    A place is None if the parameter is missing, or if its value is no number on an axis of numbers.
+    """
 
     trial: str
     values: list[Any]
@@ -118,7 +121,7 @@ def draw_parallel(history: History, path: str | Path | None = None) -> Figure:
         return figure
     _draw_lines(axes, data, leaders)
     for index, axis in enumerate(data.axes):
-        _draw_axis(axes, index, axis, any(line.places[index] is None for line in data.lines))
+        _draw_axis(axes, index, axis, [line.values[index] for line in data.lines if line.places[index] is None])
     _label(axes, data, leaders)
     save(figure, path)
     return figure
@@ -180,7 +183,8 @@ def _smooth(heights: Sequence[float], steps: int = 18) -> tuple[list[float], lis
     return xs, ys
 
 
-def _draw_axis(axes: Axes, index: int, axis: Axis, unset: bool) -> None:
+def _draw_axis(axes: Axes, index: int, axis: Axis, apart: Sequence[Any]) -> None:
+    """Draw one axis. Values ``apart`` have no place on it; their lines pass through a mark below."""
     axes.plot([index, index], [0, 1], color=INK, linewidth=1.0, zorder=40, clip_on=False)
     for text, height, size, color in ((shorten(axis.name, 18), 24, 9.5, INK), (_SCALES[axis.scale], 12, 8, MUTED)):
         axes.annotate(
@@ -188,13 +192,18 @@ def _draw_axis(axes: Axes, index: int, axis: Axis, unset: bool) -> None:
             color=color, parse_math=False, annotation_clip=False,
         )  # fmt: skip
     halo = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
-    for place, label in [*axis.ticks, *([(_UNSET, "not set")] if unset else [])]:
+    for place, label in [*axis.ticks, *([(_UNSET, _apart(apart))] if apart else [])]:
         axes.plot([index], [place], marker="_", markersize=6, color=INK, zorder=41, clip_on=False)
         axes.annotate(
             shorten(label, 14), (index, place), (-6, 0), textcoords="offset points", ha="right", va="center",
             fontsize=8, color=INK if place >= 0 else MUTED, zorder=42, bbox=halo, parse_math=False,
             annotation_clip=False,
         )  # fmt: skip
+
+
+def _apart(values: Sequence[Any]) -> str:
+    names = {"not set" if value is None else short(value, 14) for value in values}
+    return names.pop() if len(names) == 1 else "others"
 
 
 def _label(axes: Axes, data: Parallel, leaders: dict[str, str]) -> None:

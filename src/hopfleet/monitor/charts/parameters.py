@@ -18,6 +18,10 @@ from hopfleet.monitor.wording import flatten, natural_order, number, short
 _LOG_RATIO = 8.0  #: largest over smallest value; a scale is linear below this ratio
 _FEW = 7  #: distinct numbers; up to this count, each gets a tick of its own
 _APART = 0.045  #: smallest distance between two ticks, as a fraction of the axis
+_ODD = 1 / 3  #: fraction of the values that may be no numbers on an axis of numbers
+_FEWEST = 3  #: distinct numbers; with fewer, values that are no numbers make an axis of categories
+_LARGEST = 1e100  #: magnitude of a number that can be drawn
+_EXTREME = 3.0  #: powers of ten beyond the quartiles; a number further out does not stretch the axis
 _FAR_OUT = 3.0  #: interquartile ranges from the quartiles: Tukey's "far out"
 
 
@@ -62,8 +66,10 @@ class Parameter:
     values: dict[str, Any]  #: by trial
 
     def place(self, trial: str) -> float | None:
-        """Return the place of the trial's value, or None if the trial lacks the parameter."""
-        return self.scale.place(self.values[trial]) if trial in self.values else None
+        """Return the place of the trial's value, or None if the trial lacks the parameter or its value is no number."""
+        if trial not in self.values or (self.scale.kind != "category" and not drawable(self.values[trial])):
+            return None
+        return self.scale.place(self.values[trial])
 
 
 def parameters(trials: Iterable[TrialHistory]) -> list[Parameter]:
@@ -99,20 +105,37 @@ def _determines(other: dict[str, Any], values: dict[str, Any], trials: Collectio
 
 
 def scale_of(values: Iterable[Any]) -> Scale:
-    """Return the scale on which the values are spread most evenly."""
+    """Return the scale on which the values are spread most evenly.
+
+    A few values that are no numbers, such as NaN or a word, do not turn an axis of numbers into categories, and a
+    number far beyond all others does not flatten them.
+    """
     listed = list(values)
-    if not all(_is_number(value) for value in listed):
+    numbers = [value for value in listed if drawable(value)]
+    if len(numbers) < len(listed) * (1 - _ODD) or (len(numbers) < len(listed) and len(set(numbers)) < _FEWEST):
         keys = {repr(value): short(value) for value in listed}
         order = sorted(keys, key=lambda key: natural_order(keys[key]))
         return Scale("category", options=tuple(keys[key] for key in order), keys=tuple(order))
-    distinct = tuple(sorted({float(value) for value in listed}))
-    whole = all(isinstance(value, int) for value in listed)
-    points = distinct if len(distinct) <= _FEW and (whole or len(distinct) <= len(listed) / 2) else ()
-    return Scale("log" if _log_like(listed) else "linear", distinct[0], distinct[-1], points=points)
+    near = _without_extremes(numbers)
+    distinct = tuple(sorted({float(value) for value in near}))
+    whole = all(isinstance(value, int) for value in near)
+    points = distinct if len(distinct) <= _FEW and (whole or len(distinct) <= len(near) / 2) else ()
+    return Scale("log" if _log_like(near) else "linear", distinct[0], distinct[-1], points=points)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def drawable(value: Any) -> bool:
+    """Whether a value is a number that an axis can show."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST
+
+
+def _without_extremes(numbers: Sequence[float]) -> list[float]:
+    """Return the numbers without those whose magnitude is far beyond that of the others."""
+    sizes = [math.log10(abs(each)) for each in numbers if each]
+    if len(sizes) < 4:
+        return list(numbers)
+    first, _, third = quantiles(sizes, n=4, method="inclusive")
+    reach = max(_EXTREME, _FAR_OUT * (third - first))
+    return [each for each in numbers if not each or first - reach <= math.log10(abs(each)) <= third + reach]
 
 
 def _log_like(values: Sequence[float]) -> bool:
@@ -149,7 +172,7 @@ def metric_values(history: History, metric: str | None = None, epoch: int | None
     for trial in history.trials.values():
         row = trial.best if epoch is None else next((row for row in trial.epochs_done if row.epoch == epoch), None)
         value = row.metrics.get(metric, math.nan) if row else math.nan
-        if math.isfinite(value):
+        if drawable(value):
             found[trial.id] = value
     return found
 

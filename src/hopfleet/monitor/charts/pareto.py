@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.canvas import dress, paper, save
 from hopfleet.monitor.charts.colors import HIGHLIGHTS, INK, MUTED, OTHERS
-from hopfleet.monitor.charts.parameters import fences
+from hopfleet.monitor.charts.parameters import drawable, fences
 from hopfleet.monitor.history import History
 from hopfleet.monitor.wording import plural
 
@@ -77,7 +77,7 @@ def pareto_data(history: History, metrics: Sequence[str] | None = None, modes: S
         for trial in ranked
         if trial.best is not None
     ]
-    rows = [(trial, values) for trial, values in rows if all(map(math.isfinite, values))]
+    rows = [(trial, values) for trial, values in rows if all(map(drawable, values))]
     best = front([values for _, values in rows], wanted)
     points = [Point(trial, values, on) for (trial, values), on in zip(rows, best, strict=True)]
     return Pareto(names, wanted, points, len(history.trials) - len(points))

@@ -6,7 +6,6 @@ before the search promoted it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.canvas import dress, paper, save, spread
 from hopfleet.monitor.charts.colors import INK, MUTED, OTHERS, RULE, highlighted, trial_colors
-from hopfleet.monitor.charts.parameters import fences, metric_values
+from hopfleet.monitor.charts.parameters import drawable, fences, metric_values
 from hopfleet.monitor.history import History, TrialHistory
 from hopfleet.monitor.wording import number, plural
 
@@ -80,7 +79,7 @@ def _epochs(trial: TrialHistory) -> set[int]:
 
 
 def _curve(history: History, trial: TrialHistory) -> RungCurve:
-    rows = [row for row in trial.epochs_done if math.isfinite(row.metrics.get(history.metric, math.nan))]
+    rows = [row for row in trial.epochs_done if drawable(row.metrics.get(history.metric))]
     return RungCurve(
         *(trial.id, trial.state.value, [row.epoch for row in rows], [row.metrics[history.metric] for row in rows]),
         [epoch for epoch in trial.milestones if epoch in _epochs(trial)],

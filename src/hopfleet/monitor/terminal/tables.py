@@ -228,11 +228,22 @@ def progress_text(history: History, elapsed: float) -> str:
     return f"{progress.done}/{progress.planned} units  {progress.fraction:.0%}  {duration(elapsed)}{eta}"
 
 
+def _why_no_best(history: History) -> str:
+    counts = history.counts()
+    total, failed = sum(counts.values()), counts[TrialState.FAILED]
+    if total and failed == total:
+        return f": {'the trial' if total == 1 else f'all {total} trials'} failed"
+    if any(trial.best for trial in history.trials.values()):
+        limits = ", ".join(map(str, history.limits)) or f"a number as its {history.metric}"
+        return f": no trial has {limits}"
+    return " yet" if history.finished is None else f": no trial has a value of {history.metric}"
+
+
 def best_text(history: History) -> str:
     """Format the best trial: ``best t0007  accuracy=0.9667 at epoch 3  lr=0.01 width=64``."""
     leader = history.best()
     if leader is None or leader.best is None:
-        return "best  none yet"
+        return f"best  none{_why_no_best(history)}"
     value = number(leader.best.metrics[history.metric])
     config = describe(leader.config, varying_keys(history.trials.values()), 60)
     return f"best {leader.id}  {history.metric}={value} at epoch {leader.best.epoch}  {config}"
