@@ -141,7 +141,34 @@ class Noisy(Task):
         return super().loss(model, batch) * (1 + 0.01 * float(torch.rand(1)))
 
 
-@pytest.mark.parametrize("task", [Plain, Peeking, Gathering, Noisy])
+class Hooked(Task):
+    """An optimizer with a hook of the user, which changes what it sees."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, schedule = super().build(config)
+        optimizer.register_step_post_hook(lambda *_: [p.data.mul_(0.999) for p in model.parameters()])
+        return model, optimizer, schedule
+
+
+class Cycled(Task):
+    lr_step = "batch"
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, *_ = super().build(config)
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+        return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, config["lr"], total_steps=1000)
+
+
+@pytest.mark.parametrize("task", [Gathering, Hooked, Cycled])
+def test_gradients_are_captured_where_updates_cannot_be(place, tmp_path, task, capfd):
+    configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
+    captures = compare(place, task(place), configs, tmp_path)
+    assert all(capture for unit in captures for capture in unit)
+    said = capfd.readouterr().err
+    assert said.count("only gradients are captured") == 1 and "steps are not captured" not in said
+
+
+@pytest.mark.parametrize("task", [Plain, Peeking, Noisy])
 def test_what_cannot_be_captured_trains_all_the_same(place, tmp_path, task, capfd):
     configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
     captures = compare(place, task(place), configs, tmp_path)
@@ -192,5 +219,6 @@ class Quick(Task):
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_schedules_that_step_after_each_batch(place, tmp_path, name):
     captures = compare(place, Quick(place), [{"optimizer": name, "lr": lr} for lr in (0.1, 0.01)], tmp_path)
-    # On CUDA, captures read the learning rate from the device.
-    assert all(bool(capture) == place.on_cuda for unit in captures for capture in unit)
+    assert all(capture for unit in captures for capture in unit)
+    # On CUDA, captured updates read the learning rate from the device; elsewhere updates are made eagerly.
+    assert all(bool(one.gradients) != place.on_cuda for unit in captures for some in unit for one in some.values())

@@ -102,6 +102,18 @@ def supports_scaling(optimizer: Optimizer) -> None:
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
 
+def scaler_tensors(scaler: torch.amp.GradScaler | None) -> list[torch.Tensor]:
+    """Return the tensors that a gradient scaler changes after each update."""
+    found = [] if scaler is None else [scaler._scale, scaler._growth_tracker]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def abandon_update(scaler: torch.amp.GradScaler | None) -> None:
+    """Let a gradient scaler forget an update that was begun and not finished."""
+    if scaler is not None:
+        scaler._per_optimizer_states.clear()
+
+
 def count_as_stepped(optimizer: Optimizer) -> None:
     """Keep schedules from warning that an optimizer never steps, when its updates are made elsewhere."""
     optimizer._opt_called = True  # type: ignore[attr-defined]

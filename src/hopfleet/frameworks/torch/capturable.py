@@ -32,6 +32,9 @@ CAPTURABLE = (
 )
 """Optimizers with a setting that makes their update fit for a CUDA graph."""
 
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
+"""Types of weights for which a learning rate in 32 bits is precise enough."""
+
 Kind = TypeVar("Kind", bound=Optimizer)
 
 
@@ -126,7 +129,7 @@ def _changes(optimizer: Optimizer) -> dict[str, Any] | None:
     """Return the settings that an optimizer needs during captured updates; None if the optimizer stays as it is."""
     kind, groups = type(optimizer), optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
-    if not parameters or not all(p.is_cuda and p.is_floating_point() for p in parameters):
+    if not parameters or not all(p.is_cuda and p.dtype in NARROW for p in parameters):
         return None
     if any(group.get("differentiable") for group in groups):
         return None
