@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from hopfleet.backends.ray.backend import Ray as Ray
     from hopfleet.backends.simulated import Simulated as Simulated
     from hopfleet.data import Dataset as Dataset
+    from hopfleet.data import live as live
     from hopfleet.data import open_dataset as open_dataset
+    from hopfleet.data import pad as pad
     from hopfleet.data import partition as partition
     from hopfleet.domain.secrets import secret as secret
     from hopfleet.domain.space import choice as choice
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from hopfleet.domain.space import sample_from as sample_from
     from hopfleet.domain.space import uniform as uniform
     from hopfleet.domain.trial import TrialState as TrialState
+    from hopfleet.errors import AllTrialsFailed as AllTrialsFailed
     from hopfleet.errors import HopfleetError as HopfleetError
     from hopfleet.experiment.experiment import Experiment as Experiment
     from hopfleet.experiment.options import RunOptions as RunOptions
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "__version__": "hopfleet.version",
+    "AllTrialsFailed": "hopfleet.errors",
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",
@@ -82,6 +86,7 @@ _HOMES = {
     "HopfleetError": "hopfleet.errors",
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
+    "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
     "Local": "hopfleet.backends.local.backend",
     "lograndint": "hopfleet.domain.space",
@@ -91,6 +96,7 @@ _HOMES = {
     "NSGA2": "hopfleet.search.optuna",
     "open_dataset": "hopfleet.data",
     "Optuna": "hopfleet.search.optuna",
+    "pad": "hopfleet.data",
     "partition": "hopfleet.data",
     "Patience": "hopfleet.search.stopping",
     "PBT": "hopfleet.search.pbt",

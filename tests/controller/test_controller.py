@@ -503,7 +503,7 @@ def test_what_takes_far_too_long_is_given_up():
     desk = Desk("w1", unit_timeout=10.0)
     assert desk.controller.overdue({}) == desk.controller.overdue({"w1": 10.0}) == []
     (event,) = desk.controller.overdue({"w1": 10.5})
-    assert event == m.UnitOverdue("w1", 1, 10.5, 0.0)
+    assert event == m.UnitOverdue("w1", 1, 10.5, 0.0, 10.0)
     assert desk.tell(event) == [m.StopUnit("w1", "t0001", 1)]
     assert desk.controller.overdue({"w1": 11.0}) == []  # it is on its way
     assert desk.tell(m.RequestMade("drain")) == []  # nobody is told twice
@@ -524,9 +524,9 @@ def test_three_hung_units_fail_the_trial_with_the_evidence():
             desk.tell(m.WorkerJoined(f"w{number + 1}"))
     (ended,) = of(follow, m.TrialEnded)
     assert ended.state is TrialState.FAILED
-    assert (
-        "it ran for 60.5 s; estimated 1 s; then it ran for 121 s; estimated 1 s; then it ran for 242 s" in ended.reason
-    )
+    limit = "above the limit of 60 s that unit_timeout='auto' derived"
+    assert f"it ran for 60.5 s, {limit}; estimated 1 s; then it ran for 121 s" in ended.reason
+    assert ended.reason.endswith("set hop.RunOptions(unit_timeout=SECONDS), or None for no limit")
 
 
 def test_no_limit_means_none():

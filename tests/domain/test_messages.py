@@ -86,6 +86,11 @@ REF = VersionRef("t1", 5, 9)
 PINNED = [
     (m.RunStarted("0.2", 4, 1), "RunStarted", {"hopfleet": "0.2", "workers": 4, "wishes": 1}),
     (
+        m.RunStarted("0.2", 4, 1, {"seed": 0}),
+        "RunStarted",
+        {"hopfleet": "0.2", "workers": 4, "wishes": 1, "definition": {"seed": 0}},
+    ),
+    (
         m.WorkerJoined("w1", Placement.on("cpu"), (0, 2)),
         "WorkerJoined",
         {"worker": "w1", "device": "cpu", "partitions": [0, 2]},
@@ -110,7 +115,7 @@ PINNED = [
         },
     ),
     (
-        m.UnitFailed("w1", EVALUATION, 7, 1.0, 2.0, "no", "trace"),
+        m.UnitFailed("w1", EVALUATION, 7, 1.0, 2.0, "no", "trace", "task.py:3"),
         "UnitFailed",
         {
             "worker": "w1",
@@ -123,7 +128,13 @@ PINNED = [
             "ended": 2.0,
             "error": "no",
             "traceback": "trace",
+            "place": "task.py:3",
         },
+    ),
+    (
+        m.UnitOverdue("w1", 7, 65.0, 1.5, 60.0, True),
+        "UnitOverdue",
+        {"worker": "w1", "attempt": 7, "seconds": 65.0, "expected": 1.5, "limit": 60.0, "derived": True},
     ),
     (
         m.VersionSaved(REF, True, "abc", 10),

@@ -129,9 +129,28 @@ def test_permissions(results: hop.Results) -> None:
 
 
 def change(results: hop.Results, statement: str, *values: Any) -> None:
+    """Change a journal of format 4, whose messages were not chained yet."""
     with contextlib.closing(sqlite3.connect(results.folder.journal_file)) as database:
         database.execute(statement, values)
+        database.execute("PRAGMA user_version = 4")
         database.commit()
+
+
+def test_a_changed_configuration(results: hop.Results) -> None:
+    change(results, "UPDATE messages SET body = replace(body, '\"number\": 2', '\"number\": 9')")
+    with contextlib.closing(sqlite3.connect(results.folder.journal_file)) as database:
+        database.execute("PRAGMA user_version = 5")
+    fault = only(results)
+    assert fault.part == "journal" and "was modified" in fault.problem
+
+
+def test_a_changed_definition(results: hop.Results) -> None:
+    definition = json.loads(results.folder.definition_file.read_text())
+    results.folder.definition_file.write_text(json.dumps(definition))
+    assert results.verify().ok
+    results.folder.definition_file.write_text(json.dumps(definition | {"mode": "max", "seed": 5}))
+    fault = only(results)
+    assert fault.part == "folder" and "was modified since the last run: mode, seed" in fault.problem
 
 
 def test_a_doubled_unit(results: hop.Results) -> None:
@@ -174,8 +193,9 @@ def test_a_journal_that_is_just_being_made(results: hop.Results, monkeypatch: py
 
 def test_an_experiment_that_never_began(results: hop.Results) -> None:
     results.folder.journal_file.unlink()
-    for path in results.folder.checkpoints.iterdir():
-        shutil.rmtree(path)
+    for folder in (results.folder.checkpoints, results.folder.logs):
+        shutil.rmtree(folder)
+        folder.mkdir()
     verdict = results.verify()
     assert verdict.ok and verdict.checked["journal"] == "0 messages"
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import CheckpointError, ExperimentExists, JournalError, NotFound
 from hopfleet.store.folder import RunFolder, find_run, home, runs
 from hopfleet.store.journal import Journal
+from hopfleet.store.shared_memory import KEY
 from hopfleet.store.versions.local import MOST_SPARE_BYTES, SPARE_BYTES, SPARES, Versions, check
 from hopfleet.support.files import digest, write_atomically
+from tests.helpers.definitions import definition
 
 MESSAGES: list[Message] = [RunStarted("1"), WorkerLost("w1", "its process ended"), Finish(complete=True)]
 
@@ -52,9 +55,10 @@ def test_a_journal_is_durable_and_shared(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", writable=True)
     journal.append(1.0, MESSAGES)
     journal.close()
-    with sqlite3.connect(tmp_path / "j") as database:
-        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    database.close()
+    reader = Journal(tmp_path / "j")
+    assert [message for _, _, message in reader.read()] == MESSAGES
+    reader.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["j"]
 
 
 def test_an_append_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -99,7 +103,7 @@ def test_a_journal_of_an_older_format_is_read_and_becomes_a_newer_one_when_writt
     for _ in range(2):
         with contextlib.closing(Journal(tmp_path / "j", writable=True)) as journal:
             after = [message for _, _, message in journal.read()]
-            assert journal._format() == 4
+            assert journal._format() == 5
         # What it was that could not be done is known now; all else is as it was.
         lost = VersionLost(VersionRef("t1", 1, 0), "gone", "w2", 2)
         assert after == [*before[:4], lost, *before[5:]]
@@ -123,7 +127,7 @@ def test_a_journal_of_format_3_is_read_and_becomes_a_newer_one_when_written_to(t
             insert = "INSERT INTO messages (time, kind, body) VALUES (1.0, ?, ?)"
             journal._database.execute(insert, (kind, json.dumps(body)))
         journal._database.execute("PRAGMA user_version = 3")
-    for writable, found in ((False, 3), (True, 4), (False, 4)):
+    for writable, found in ((False, 3), (True, 5), (False, 5)):
         with contextlib.closing(Journal(tmp_path / "j", writable=writable)) as journal:
             assert journal._format() == found
             assert [message for _, _, message in journal.read()] == expected
@@ -148,7 +152,7 @@ def test_journals_that_cannot_be_read(tmp_path: Path) -> None:
         list(journal.read())
     journal._database.execute("PRAGMA user_version = 99")
     journal.close()
-    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 4"):
+    with pytest.raises(JournalError, match="has format 99, this Hopfleet reads format 5"):
         Journal(tmp_path / "j")
 
 
@@ -256,7 +260,7 @@ def test_what_nobody_needs_is_tidied_up(tmp_path: Path) -> None:
     versions.tidy([VersionRef("t1", 4, 8), VersionRef("t2", 1, 0)])
     kept = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
     names = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in kept}
-    assert names == {"t1/v00004-8.safetensors", "t2/v00001.safetensors", *mine}
+    assert names == {"t1/v00004-8.safetensors", "t2/v00001.safetensors", KEY, *mine}
     assert [path.name for path in (versions.shared_folder / "t1").iterdir()] == ["v00004-8.safetensors"]
     assert not (tmp_path / "checkpoints" / "t3").exists()
     assert not (tmp_path / "checkpoints" / "probe").exists()
@@ -346,6 +350,7 @@ def test_shared_memory_of_vanished_experiments_is_given_back(tmp_path: Path) -> 
     here.durable_folder.mkdir(parents=True)
     for versions in (gone, here):
         versions.write(VersionRef("t1", 1, 7), lambda path: path.write_bytes(b"abc"), durable=False, size=3)
+    shutil.rmtree(gone.durable_folder)
     here.memory.sweep()
     assert here.find(VersionRef("t1", 1, 7)).is_file()
     assert not gone.shared_folder.exists()
@@ -379,17 +384,17 @@ def test_run_folders(tmp_path: Path) -> None:
         run.definition()
     with run.lock(), pytest.raises(ExperimentExists, match=f"is being run by process {os.getpid()}"):
         run.lock()
-    run.create({"name": "mine"})
+    run.create(definition("mine"))
     assert [found.name for found in runs()] == ["mine"]
     assert find_run("mine").path == run.path
-    assert find_run(run.path).definition() == {"name": "mine"}
+    assert find_run(run.path).definition() == definition("mine")
     with pytest.raises(NotFound, match="there are: mine"):
         find_run("yours")
     (run.path / "experiment.json").write_text("{")
     with pytest.raises(JournalError, match="cannot be read"):
         run.definition()
     run.clear()
-    assert [path.name for path in run.path.iterdir()] == ["lock"]
+    assert sorted(path.name for path in run.path.iterdir()) == ["hopfleet.json", "lock"]
 
 
 def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, link_s
 from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import Versions
 from hopfleet.testing.stores import StoreSuite, VersionSuite
+from tests.helpers.definitions import definition
 
 
 class TestLocal(StoreSuite):
@@ -92,6 +93,6 @@ def test_stores_are_found_by_name(tmp_path: Path) -> None:
         find_store("elsewhere")
     run = RunFolder(tmp_path / "run")
     assert isinstance(store_of(run), LocalStore)
-    run.create({"name": "run", "store": "elsewhere"})
+    run.create(definition("run", store="elsewhere"))
     with pytest.raises(UsageError, match="store='elsewhere'"):
         store_of(run)

@@ -16,6 +16,9 @@ MANY_LOSSES = 24
 """Lost workers in a row, across all units, after which the machine is blamed and the run ends; with more than eight
 workers the limit is three losses per worker."""
 
+REMEDY = "; if units may take that long, set hop.RunOptions(unit_timeout=SECONDS), or None for no limit"
+"""What to do about a trial that fails because its units run too long."""
+
 
 class Losses:
     """Workers that were lost while they ran a unit."""
@@ -31,11 +34,11 @@ class Losses:
         """Note that a unit ended well, or that a run starts."""
         self.in_a_row, self.hopeless = 0, ""
 
-    def blame(self, unit: Unit, reason: str, log: str) -> None:
+    def blame(self, unit: Unit, reason: str, log: str, remedy: str = "") -> None:
         """Count a lost worker against the unit that it ran, which may be the cause."""
         losses = self._schedule.blame(unit.trial, reason)
         if len(losses) >= MAX_LOSSES:
-            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}"
+            reason = f"{len(losses)} workers in a row were lost while {unit}: {_all(losses)}{remedy}"
             last = log and f"the last lines of its log:\n{log}"
             self._schedule.settle(unit.trial, Outcome(TrialState.FAILED, reason, last))
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 
-from hopfleet.controller.losses import Losses
+from hopfleet.controller.failures import Failures
+from hopfleet.controller.losses import REMEDY, Losses
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
@@ -28,13 +29,25 @@ class State:
     """Everything that the controller knows."""
 
     def __init__(
-        self, schedule: Schedule, search: Search, *, seed: int, fixed_order: bool, points: Sequence[Config]
+        self,
+        schedule: Schedule,
+        search: Search,
+        *,
+        seed: int,
+        fixed_order: bool,
+        points: Sequence[Config],
+        fail_fast: bool,
+        in_rounds: bool = False,
     ) -> None:
         self.schedule = schedule
         self.schedule.epoch_limit = search.epoch_limit
         self.search = search
         self.seed = seed
         self.fixed_order = fixed_order
+        #: Whether trials train in rounds, so that no timing changes what the search hears; see ``decisions.rounds``.
+        self.in_rounds = in_rounds
+        #: The number of workers of the first run, which fixes the number of trials in a round.
+        self.planned_workers: int | None = None
         #: Configurations to try before those of the search.
         self.points = points
         self.finished = False
@@ -61,6 +74,8 @@ class State:
         self.stopped: dict[str, int] = {}
         #: Workers lost in a row while they ran a unit.
         self.losses = Losses(schedule)
+        #: Trials that failed before any trial had finished a unit.
+        self.failures = Failures(fail_fast=fail_fast)
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
         self.refused: set[Place] = set()
@@ -83,12 +98,17 @@ class State:
     @property
     def hopeless(self) -> str:
         """Why the run must end, if it must."""
-        return self.losses.hopeless
+        return self.losses.hopeless or self.failures.hopeless
 
     @property
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
         return self.draining or bool(self.hopeless)
+
+    @property
+    def between_rounds(self) -> bool:
+        """Whether no trial has begun its epoch of the next round."""
+        return all(progress.begins_epoch for progress in self.schedule.trials.values())
 
     @property
     def over(self) -> str:
@@ -155,8 +175,10 @@ class State:
         self.touch_all()
         self.finished = self.draining = self.held = self.dry = False
         self.starting, self.waiting = message.workers, message.requests
+        self.planned_workers = self.planned_workers or message.workers
         self.stopped.clear()  # the names of workers begin anew
         self.losses.clear()
+        self.failures.clear()
         self.coming.clear()
         self.refused.clear()
         self.missing, self.pinned = (), False
@@ -182,7 +204,7 @@ class State:
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
-            self.losses.blame(unit, overdue or message.reason, message.log)
+            self.losses.blame(unit, overdue or message.reason, message.log, REMEDY if overdue else "")
         if blamed and self.losses.count(message.reason, len(self.schedule.slots) + self.starting):
             self.touch_all()
 
@@ -262,17 +284,22 @@ class State:
         seconds = (message.ended - message.started) * message.share
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
         self.losses.clear()
+        self.failures.prove()
         self.touch(self.schedule.trials[message.trial])
 
     @_apply.register
     def _(self, message: m.UnitFailed) -> None:
         self.schedule.abandon(message.worker, message.trial)
         self._fail(message.trial, message.error, message.traceback)
+        if self.failures.count(message):
+            self.touch_all()
 
     @_apply.register
     def _(self, message: m.UnitOverdue) -> None:
         expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
-        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{expected}")
+        source = " that unit_timeout='auto' derived" if message.derived else " of unit_timeout"
+        limit = f", above the limit of {message.limit:.3g} s{source}" if message.limit else ""
+        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{limit}{expected}")
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:

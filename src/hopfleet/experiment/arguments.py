@@ -209,6 +209,18 @@ def order(given: str) -> str:
     return given
 
 
+def fail_fast(given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise UsageError(f"fail_fast={given!r}: must be True or False")
+    return given
+
+
+def all_failed(given: str) -> str:
+    if given not in ("raise", "return"):
+        raise UsageError(f"all_failed={given!r}: must be 'raise' (AllTrialsFailed) or 'return' (the results)")
+    return given
+
+
 def unit_timeout(given: Any) -> Timeout:
     if given is None or given in ("auto", "none"):
         return "auto" if given == "auto" else None

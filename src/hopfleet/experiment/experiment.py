@@ -14,9 +14,13 @@ from typing import Any
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
+from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
+from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
+from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare
 from hopfleet.experiment.previewing import make_preview, scratch_folder
@@ -44,6 +48,7 @@ from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
+from hopfleet.worker.changed_modules import changes
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -128,6 +133,8 @@ class Experiment:
         self.origin: dict[str, Any] = script_origin()
         #: Why the last run ended early, unless a person asked for the end.
         self._reason = ""
+        #: Whether the last run ended early because its trials failed in the same way.
+        self._failing = False
         #: What ``fit`` returned, None before.
         self.results: Results | None = None
 
@@ -185,15 +192,28 @@ class Experiment:
         with scratch_folder(self) as place, slow(quiet) as tell:
             return make_preview(self, place, self._plan, self._forecast, tell)
 
+    def check(self, *, quiet: bool = False) -> list[Config]:
+        """Try one configuration per architecture in this process, in seconds, and return those configurations.
+
+        Each one is built, trained on two batches, evaluated, saved, loaded into another session and trained on.
+        Nothing is left behind. Raises TaskError, with the traceback of the user's code as its cause, if the task fails.
+        """
+        with scratch_folder(self) as place, slow(quiet, what="check") as tell:
+            return check_task(self, place, tell)
+
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. Raises Interrupted after Ctrl-C, when all running units are finished and saved; a
-        second Ctrl-C stops at once.
+        experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
+        running units are finished and saved; a second Ctrl-C stops at once.
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
+        with interruptible(self.folder):
+            return self._fit(overwrite=overwrite, quiet=quiet)
+
+    def _fit(self, *, overwrite: bool, quiet: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
@@ -201,18 +221,24 @@ class Experiment:
                 self.folder.discard()
                 raise
             complete = start.finished or self._train(start, quiet=quiet)
-        if not complete:
-            if self._reason:
-                raise WorkersLost(f"{self.name}: {self._reason}: hopfleet resume {self.folder.handle}")
-            raise Interrupted(
-                f"{self.name} was interrupted and can continue: hopfleet resume {self.folder.handle}, "
-                "or call fit() again"
-            )
         self.results = Results(self.folder, task=self.task)
+        if not complete:
+            raise self._ended_early(self.results)
         if start.finished:
             with open_view(self.results.history, quiet=quiet) as view:
                 view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")
+        if self.run_options.all_failed == "raise":
+            raise_if_all_failed(self.results)
         return self.results
+
+    def _ended_early(self, results: Results) -> HopfleetError:
+        """Return the error of a run that ended before its search was complete."""
+        if self._failing:
+            return stopped_early(results, self._reason)
+        again = f"hopfleet resume {self.folder.handle}"
+        if self._reason:
+            return WorkersLost(f"{self.name}: {self._reason}: {again}")
+        return Interrupted(f"{self.name} was interrupted and can continue: {again}, or call fit() again")
 
     def _train(self, start: Start, *, quiet: bool) -> bool:
         """Run until the search is complete or the run ends early. A run that is refused leaves no folder behind.
@@ -311,13 +337,20 @@ class Experiment:
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)
-            found = forecast.from_record(self.folder) if start.resumed else forecast.foresee(self.folder, view)
+            found = (
+                forecast.from_record(self.folder)
+                if start.resumed
+                else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
+            )
             controller = self._controller(forecast, found, view)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = observers_of(view, callbacks)
-                loop, complete = run_loop(controller, backend, journal, versions, observers, workers=plan.workers)
-            self._reason = loop.reason
+                definition = self.folder.definition()
+                loop, complete = run_loop(
+                    controller, backend, journal, versions, observers, workers=plan.workers, definition=definition
+                )
+            self._reason, self._failing = loop.reason, controller.failing
             backend.close(kill=loop.stuck)
             if start.resumed:  # workers of a controller that was killed may have written until now
                 time.sleep(max(0.0, LINGER_SECONDS - (time.monotonic() - began)))
@@ -342,6 +375,8 @@ class Experiment:
             yield warning
         if self._on_cluster and not balance.installed():
             yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
+        for name in changes(self.task).stuck:
+            yield f"{name} was replaced by the script, but workers import the module anew and see the original"
         yield from apart(self.task, self.worker_options.fuse, self.batch_size, forecast.configs.values())
 
     def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:
@@ -357,11 +392,13 @@ class Experiment:
             seed=self.seed,
             estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
             fixed_order=outline.fixed_order,
+            deterministic=self.run_options.deterministic,
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),
             sticky=self._on_cluster,
             lookahead=self._looks_ahead(found),
+            fail_fast=self.run_options.fail_fast,
         )
 
     def _learn(self, search: Search, view: LiveView) -> None:

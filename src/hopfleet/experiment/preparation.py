@@ -15,6 +15,7 @@ from hopfleet.experiment.definition import changed_code, define, earlier_trials,
 from hopfleet.experiment.resources import Data, check_configs, check_device, on_cluster, partitioned
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
+from hopfleet.store.local import last_message
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -42,7 +43,7 @@ class _Earlier:
     barren: bool  #: whether trials failed, none of them finished a unit, and no person has changed the run
 
 
-def lock(folder: RunFolder) -> IO[str]:
+def lock(folder: RunFolder) -> IO[bytes]:
     """Lock a run folder, which is made if it does not exist. Raise UsageError if it cannot be written."""
     try:
         return folder.lock()
@@ -115,13 +116,11 @@ def check_data(experiment: Experiment, data: Data) -> None:
 def _earlier(experiment: Experiment) -> _Earlier | None:
     """Return what an earlier run has left; None if there was none, or if it ended before its first message."""
     folder, store = experiment.folder, experiment.store
-    if not (folder.exists and store.has_journal(folder)):
+    last, requests = last_message(folder, store)
+    if last is None:
         return None
+    finished = isinstance(last, Finish) and last.complete and not requests
     with contextlib.closing(store.journal(folder)) as journal:
-        last = journal.last()
-        if last is None:
-            return None
-        finished = isinstance(last, Finish) and last.complete and not journal.requests.pending()
         return _Earlier(finished, _barren(journal))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
@@ -31,6 +32,7 @@ def run_loop(
     observers: Sequence[Observer],
     *,
     workers: int,
+    definition: Mapping[str, Any],
 ) -> tuple[Loop, bool]:
     """Continue from the journal until the search is complete or the run ends early.
 
@@ -40,8 +42,9 @@ def run_loop(
     loop = Loop(controller, backend, journal, versions, observers)
     versions.tidy(controller.schedule.files())
     missing = list(_missing(controller, versions))
+    started = RunStarted(__version__, workers, len(journal.requests.pending()), definition)
     with Interrupts(loop.drain):
-        complete = loop.run([RunStarted(__version__, workers, len(journal.requests.pending())), *missing])
+        complete = loop.run([started, *missing])
     return loop, complete
 
 

@@ -335,6 +335,15 @@ class History(Observer):
         known = [(trial, point) for trial, point in points if point is not None]
         return [known[place][0] for place in front([point for _, point in known])]
 
+    @property
+    def failed(self) -> str:
+        """``all 8 trials failed`` if there are trials and all of them have failed, else empty."""
+        counts = self.counts()
+        failed, trials = counts[TrialState.FAILED], sum(counts.values())
+        if not failed or failed < trials:
+            return ""
+        return f"all {trials} trials failed" if trials > 1 else "the trial failed"
+
     def counts(self) -> dict[TrialState, int]:
         """Count the trials in each state."""
         counts = dict.fromkeys(TrialState, 0)

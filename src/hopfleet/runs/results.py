@@ -21,7 +21,7 @@ from hopfleet.frameworks.base import Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
-from hopfleet.store.folder import RunFolder, find_run
+from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.text import visible
@@ -117,7 +117,9 @@ class TrialResult:
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
         config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
-        return self._results.find_task(task).framework.model(config, path)
+        framework = self._results.find_task(task).framework
+        with framework.applied(self._results.definition.get("settings", {})):
+            return framework.model(config, path)
 
     def log(self) -> str:
         """Return the output of the trial's code."""
@@ -190,6 +192,8 @@ class Results:
         if best is None and any(trial.best for trial in self.history.trials.values()):
             wanted = ", ".join(map(str, self.history.limits)) or f"a {self.history.metric} that is a number"
             raise NotFound(f"{self.name} has no trial with {wanted}; results.trials lists all trials")
+        if best is None and self.history.failed:
+            raise NotFound(f"{self.name}: {self.history.failed}; results.trials[0].error shows why")
         if best is None:
             raise NotFound(f"{self.name} has no trial with a finished epoch yet")
         return TrialResult(self, best)
@@ -267,14 +271,17 @@ class Results:
         if task is not None:
             return task
         module, name = self.definition["task"]["module"], self.definition["task"]["name"]
+        remedy = f"pass it, as in model(task={name}())"
+        check_trusted(self.folder)
         try:
-            found = getattr(importlib.import_module(module), name)()
+            kind = getattr(importlib.import_module(module), name)
+            if not (isinstance(kind, type) and issubclass(kind, Task)):
+                raise UsageError(f"{self.folder.definition_file}: {module}.{name} is not a task; {remedy}")
+            return kind()
+        except UsageError:
+            raise
         except Exception as error:
-            raise UsageError(
-                f"the task {module}.{name} cannot be created here ({error}); pass it, as in model(task={name}())"
-            ) from error
-        assert isinstance(found, Task)
-        return found
+            raise UsageError(f"the task {module}.{name} cannot be created here ({error}); {remedy}") from error
 
     def _picture(self, path: str | os.PathLike[str] | None, name: str) -> Path:
         if path is not None:

@@ -8,10 +8,11 @@ missing, damaged or stray, the journal is read again for versions dropped or sav
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +33,12 @@ from hopfleet.domain.messages import (
     VersionSaved,
 )
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import HopfleetError, InvariantBroken, JournalError
+from hopfleet.errors import HopfleetError, InvariantBroken, JournalError, describe
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.local import has_journal, open_journal
+from hopfleet.store.local import has_journal, missing_part, open_journal
+from hopfleet.store.shared_memory import KEY
 from hopfleet.store.versions.local import OURS, Versions
 from hopfleet.support.files import digest
 from hopfleet.support.machine import this_machine
@@ -83,6 +85,8 @@ class _Known:
     states: dict[str, TrialState] = field(default_factory=dict)
     finished: bool = False
     messages: int = 0
+    #: The definition with which the last run began; empty in journals of earlier releases.
+    definition: Mapping[str, Any] = field(default_factory=dict)
 
     def take(self, message: Message) -> None:
         self.messages += 1
@@ -104,6 +108,8 @@ class _Known:
                 self.saved = {key: saved for key, saved in self.saved.items() if key[0] != trial}
             case RunStarted() | Finish():
                 self.finished = isinstance(message, Finish) and message.complete
+                if isinstance(message, RunStarted):
+                    self.definition = message.definition
             case _:
                 pass
 
@@ -186,9 +192,19 @@ class _Verification:
             self._faults.append(Fault("journal", str(path), problem, "restore it from a backup"))
             return None
         self._checked["journal"] = f"{known.messages} messages"
+        if known.definition and not _same(known.definition, self._definition):
+            differ = sorted(
+                key
+                for key in known.definition.keys() | self._definition.keys()
+                if not _same(known.definition.get(key), self._definition.get(key))
+            )
+            problem = f"was modified since the last run: {', '.join(differ)}"
+            self._faults.append(Fault("folder", str(self._folder.definition_file), problem, self._folder.rescue))
         if broken:
             remedy = "restore it from a backup; if it was not modified, please report this as a bug in Hopfleet"
-            self._faults.append(Fault("journal", str(path), broken, remedy))
+            if not known.messages:
+                remedy = self._folder.rescue
+            self._faults.append(Fault("journal", str(path), broken.removeprefix(f"{path}: "), remedy))
         return known
 
     def _read_settled(self) -> tuple[_Known, str]:
@@ -204,8 +220,9 @@ class _Verification:
     def _read(self) -> tuple[_Known, str]:
         """Return the journal's record and the first broken invariant, or an empty string."""
         known, broken = _Known(), ""
-        if not has_journal(self._folder):  # the experiment never started
-            return known, broken
+        journaled = has_journal(self._folder)
+        if not journaled:
+            return known, missing_part(self._folder, journaled=False, empty=True)
         with contextlib.closing(open_journal(self._folder)) as journal:
             messages = _passed(journal, known)
             try:
@@ -214,8 +231,12 @@ class _Verification:
                 broken = f"breaks an invariant ({error})"
             except KeyError as error:
                 broken = f"refers to a trial that was never added ({error})"
+            except (TypeError, ValueError, AttributeError, IndexError) as error:
+                broken = f"has a message with a value of the wrong type ({describe(error)})"
             for _ in messages:  # read the rest too: files are compared with the complete journal
                 pass
+        if not broken:
+            broken = missing_part(self._folder, journaled=True, empty=not known.messages)
         return known, broken
 
     # ------------------------------------------------------------------------------------------------- models
@@ -263,11 +284,10 @@ class _Verification:
                     self._faults.append(Fault("models", str(path), "is a stray file: it is not in the journal", remedy))
 
     def _files(self) -> list[str]:
-        """Return all files in the checkpoints folder, relative to that folder."""
+        """Return all files in the checkpoints folder, relative to that folder, except the key of shared memory."""
         base = self._folder.checkpoints
-        return sorted(
-            Path(folder, name).relative_to(base).as_posix() for folder, _, names in os.walk(base) for name in names
-        )
+        found = (Path(folder, name).relative_to(base) for folder, _, names in os.walk(base) for name in names)
+        return sorted(path.as_posix() for path in found if path != Path(KEY))
 
     def _names(self, known: _Known) -> set[str]:
         """Return the files recorded in the journal, relative to the checkpoints folder."""
@@ -305,6 +325,11 @@ def _damage(role: str, error: Exception) -> Fault:
     """Convert an error of a data set, which names the file, the problem and the remedy, to a fault."""
     problem, _, remedy = str(error).partition("; ")
     return Fault("data", f"{role} data", problem, remedy or RESTORE)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same; NaN is the same as NaN."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _passed(journal: JournalStore, known: _Known) -> Iterator[Message]:

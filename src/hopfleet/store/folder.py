@@ -9,7 +9,12 @@ NAME/
   plots/            pictures
   prediction.json   the forecast made before the first unit, if configurations were profiled
   profile.json      the profile of configurations: seconds and bytes
+  hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
+
+Only a folder that is proved to be a run folder is ever emptied: by ``hopfleet.json``, or by a definition, since earlier
+releases wrote no such file. Links in a run folder are removed, never followed. The run folder itself may be a link to a
+folder on another disk.
 """
 
 from __future__ import annotations
@@ -18,16 +23,21 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
+import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
-from hopfleet.support.files import write_atomically
+from hopfleet.store.definitions import NAME, problem
+from hopfleet.support.files import open_plain, read_json, trouble, write_atomically
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MARKER, MARK, MARKER_FORMAT = "hopfleet.json", "run folder", 1
+"""Name of the file that proves a run folder, what it says, and its format."""
+
+LOCK = "lock"
 
 
 def home() -> Path:
@@ -36,7 +46,7 @@ def home() -> Path:
 
 
 def check_name(name: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UsageError(
             f"name={name!r}: use letters, digits, '.', '_' and '-' only, beginning with a letter or digit, "
             "at most 128 characters"
@@ -57,6 +67,8 @@ class RunFolder:
         self.logs = path / "logs"
         self.data = path / "data"
         self.plots = path / "plots"
+        #: Whether the folder was empty when or after it was locked, so that this process wrote everything in it.
+        self._emptied = False
 
     @property
     def name(self) -> str:
@@ -64,10 +76,29 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
+        """Whether there is a definition, whatever its content."""
         try:
             return self.definition_file.is_file()
         except (OSError, ValueError):  # not a valid file name, or no permission
             return False
+
+    @property
+    def damaged(self) -> bool:
+        """Whether parts of a run are left without a definition."""
+        with contextlib.suppress(OSError, ValueError):
+            return not self.exists and (self.journal_file.is_file() or self.trained)
+        return False
+
+    @property
+    def trained(self) -> bool:
+        """Whether models or logs of trials are left, so that a run must have had a journal."""
+        return any(self.models()) or any(self.logs.glob("t[0-9]*.log"))
+
+    def models(self) -> Iterator[Path]:
+        """Yield the model files of all trials, except those that only hopped."""
+        for path in self.checkpoints.glob("t[0-9]*/v*.safetensors"):
+            if path.is_file():
+                yield path
 
     @property
     def handle(self) -> str:
@@ -78,29 +109,36 @@ class RunFolder:
     def running(self) -> bool:
         """Whether some process holds the lock."""
         try:
-            with (self.path / "lock").open() as lock:
+            with open_plain(self.path / LOCK) as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
         except BlockingIOError:
             return True
+        except OSError:  # there is no lock, or none that a run can hold
+            return False
         return False
 
     def create(self, definition: dict[str, Any]) -> None:
         """Create all folders, then write the definition: a folder with a definition is complete."""
-        for folder in (self.path, self.checkpoints, self.logs, self.data, self.plots):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         text = json.dumps(definition, indent=2) + "\n"
-        write_atomically(self.definition_file, lambda path: _write_text(path, text), durable=True)
+        place = self.path
+        try:
+            for place in (self.path, self.checkpoints, self.logs, self.data, self.plots):
+                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            place = self.definition_file
+            write_atomically(place, lambda path: _write_text(path, text), durable=True)
+        except OSError as error:
+            raise UsageError(trouble(place, error)) from error
 
     def keep_prediction(self, prediction: dict[str, Any]) -> None:
-        text = json.dumps(prediction) + "\n"
-        write_atomically(self.prediction_file, lambda path: _write_text(path, text), durable=False)
+        """Write the forecast, if the disk takes it: a run does not depend on the file."""
+        _write_json(self.prediction_file, prediction)
 
     def prediction(self) -> dict[str, Any] | None:
         """Return the forecast made before the first unit; None if there is none."""
         try:
-            prediction: dict[str, Any] = json.loads(self.prediction_file.read_text())
+            prediction = read_json(self.prediction_file)
+            if not isinstance(prediction, dict):
+                raise ValueError("it is not a JSON object")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -108,74 +146,131 @@ class RunFolder:
         return prediction
 
     def keep_profile(self, profile: dict[str, Any]) -> None:
-        text = json.dumps(profile) + "\n"
-        write_atomically(self.profile_file, lambda path: _write_text(path, text), durable=False)
+        """Write the profiles, if the disk takes them: a run does not depend on the file."""
+        _write_json(self.profile_file, profile)
 
     def profile(self) -> dict[str, Any]:
         """Return the measured profiles; empty if they cannot be read, since they can be measured again."""
         with contextlib.suppress(OSError, ValueError):
-            profile = json.loads(self.profile_file.read_text())
+            profile = read_json(self.profile_file)
             return profile if isinstance(profile, dict) else {}
         return {}
 
     def clear(self) -> None:
-        """Delete everything of an earlier run except the lock. Only the holder of the lock may call this method."""
+        """Delete everything of an earlier run except the lock and the marker, without following links.
+
+        Only the holder of the lock may call this method.
+        """
         self.definition_file.unlink(missing_ok=True)
         for entry in self.path.iterdir():
-            if entry.is_symlink():  # versions in a shared folder
-                shutil.rmtree(entry.resolve(), ignore_errors=True)
-                entry.unlink()
-            elif entry.is_dir():
+            if entry.name in (LOCK, MARKER):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
-            elif entry.name != "lock":
+            else:
                 entry.unlink()
+        self._emptied = True
 
     def discard(self) -> None:
-        """Delete the folder if no experiment was ever defined in it."""
-        if not self.exists:
+        """Delete the folder if it was empty or emptied under this lock, and no experiment was defined since."""
+        if self._emptied and not self.exists:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def definition(self) -> dict[str, Any]:
-        """Return the definition of the experiment."""
+        """Return the definition of the experiment. Raise JournalError if it is damaged."""
         if not self.exists:
             raise NotFound(f"{self.path}: holds no experiment; `hopfleet ls` lists those in {home()}")
         try:
-            definition: dict[str, Any] = json.loads(self.definition_file.read_text())
+            definition = read_json(self.definition_file)
         except (OSError, ValueError) as error:
-            raise JournalError(f"{self.definition_file}: cannot be read ({error})") from error
+            raise JournalError(f"{self.definition_file}: cannot be read ({error}); {self.rescue}") from error
+        if wrong := problem(definition):
+            raise JournalError(f"{self.definition_file}: is damaged: {wrong}; {self.rescue}")
+        assert isinstance(definition, dict)
         return definition
 
-    def lock(self) -> IO[str]:
-        """Become the one process that runs this experiment, until the returned file is closed or the process dies."""
+    @property
+    def rescue(self) -> str:
+        """Return the remedy for a run folder that is damaged."""
+        return f"restore it from a backup, or run: hopfleet recover {self.handle}"
+
+    def lock(self) -> IO[bytes]:
+        """Become the one process that runs this experiment, until the returned file is closed or the process dies.
+
+        Raise ExperimentExists if another process runs it, or if the folder contains files and is no run folder, and
+        OSError if the folder cannot be written.
+        """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = self.path / "lock"
-        if not lock.exists() and any(self.path.iterdir()):
-            raise ExperimentExists(f"folder={str(self.path)!r}: contains other files; choose another folder")
-        file = lock.open("a+")
+        self._emptied = not any(self._others())
+        if not (self._emptied or self._is_proved()):
+            raise ExperimentExists(
+                f"folder={str(self.path)!r}: contains files and is not a run folder, or its {MARKER} and "
+                f"{self.definition_file.name} are damaged; choose another folder"
+            )
+        file = open_plain(self.path / LOCK, create=True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
+            owner = file.read(64).decode(errors="replace").strip() or "unknown"
             file.close()
             raise ExperimentExists(
                 f"name={self.name!r}: is being run by process {owner}; watch it with `hopfleet show {self.name}` "
                 "or choose another name"
             ) from None
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(str(os.getpid()).encode())
         file.flush()
+        self._mark()
         return file
+
+    def _others(self) -> Iterator[Path]:
+        """Yield what is in the folder beside a lock and a marker."""
+        for entry in self.path.iterdir():
+            if entry.name == LOCK:
+                with open_plain(entry) as file:
+                    ours = not file.read(64).strip(b"0123456789")
+            else:
+                ours = entry.name == MARKER or entry.name.startswith(f".{MARKER}.")
+            if not ours:
+                yield entry
+
+    def _is_proved(self) -> bool:
+        """Whether the folder is a run folder: by its marker, or by a definition, as in folders of earlier releases."""
+        marker = self.path / MARKER
+        with contextlib.suppress(OSError, ValueError):
+            if stat.S_ISREG(marker.lstat().st_mode):
+                found = read_json(marker)
+                if isinstance(found, dict) and found.get("hopfleet") == MARK:
+                    return True
+        with contextlib.suppress(OSError, ValueError):
+            if stat.S_ISREG(self.definition_file.lstat().st_mode):
+                return not problem(read_json(self.definition_file))
+        return False
+
+    def _mark(self) -> None:
+        if not (self.path / MARKER).exists():
+            _write_json(self.path / MARKER, {"hopfleet": MARK, "format": MARKER_FORMAT, "id": uuid.uuid4().hex})
 
 
 def find_run(name: str | os.PathLike[str]) -> RunFolder:
-    """Return the run folder with a name or path."""
-    path = Path(name).expanduser()
-    for candidate in (path, home() / path):
-        if RunFolder(candidate).exists:
-            return RunFolder(candidate.absolute())
+    """Return the run folder with a name or path.
+
+    A name without a separator is looked up among the runs of the home folder only: other users may have put a folder of
+    that name into the current directory.
+    """
+    path = Path(name)
+    with contextlib.suppress(RuntimeError):  # no such user
+        path = path.expanduser()
+    is_path = not isinstance(name, str) or os.sep in name or name.startswith((".", "~"))
+    for candidate in (path, home() / path) if is_path else (home() / path,):
+        run = RunFolder(candidate.absolute())
+        if run.exists:
+            return run
+        if run.damaged:
+            raise JournalError(f"{run.definition_file}: is missing, but other parts of the run are left; {run.rescue}")
     known = ", ".join(run.name for run in runs()) or "none"
-    raise NotFound(f"{str(name)!r}: no such experiment in {home()}; there are: {known}")
+    here = "" if is_path or not RunFolder(path).exists else f"; for the folder in the current directory, use ./{name}"
+    raise NotFound(f"{str(name)!r}: no such experiment in {home()}; there are: {known}{here}")
 
 
 def runs() -> Iterator[RunFolder]:
@@ -187,5 +282,28 @@ def runs() -> Iterator[RunFolder]:
     yield from sorted(found, key=lambda run: run.definition_file.stat().st_mtime)
 
 
+def check_trusted(folder: RunFolder) -> None:
+    """Raise UsageError unless only this user could have written a definition, whose code is about to run."""
+    place, definition = folder.path.stat(), folder.definition_file.lstat()
+    user, remedy = os.getuid(), f"if you trust it, run: chown -R {os.getuid()} {folder.path}"
+    for path, found in ((folder.path, place), (folder.definition_file, definition)):
+        if found.st_uid != user:
+            raise UsageError(
+                f"{path}: belongs to another user ({found.st_uid}), so no code that it names is run; {remedy}"
+            )
+    reachable = place.st_mode & 0o011
+    if place.st_mode & 0o022 or (reachable and definition.st_mode & 0o022) or not stat.S_ISREG(definition.st_mode):
+        raise UsageError(
+            f"{folder.path}: others can write to it, so no code that it names is run; check its content, then run: "
+            f"chmod -R go= {folder.path}"
+        )
+
+
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file that a run does not depend on; a disk that does not take it is ignored."""
+    with contextlib.suppress(OSError):
+        write_atomically(path, lambda beside: _write_text(beside, json.dumps(content) + "\n"), durable=False)

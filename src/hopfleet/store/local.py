@@ -5,12 +5,15 @@ Other packages register further names as entry points (``support.registry``).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hopfleet.domain.messages import Message
+from hopfleet.errors import JournalError
 from hopfleet.store.base import JournalStore, Store, VersionStore
 from hopfleet.store.folder import RunFolder
-from hopfleet.store.journal import Journal
+from hopfleet.store.journal import Journal, JournalUnfinished
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import registry
 
@@ -51,3 +54,39 @@ def open_journal(folder: RunFolder, *, writable: bool = False) -> JournalStore:
 def store_of(folder: RunFolder) -> Store:
     """Return the store that a run was made with."""
     return find_store(folder.definition().get("store", LOCAL) if folder.exists else LOCAL)
+
+
+def last_message(folder: RunFolder, store: Store) -> tuple[Message | None, int]:
+    """Return the last message of an earlier run, None if there was no run, and how many requests have come since.
+
+    Raise JournalError if parts of an earlier run are missing, so that nothing is lost by starting over.
+    """
+    last, requests = None, 0
+    journaled = store.has_journal(folder)
+    if journaled:
+        try:
+            with contextlib.closing(store.journal(folder)) as journal:
+                last, requests = journal.last(), len(journal.requests.pending())
+        except JournalUnfinished:
+            pass
+        except JournalError as error:
+            raise JournalError(f"{error}; {folder.rescue}") from error
+    if missing := missing_part(folder, journaled=journaled, empty=last is None):
+        raise JournalError(
+            f"{missing}, so the run cannot continue; {folder.rescue}; fit(overwrite=True) deletes it and starts over"
+        )
+    return last, requests
+
+
+def missing_part(folder: RunFolder, *, journaled: bool, empty: bool) -> str:
+    """Describe what is missing of a run that has begun; return an empty string if nothing is.
+
+    ``journaled`` tells whether there is a journal, and ``empty`` whether it has no message.
+    """
+    if not folder.exists and not empty:
+        return f"{folder.definition_file}: is missing, but its journal is left"
+    if not empty or not folder.trained:
+        return ""
+    path = folder.journal_file if folder.exists else folder.definition_file
+    problem = "is empty" if folder.exists and journaled else "is missing"
+    return f"{path}: {problem}, but models or logs of trials are left"

@@ -6,14 +6,16 @@ wait for the next run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time as clocks
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hopfleet.domain.messages import RequestAnswered, RequestMade, decode, kind_of
+from hopfleet.errors import JournalError, describe
 from hopfleet.store.base import Request
 
 TABLE = (
@@ -42,8 +44,10 @@ class Requests:
         self._database.execute(TABLE)
 
     def ask(self, who: str, request: str, arguments: Mapping[str, Any]) -> int:
-        self.create()
-        number = self._database.execute(INSERT, (clocks.time(), who, request, json.dumps(arguments))).lastrowid
+        with _readable():
+            self.create()
+            row = (clocks.time(), who, request, json.dumps(arguments))
+            number = self._database.execute(INSERT, row).lastrowid
         assert number is not None
         return number
 
@@ -52,24 +56,31 @@ class Requests:
         self._taken = number
 
     def pending(self) -> list[RequestMade]:
-        if self._taken is None:
-            query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = ?"
-            self._taken = self._database.execute(query, (kind_of(RequestMade),)).fetchone()[0] or 0
-        return [
-            RequestMade(request, json.loads(arguments), who, number)
-            for number, _, who, request, arguments in self._rows(self._taken)
-        ]
+        """Return the requests that are not in the journal yet. A malformed one has no name: runs refuse it."""
+        with _readable():
+            if self._taken is None:
+                query = "SELECT max(json_extract(body, '$.number')) FROM messages WHERE kind = ?"
+                self._taken = int(self._database.execute(query, (kind_of(RequestMade),)).fetchone()[0] or 0)
+            return [
+                RequestMade("", {}, str(who), number)
+                if (arguments := _arguments(row)) is None
+                else RequestMade(request, arguments, who, number)
+                for row in self._rows(self._taken)
+                for number, _, who, request, _ in [row]
+            ]
 
     def trail(self) -> list[Request]:
         query = "SELECT body FROM messages WHERE kind = ?"
-        bodies = self._database.execute(query, (kind_of(RequestAnswered),))
-        answers = {answer.number: answer for answer in map(_answer, bodies)}
-        return [_request(row, answers.get(row[0])) for row in self._rows(0)]
+        with _readable():
+            bodies = self._database.execute(query, (kind_of(RequestAnswered),))
+            answers = {answer.number: answer for answer in map(_answer, bodies)}
+            return [_request(row, answers.get(row[0])) for row in self._rows(0)]
 
     def answer(self, number: int) -> RequestAnswered | None:
         query = "SELECT body FROM messages WHERE kind = ? AND json_extract(body, '$.number') = ?"
-        row = self._database.execute(query, (kind_of(RequestAnswered), number)).fetchone()
-        return None if row is None else _answer(row)
+        with _readable():
+            row = self._database.execute(query, (kind_of(RequestAnswered), number)).fetchone()
+            return None if row is None else _answer(row)
 
     def _rows(self, after: int) -> list[Row]:
         try:
@@ -80,6 +91,25 @@ class Requests:
             raise
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Raise JournalError for a journal whose requests cannot be read or written."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise JournalError(f"the requests in the journal cannot be read or written ({describe(error)})") from error
+
+
+def _arguments(row: Row) -> dict[str, Any] | None:
+    """Return the arguments of a request; None if the row is malformed."""
+    _, _, who, request, text = row
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        arguments = json.loads(text)
+        if isinstance(arguments, dict) and isinstance(who, str) and isinstance(request, str):
+            return arguments
+    return None
+
+
 def _answer(row: tuple[str]) -> RequestAnswered:
     answer = decode(kind_of(RequestAnswered), json.loads(row[0]))
     assert isinstance(answer, RequestAnswered)
@@ -87,6 +117,6 @@ def _answer(row: tuple[str]) -> RequestAnswered:
 
 
 def _request(row: Row, answer: RequestAnswered | None) -> Request:
-    number, time, who, name, arguments = row
-    request = Request(number, time, who, name, json.loads(arguments))
+    number, time, who, name, _ = row
+    request = Request(number, float(time), str(who), str(name), _arguments(row) or {})
     return request if answer is None else replace(request, granted=answer.granted, text=answer.text)

@@ -1,18 +1,27 @@
 """The shared memory of an experiment on one machine: a private folder on tmpfs, or in the temporary folder.
 
-The folder holds versions that go from worker to worker, and batches that workers share. The folder's name derives from
-the checkpoints folder, and a file in it names that folder, so that the memory of deleted experiments can be given back.
+The folder holds versions that go from worker to worker, and batches that workers share. All users may create files
+beside the folder, so its name cannot be guessed: it derives from the path of the checkpoints folder and from a random
+key, which a file in the checkpoints folder keeps. The folder is used only if it is a real folder of this user with mode
+0700. A file in it names the checkpoints folder, so that the memory of deleted experiments can be given back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from hopfleet.support.files import open_plain
+from hopfleet.support.processes import is_over
 
 TMPFS = Path("/dev/shm")
 
@@ -21,6 +30,18 @@ BATCHES = "batches-"
 
 OWNER = "owner"
 """Name of the file that contains the path of the checkpoints folder."""
+
+PROCESS = "process"
+"""Name of the file that contains the identity of the process that the folder ends with, on a cluster."""
+
+KEY = ".shared-memory"
+"""Name of the file in the checkpoints folder that contains the random key."""
+
+KEY_LENGTH = 32
+"""Characters of the key."""
+
+KEY_LOOKS, KEY_SECONDS = 100, 0.01
+"""How often to look for a key that another process is writing, and the seconds between two looks."""
 
 RESERVE_BYTES = 16 << 20
 """Bytes that must stay free beside four times the bytes to write."""
@@ -31,17 +52,31 @@ class SharedMemory:
 
     def __init__(self, checkpoints: Path, tmpfs: Path = TMPFS, *, node: str = "") -> None:
         self._checkpoints = checkpoints
-        key = hashlib.sha256(str(checkpoints.resolve()).encode()).hexdigest()[:16]
+        self._node = node
         #: Whether the folder is on tmpfs rather than on a disk.
         self.in_memory = tmpfs.is_dir() and os.access(tmpfs, os.W_OK)
-        base = tmpfs if self.in_memory else Path(tempfile.gettempdir())
-        self.folder = base / f"hopfleet-{os.getuid()}-{key}{node and f'-{node[:12]}'}"
+        self._base = tmpfs if self.in_memory else Path(tempfile.gettempdir())
 
-    def create(self) -> None:
-        """Create the folder, readable for this user only."""
-        if not (self.folder / OWNER).exists():
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.folder / OWNER).write_text(str(self._checkpoints.resolve()))
+    @functools.cached_property
+    def folder(self) -> Path:
+        """Return the folder, which may not exist yet."""
+        return self._base / f"{self._name}{self._node and f'-{self._node[:12]}'}"
+
+    @functools.cached_property
+    def _name(self) -> str:
+        where = f"{_key(self._checkpoints)} {self._checkpoints.resolve()}"
+        return f"hopfleet-{os.getuid()}-{hashlib.sha256(where.encode()).hexdigest()[:16]}"
+
+    def create(self, process: str = "") -> None:
+        """Create the folder, accessible to this user only. Raise OSError if another user's folder is in its place.
+
+        If the identity of a ``process`` is given, the folder ends with that process: see ``sweep_lost``.
+        """
+        if not self.is_private():
+            self.folder.mkdir(mode=0o700)
+        _write_once(self.folder / OWNER, str(self._checkpoints.resolve()))
+        if process:
+            _write_once(self.folder / PROCESS, process)
 
     def has_room(self, size: int) -> bool:
         """Whether the folder is private and has room for a file of ``size`` bytes. Create the folder if needed."""
@@ -52,14 +87,12 @@ class SharedMemory:
 
     def is_private(self) -> bool:
         """Whether only this user can write into the folder. Other users may have created one of the same name."""
-        with contextlib.suppress(OSError):
-            found = self.folder.lstat()
-            return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-        return False
+        return _is_private(self.folder)
 
     def release(self) -> None:
         """Delete the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.is_private():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def batches(self, run: str) -> Path | None:
         """Return the folder for batches that the workers of one run share; None if there is no tmpfs with room."""
@@ -67,12 +100,74 @@ class SharedMemory:
 
     def clear_batches(self) -> None:
         """Delete the batches of this run and of earlier runs."""
-        for folder in self.folder.glob(f"{BATCHES}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        if self.is_private():
+            for folder in self.folder.glob(f"{BATCHES}*"):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Delete the folders of all experiments of this user whose checkpoints folder is gone."""
-        for folder in self.folder.parent.glob(f"hopfleet-{os.getuid()}-*"):
+        """Delete the folders of this user that no experiment needs: those whose checkpoints folder is gone.
+
+        So are folders of these checkpoints with a name that an earlier release gave them.
+        """
+        here = str(self._checkpoints.resolve())
+        for folder, owner in _owned(self._base):
+            if not Path(owner).exists() or (owner == here and not folder.name.startswith(self._name)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep_lost(self) -> None:
+        """Delete the folders of this user whose process has ended: those of lost nodes of a cluster."""
+        for folder, _ in _owned(self._base):
             with contextlib.suppress(OSError):
-                if not Path((folder / OWNER).read_text()).exists():
-                    shutil.rmtree(folder)
+                if is_over(_read(folder / PROCESS)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write a file unless there is one."""
+    try:
+        created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(created, "w") as file:
+        file.write(text)
+
+
+def _key(checkpoints: Path) -> str:
+    """Return the random key of a checkpoints folder, creating the key if there is none.
+
+    Of several processes that create the key at once, one succeeds, and the others read what it wrote.
+    """
+    path = checkpoints / KEY
+    with contextlib.suppress(OSError):
+        checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileExistsError):
+            created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                os.write(created, secrets.token_hex(KEY_LENGTH // 2).encode())
+            finally:
+                os.close(created)
+        for _ in range(KEY_LOOKS):
+            if len(key := _read(path)) == KEY_LENGTH:
+                return key
+            time.sleep(KEY_SECONDS)
+    return ""  # a disk that takes no file: the name can be guessed, and is still used only if the folder is private
+
+
+def _read(path: Path) -> str:
+    with open_plain(path) as file:
+        return file.read(4096).decode(errors="replace")
+
+
+def _owned(base: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the private folders of this user, and the checkpoints folder that each belongs to."""
+    for folder in base.glob(f"hopfleet-{os.getuid()}-*"):
+        if _is_private(folder):
+            with contextlib.suppress(OSError):
+                yield folder, _read(folder / OWNER)
+
+
+def _is_private(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return False

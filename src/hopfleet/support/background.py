@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 
 class Chores:
-    """Jobs that run one after another in a thread. A job that fails is dropped."""
+    """Jobs that run one after another in a thread, which ends with ``finish``. A job that fails is dropped."""
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
+        #: None ends the thread.
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
     def add(self, job: Callable[[], object]) -> None:
@@ -25,16 +26,18 @@ class Chores:
             self._thread = threading.Thread(target=self._work, daemon=True, name="hopfleet-chores")
             self._thread.start()
 
-    def finish(self) -> None:
-        """Wait until all jobs are done."""
-        self._queue.join()
+    def finish(self, *, wait: bool = True) -> None:
+        """End the thread after all jobs are done, and ``wait`` for the end."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            if wait:
+                thread.join()
 
     def _work(self) -> None:
-        while True:
-            job = self._queue.get()
+        while (job := self._queue.get()) is not None:
             with contextlib.suppress(Exception):
                 job()
-            self._queue.task_done()
 
 
 def in_background(job: Callable[[], T]) -> Callable[[], T | None]:

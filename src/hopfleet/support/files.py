@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar
 
 T = TypeVar("T")
 
@@ -41,6 +45,28 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
         raise
     if durable:
         sync(path.parent)
+
+
+def open_plain(path: Path, *, create: bool = False) -> IO[bytes]:
+    """Open a file to read, or ``create`` it if needed to read and write. Raise OSError unless it is a plain file.
+
+    A link is not followed, and a named pipe does not block.
+    """
+    how = (os.O_RDWR | os.O_CREAT) if create else os.O_RDONLY
+    descriptor = os.open(path, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a plain file", str(path))
+    return os.fdopen(descriptor, "r+b" if create else "rb")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file. Raise OSError or ValueError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return json.loads(file.read())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def back_off() -> Iterator[float]:
@@ -90,6 +116,31 @@ def retried(transfer: Callable[[], T]) -> T:
                 raise
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
     return transfer()
+
+
+def limited(job: Callable[[], T], seconds: float) -> T:
+    """Return what ``job`` returns. Raise TimeoutError if it has not ended after some seconds; its thread goes on."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(job())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="hopfleet-limited").start()
+    try:
+        return done.result(seconds)
+    except TimeoutError:
+        if done.done():
+            raise
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
+
+
+def has_folders(files: Any) -> bool:
+    """Whether an fsspec file system has folders to create and files to rename. An object store has neither."""
+    protocols = [files.protocol] if isinstance(files.protocol, str) else files.protocol
+    return bool({"file", "local", "hdfs", "sftp", "smb"} & set(protocols))
 
 
 def denied(error: Exception) -> bool:

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+from hopfleet.errors import HopfleetError, describe
+
 PACKAGES = ("site-packages", "dist-packages")
 """Folders of installed packages."""
 
@@ -43,7 +45,7 @@ def users_traceback(error: BaseException) -> TracebackType | None:
 def format_traceback(error: BaseException) -> str:
     """Return an exception as Python prints it, but from the user's first frame on.
 
-    An exception without any frame of the user's is printed in full.
+    An exception without any frame of the user's is printed in full, unless Hopfleet raised it on purpose.
     """
     whole = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
@@ -53,15 +55,24 @@ def format_traceback(error: BaseException) -> str:
         if id(part) not in seen:
             seen.add(id(part))
             firsts = (number for number, frame in enumerate(part.stack) if users_file(frame.filename))
-            del part.stack[: next(firsts, 0)]
+            del part.stack[: next(firsts, len(part.stack) if _on_purpose(part) else 0)]
             parts += [*filter(None, (part.__cause__, part.__context__)), *(part.exceptions or ())]
     return "".join(whole.format())
+
+
+def _on_purpose(part: traceback.TracebackException) -> bool:
+    return part.exc_type is not None and issubclass(part.exc_type, HopfleetError)
 
 
 def place(error: BaseException) -> str:
     """Return the user's innermost frame in an exception's traceback as ``path/task.py:12``; empty if there is none."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if users_file(frame.filename)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def describe_with_place(error: BaseException) -> str:
+    """Return an exception as one line with the user's innermost frame, as in ``(task.py:12)``, and its notes."""
+    return describe(error, Path(place(error)).name)
 
 
 def hook(error: BaseException) -> str:

@@ -17,23 +17,26 @@ from __future__ import annotations
 
 import queue
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion, VersionLost, VersionSaved
-from hopfleet.errors import CheckpointError, describe
+from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
 from hopfleet.support.files import back_off, trouble
+from hopfleet.support.user_code import describe_with_place, format_traceback
 
 SMALL = 1 << 18
 """Bytes below which the main thread writes versions that are not durable itself, and below which copies can wait."""
 
 PARTS = 4
 """Fraction of the room for copies, as a divisor, that one copy may take: a large model is slow to write anyway."""
+
+STALL_SECONDS, SLOW_BYTES = 30.0, 1 << 20
+"""Seconds after which a durable save is reported as delayed, and bytes for which it gets another second."""
 
 MOMENT = 0.02
 """Maximum seconds that copies of small models wait for the main thread."""
@@ -163,11 +166,25 @@ class Saver:
             if save.copied and save.size < SMALL:
                 self._under_way.wait(MOMENT)
                 self._under_way.set()  # the other copies have waited as long
+            slow = self._slow(save)
             try:
                 self._persist(save)
             finally:
+                slow.cancel()
                 self._note(save, -1)
             del save
+
+    def _slow(self, save: Save) -> threading.Timer:
+        """Report a durable save as delayed if it has not ended in time: a disk that stalls raises no error."""
+        seconds = STALL_SECONDS + save.size / SLOW_BYTES
+        path = self._versions.path(save.command.ref, durable=True)
+        text = f"{path}: is being written for more than {seconds:.0f} s; check that disk"
+        event = SaveDelayed(self._worker, save.command.ref, text)
+        timer = threading.Timer(seconds, self._emit, (event,))
+        timer.daemon = True
+        if save.command.durable:
+            timer.start()
+        return timer
 
     def _persist(self, save: Save) -> None:
         if self._done(save):
@@ -200,7 +217,7 @@ class Saver:
                 reason = f"{self._worker} does not hold it any more: {error}"
                 event = VersionLost(ref._replace(attempt=command.saved), reason, self._worker, ref.attempt or 0)
             else:
-                event = SaveFailed(ref, describe(error), traceback.format_exc())
+                event = SaveFailed(ref, describe_with_place(error), format_traceback(error))
         else:
             event = VersionSaved(ref, durable, digest, size)
             if durable and self._versions.sends:

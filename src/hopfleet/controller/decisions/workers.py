@@ -21,7 +21,7 @@ def overdue_units(state: State, timeout: Timeout, ages: Mapping[str, float]) -> 
         most = limit(state.schedule, slot, timeout)
         if most is not None and seconds > most:
             expected = estimate(state.schedule, slot) or 0.0
-            found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected))
+            found.append(m.UnitOverdue(slot.worker, slot.attempt, seconds, expected, most, timeout == "auto"))
     return found
 
 

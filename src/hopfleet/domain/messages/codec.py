@@ -54,6 +54,16 @@ def _coded(
     return _Part(name, write, lambda body: decode(body[key]))
 
 
+def _if_any(name: str) -> _Part:
+    """An attribute that is left out if its value is empty, and then has the default of the class."""
+
+    def write(value: Any, body: Body) -> None:
+        if value:
+            body[name] = value
+
+    return _Part(name, write, lambda body: body[name])
+
+
 def _unit(name: str = "unit", default: Work = Work.TRAIN) -> _Part:
     def write(unit: Unit, body: Body) -> None:
         body["trial"], body["epoch"], body["partition"] = unit.trial, unit.epoch, unit.partition
@@ -117,18 +127,27 @@ _FINISHED = (
 )
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
-    ("RunStarted", e.RunStarted, _plain("hopfleet", "workers", requests="wishes")),  # prose: allow, a wire name
+    (
+        "RunStarted",
+        e.RunStarted,
+        (*_plain("hopfleet", "workers", requests="wishes"), _if_any("definition")),  # prose: allow, a wire name
+    ),
     ("WorkerJoined", e.WorkerJoined, (*_plain("worker"), _placement(), _PARTITIONS)),
     ("WorkerLost", e.WorkerLost, _plain("worker", "reason", "log", "replaced")),
     ("PartitionPlaced", e.PartitionPlaced, _plain("worker", "partition")),
     ("PartitionUnavailable", e.PartitionUnavailable, _plain("worker", "partition", "reason")),
     ("UnitFinished", e.UnitFinished, (_unit(), *_FINISHED)),
-    ("UnitFailed", e.UnitFailed, (_unit(), *_plain("worker", "attempt", "started", "ended", "error", "traceback"))),
-    ("UnitOverdue", e.UnitOverdue, _plain("worker", "attempt", "seconds", "expected")),
+    (
+        "UnitFailed",
+        e.UnitFailed,
+        (_unit(), *_plain("worker", "attempt", "started", "ended", "error", "traceback", "place")),
+    ),
+    ("UnitOverdue", e.UnitOverdue, _plain("worker", "attempt", "seconds", "expected", "limit", "derived")),
     ("VersionSaved", e.VersionSaved, (_ref(), *_plain("durable", "digest", "size"))),
     ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"))),
     ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
     ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
+    ("RecordLogged", e.RecordLogged, _plain("worker", "trial", "text")),
     ("OperatorAsked", e.RequestMade, _plain("arguments", "who", "number", request="wish")),  # prose: allow, a wire name
     (
         "TrialAdded",

@@ -25,6 +25,7 @@ class RunStarted:
     hopfleet: str  #: the version of the library
     workers: int = 0  #: workers that are being started
     requests: int = 0  #: requests that waited for this run and come next
+    definition: Mapping[str, Any] = field(default_factory=dict)  #: of the experiment; empty in old journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class UnitFailed:
     ended: float
     error: str
     traceback: str = ""
+    place: str = ""  #: the innermost line of the user's code, as in ``path/task.py:12``; empty if there is none
 
     @property
     def trial(self) -> str:
@@ -108,6 +110,8 @@ class UnitOverdue:
     attempt: int
     seconds: float
     expected: float
+    limit: float = 0.0  #: the seconds that were allowed; 0 in journals that do not tell
+    derived: bool = False  #: whether the limit was derived from the estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,15 @@ class SaveDelayed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordLogged:
+    """The user's code has logged a record at WARNING or above, for the first time on this worker."""
+
+    worker: str
+    trial: str  #: or "probe", while a configuration is tried before the run
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestMade:
     """A person's request by name, with its arguments. ``hopfleet.controller.requests`` knows all of them."""
 
@@ -190,5 +203,6 @@ Event = (
     | VersionLost
     | SaveFailed
     | SaveDelayed
+    | RecordLogged
     | RequestMade
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,8 +11,11 @@ from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch.engines import choose
+from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
@@ -44,6 +47,12 @@ class TorchFramework(Framework):
             return "mps", 1
         return "cpu", 1
 
+    def settings(self) -> dict[str, Value]:
+        return process.read()
+
+    def apply(self, settings: Mapping[str, Value]) -> None:
+        process.make(settings)
+
     @property
     def fusion_blocker(self) -> str:
         return "it owns its training loop (it overrides train)" if self._owns_loop else ""
@@ -70,6 +79,9 @@ class TorchFramework(Framework):
     def broken(self, error: BaseException) -> bool:
         # After a failed kernel, say one with an index out of range, the process cannot use the device any more.
         return isinstance(error, RuntimeError) and "CUDA error:" in str(error)
+
+    def explain(self, error: BaseException) -> None:
+        explain(error)
 
     def free_memory(self) -> None:
         torch.cuda.empty_cache()

@@ -25,6 +25,7 @@ from hopfleet.domain.messages import (
     UnitOverdue,
     WorkerLost,
 )
+from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.tables import header, leaderboard_table, workers_line
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 _LEISURE = 20  #: pause after a drawing, as a multiple of the drawing's duration: drawing takes at most 5% of the time
+
+FAILURES = 8  #: failed trials whose reason a drawn view shows; a log shows all
 
 
 class LiveView(Observer, ABC):
@@ -185,6 +188,7 @@ class _DrawnView(LiveView):
         super().__init__(history)
         self._clock = clock
         self._pause = pause  #: minimum seconds between two drawings
+        self._failures = 0  #: failed trials since the view was opened
         self._due = float("-inf")  #: earliest time of the next drawing
         self._heard = clock()
 
@@ -195,7 +199,17 @@ class _DrawnView(LiveView):
         self._heard = self._clock()
         if isinstance(message, UnitOverdue):
             self._show_note(overdue(message))
+        elif isinstance(message, TrialEnded) and message.state is TrialState.FAILED:
+            self._show_failure(message)
         self._refresh()
+
+    def _show_failure(self, message: TrialEnded) -> None:
+        """Show why a trial failed, for the first few."""
+        self._failures += 1
+        if self._failures <= FAILURES:
+            self._show_note(f"{message.trial} failed: {one_line(message.reason)}")
+        elif self._failures == FAILURES + 1:
+            self._show_note("more trials failed; hopfleet show lists them all")
 
     def _refresh(self) -> None:
         began = self._clock()

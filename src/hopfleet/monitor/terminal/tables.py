@@ -229,10 +229,8 @@ def progress_text(history: History, elapsed: float) -> str:
 
 
 def _why_no_best(history: History) -> str:
-    counts = history.counts()
-    total, failed = sum(counts.values()), counts[TrialState.FAILED]
-    if total and failed == total:
-        return f": {'the trial' if total == 1 else f'all {total} trials'} failed"
+    if history.failed:
+        return f": {history.failed}"
     if any(trial.best for trial in history.trials.values()):
         limits = ", ".join(map(str, history.limits)) or f"a number as its {history.metric}"
         return f": no trial has {limits}"

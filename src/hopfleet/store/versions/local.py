@@ -124,8 +124,9 @@ class Versions:
 
     def drop(self, ref: VersionRef) -> None:
         """Delete the file of a save, if there is one."""
-        with contextlib.suppress(FileNotFoundError):
-            self._spare(self.path(ref, durable=False))
+        if self.memory.is_private():
+            with contextlib.suppress(FileNotFoundError):
+                self._spare(self.path(ref, durable=False))
         for path in (self.path(ref, durable=True), self._spilled(ref)):
             path.unlink(missing_ok=True)
 
@@ -135,7 +136,7 @@ class Versions:
         Files that Hopfleet did not write stay.
         """
         kept = {path for ref in needed for path in self._names(ref)}
-        for base in (self.durable_folder, self.shared_folder):
+        for base in self._bases:
             for path in base.glob("*/*"):
                 if path not in kept and OURS.fullmatch(path.relative_to(base).as_posix()):
                     path.unlink(missing_ok=True)
@@ -146,7 +147,7 @@ class Versions:
 
     def forget(self, trial: str) -> None:
         """Delete everything that belongs to a trial."""
-        for folder in (self.durable_folder, self.shared_folder):
+        for folder in self._bases:
             shutil.rmtree(folder / trial, ignore_errors=True)
 
     def release(self) -> None:
@@ -154,6 +155,11 @@ class Versions:
         self.memory.release()
         for path in self.durable_folder.glob("*/hop-*.safetensors"):
             path.unlink(missing_ok=True)
+
+    @property
+    def _bases(self) -> list[Path]:
+        """Return the folders with versions; shared memory only if no other user can put files or links there."""
+        return [self.durable_folder, *([self.shared_folder] if self.memory.is_private() else [])]
 
     def _names(self, ref: VersionRef) -> list[Path]:
         return [self.path(ref, durable=False), self.path(ref, durable=True), self._spilled(ref)]

@@ -1,0 +1,38 @@
+"""What users are told when no trial of a run has succeeded."""
+
+from __future__ import annotations
+
+from hopfleet.domain.trial import TrialState
+from hopfleet.errors import AllTrialsFailed
+from hopfleet.runs.results import Results, TrialResult
+
+
+def raise_if_all_failed(results: Results) -> None:
+    """Raise AllTrialsFailed, with the traceback of the first trial, if there are trials and all of them have failed."""
+    failed = _failed(results)
+    if not failed or len(failed) < len(results.trials):
+        return
+    first, handle = failed[0], results.folder.handle
+    others = f"all {len(failed)} trials failed; the first one" if len(failed) > 1 else "the only trial failed:"
+    raise AllTrialsFailed(
+        f"{results.name}: {others} raised {_why(first)}\n\nhopfleet show {handle} --trial {first.id} shows it again, "
+        f"hop.load({handle!r}) opens the results; with hop.RunOptions(all_failed='return'), fit() returns them"
+    )
+
+
+def stopped_early(results: Results, reason: str) -> AllTrialsFailed:
+    """Return the error of a run that was stopped because its first trials failed in the same way."""
+    first, handle = _failed(results)[0], results.folder.handle
+    return AllTrialsFailed(
+        f"{results.name}: the run was stopped, since {reason}\n\n{_why(first)}\n\ncorrect the task and call fit() "
+        f"again, which starts over; hop.RunOptions(fail_fast=False) tries all trials; hopfleet show {handle} "
+        f"--trial {first.id} shows the traceback again"
+    )
+
+
+def _failed(results: Results) -> list[TrialResult]:
+    return [trial for trial in results.trials if trial.state is TrialState.FAILED]
+
+
+def _why(trial: TrialResult) -> str:
+    return (trial.error or "an unknown error").rstrip()
