@@ -20,7 +20,7 @@ from hopfleet.frameworks.torch.engines import capture_backend, cuda_graphs
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
-from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recorded_capture
@@ -351,6 +351,20 @@ def test_the_backend_decides_which_engine_captures():
     sessions, _ = several(Task())
     task = Task()
     assert type(task.framework.flotilla(sessions)) is CudaGraphs
-    assert type(task.framework.flotilla(sessions, fast=True)) is Stacked
+    assert type(task.framework.flotilla(sessions, fast=True)) is StackedGraphs
     plain = [task.framework.open(SEVERAL[0], seed=0, placement=CPU, threads=1) for _ in range(2)]
     assert type(task.framework.flotilla(plain)) is Interleaved
+    assert type(task.framework.flotilla(plain, fast=True)) is Stacked
+
+
+def test_beside_a_stack_other_members_are_captured(tmp_path):
+    configs = [{"lr": 0.1 / n} for n in range(1, 5)] + [{"lr": 0.1, "form": "other"}]
+    (sessions, backend), (alone, _) = several(Task(), configs), several(Task(), configs)
+    for _ in range(2):
+        found = StackedGraphs(sessions).train(Batches(8, 8, 8), last=[False] * 5)
+        expected = [one.train(Batches(8, 8, 8), last=False) for one in alone]
+        assert found[4] == expected[4] and bits(sessions[4], tmp_path) == bits(alone[4], tmp_path)
+        for mine, theirs in zip(found[:4], expected[:4], strict=True):
+            assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-5)
+    assert [Steps in one.kept for one in sessions] == [False] * 4 + [True]
+    assert backend.unjoined() == []

@@ -15,7 +15,7 @@ arithmetic applies to trials that train alone or together, in captured steps or 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch.optim import Optimizer
@@ -66,7 +66,7 @@ def upload(updates: Iterable[CapturableUpdate]) -> None:
 class CapturableUpdate:
     """The settings of one optimizer during its updates, put in place and removed by hooks around each update."""
 
-    def __init__(self, optimizer: Optimizer, changes: Mapping[str, Any]) -> None:
+    def __init__(self, optimizer: Optimizer, changes: Mapping[str, bool]) -> None:
         self._groups = optimizer.param_groups
         self._changes = changes
         #: The learning rate of each group on the device, and its last value.
@@ -125,7 +125,7 @@ class CapturableUpdate:
             hook.remove()
 
 
-def _changes(optimizer: Optimizer) -> dict[str, Any] | None:
+def _changes(optimizer: Optimizer) -> dict[str, bool] | None:
     """Return the settings that an optimizer needs during captured updates; None if the optimizer stays as it is."""
     kind, groups = type(optimizer), optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
