@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hopfleet.forecast.simulator import simulate as simulate
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
+    from hopfleet.frameworks.torch.weights import state_dict as state_dict
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
     from hopfleet.runs.results import Results as Results
@@ -114,6 +115,7 @@ _HOMES = {
     "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
+    "state_dict": "hopfleet.frameworks.torch.weights",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
     "StoppingRule": "hopfleet.search.stopping",

@@ -158,6 +158,9 @@ class TorchSession(Session):
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()
 
+    def absent(self) -> tuple[str, ...]:
+        return self.config.absent()
+
     # ------------------------------------------------------------------------------------------ save and load
 
     @property
