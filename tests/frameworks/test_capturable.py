@@ -11,7 +11,6 @@ import torch
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.torch.capturable import capturable
 from tests.helpers.captures import Batches, Place, compare, several
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -120,7 +119,7 @@ def test_a_plain_loop_with_one_more_line_has_the_same_bits(kind):
     (one,) = several(CUDA, Task(), [{"kind": kind, "lr": 0.01, "schedule": "exponential"}])
     model, optimizer, schedule = Task().build({"kind": kind, "lr": 0.01, "schedule": "exponential"})
     model.load_state_dict(one.model.state_dict())
-    capturable(_moved(model, optimizer))
+    hop.capturable(_moved(model, optimizer))
     for unit in range(3):
         for batch in Batches("cuda:0", seed=unit):
             optimizer.zero_grad(set_to_none=True)
@@ -189,7 +188,7 @@ def test_other_optimizers_and_sparse_gradients_stay_as_they_are(tmp_path, task):
 def test_other_devices_stay_as_they_are():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    assert capturable(optimizer) is optimizer
+    assert hop.capturable(optimizer) is optimizer
     assert not optimizer._optimizer_step_pre_hooks
     cold = Task().framework.open({"kind": "Adam", "lr": 0.1}, seed=1, placement=Placement.on("cpu"), threads=1)
     assert cold.updates == [None]
