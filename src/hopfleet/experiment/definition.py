@@ -194,7 +194,8 @@ def script_origin() -> dict[str, Any]:
 
 
 def _summary(dataset: Dataset) -> dict[str, Any]:
-    return {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
+    summary = {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
+    return summary | ({"live": True} if dataset.is_live else {})
 
 
 def _task_place(task: Task) -> dict[str, str]:
