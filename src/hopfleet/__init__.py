@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
+    from hopfleet.frameworks.torch.weights import state_dict as state_dict
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
     from hopfleet.runs.results import Results as Results
@@ -72,6 +74,7 @@ _HOMES = {
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",
+    "capturable": "hopfleet.frameworks.torch.capturable",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
     "CMAES": "hopfleet.search.optuna",
@@ -114,6 +117,7 @@ _HOMES = {
     "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
+    "state_dict": "hopfleet.frameworks.torch.weights",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
     "StoppingRule": "hopfleet.search.stopping",

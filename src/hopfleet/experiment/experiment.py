@@ -37,6 +37,7 @@ from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
+from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
@@ -224,6 +225,8 @@ class Experiment:
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
+        if not start.finished or not self.folder.best.exists():
+            write_best(self.results)
         if start.finished:
             with open_view(self.results.history, quiet=quiet) as view:
                 view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")
@@ -370,6 +373,11 @@ class Experiment:
 
     def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """Yield warnings about settings that a run cannot follow as the user may expect."""
+        if isinstance(self.workers, int) and self.workers > forecast.outline.workers:
+            yield (
+                f"workers={self.workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with "
+                f"{forecast.outline.workers}; workers='auto' takes one per core or GPU"
+            )
         trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
         if self.run_options.policy == "exact" and (warning := too_large(trials, partitions)):
             yield warning

@@ -17,7 +17,7 @@ from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
-from hopfleet.support.machine import choose_workers, this_machine
+from hopfleet.support.machine import choose_workers, most_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.surroundings import Surroundings
@@ -134,7 +134,8 @@ def plan_workers(
     """Plan the workers of a run; ``workers="auto"`` takes what the machine or cluster offers, at most ``trials``."""
     device, devices = _device(backend, task, device)
     if isinstance(workers, int):
-        return WorkerPlan(device, workers, "as asked")
+        most = most_workers(this_machine()) if backend.name == "local" else workers
+        return WorkerPlan(device, min(workers, most), "as asked" if workers <= most else f"{workers} were asked for")
     if isinstance(backend, Cluster):
         room, why = backend.offer(device, threads)
         return WorkerPlan(device, room, why) if room <= trials else WorkerPlan(device, trials, "one per trial")
