@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import pickle
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import cloudpickle
 
 from hopfleet.frameworks.base import Task
 from hopfleet.support.logging import StandardError, messages
@@ -45,7 +46,7 @@ class Output(NamedTuple):
         handler.setFormatter(None)
         # The class of a formatter may be one that cannot be imported here.
         with contextlib.suppress(Exception):
-            handler.setFormatter(pickle.loads(self.formatter))
+            handler.setFormatter(cloudpickle.loads(self.formatter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +119,5 @@ def _adopt_filters(filters: tuple[bytes, ...]) -> None:
     for each in filters:
         # A category of a module that cannot be imported here cannot be warned of here.
         with contextlib.suppress(Exception):
-            action, message, category, module, line = pickle.loads(each)
+            action, message, category, module, line = cloudpickle.loads(each)
             warnings.filterwarnings(action, message, category, module, line, append=True)
