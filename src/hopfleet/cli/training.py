@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ from hopfleet.cli.experiments import Name
 from hopfleet.cli.render import command, console, echo, facts, json_alone, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import ExperimentExists, MissingExtra, UsageError
+from hopfleet.errors import ExperimentExists, MissingExtra, TaskError, UsageError
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def run(
     preview: Annotated[
         bool, typer.Option("--preview", help="Predict duration, disk and memory without training.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Try one configuration per architecture in this process, without a run.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="With --preview: print JSON.")] = False,
     gantt: Annotated[
         Path | None,
@@ -100,6 +104,8 @@ def run(
     """
     from hopfleet.cli.scripts import load_experiment, load_for_preview, split_target
 
+    if check and preview:
+        raise UsageError("--check: cannot be combined with --preview; run one after the other")
     if not preview and (json or gantt is not None):
         raise UsageError(f"{'--json' if json else '--gantt'}: needs --preview; {command('show')} shows a finished run")
     file, variable = split_target(target)
@@ -110,16 +116,32 @@ def run(
         "unit_timeout": _seconds(unit_timeout),
         "fuse": fuse,
     }
-    if preview:
+    if preview or check:
         with json_alone(json):
             experiment = load_for_preview(file, variable)
         experiment.use(**overrides)
+        if check:
+            return _check(experiment, quiet=quiet)
         return _preview(experiment, json=json, gantt=gantt, quiet=quiet)
     experiment, variable = load_experiment(file, variable)
     if experiment.results is None:
         _start(experiment, _origin(file, variable, overrides), overwrite=overwrite, quiet=quiet)
     assert experiment.results is not None
     return _report(experiment.results, quiet)
+
+
+def _check(experiment: Experiment, *, quiet: bool) -> int:
+    from hopfleet.monitor.wording import plural
+
+    try:
+        checked = experiment.check(quiet=quiet)
+    except TaskError as error:
+        if error.__cause__ is not None:
+            echo("".join(traceback.format_exception(error.__cause__)).rstrip(), err=True)
+        raise
+    count = plural(len(checked), "configuration")
+    echo(f"{experiment.name}: {count} built, trained, evaluated, saved and loaded without a mistake")
+    return 0
 
 
 def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: bool) -> int:

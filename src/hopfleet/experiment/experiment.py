@@ -14,8 +14,10 @@ from typing import Any
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
+from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.interrupts import interruptible
@@ -35,6 +37,7 @@ from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
+from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
@@ -190,6 +193,15 @@ class Experiment:
         with scratch_folder(self) as place, slow(quiet) as tell:
             return make_preview(self, place, self._plan, self._forecast, tell)
 
+    def check(self, *, quiet: bool = False) -> list[Config]:
+        """Try one configuration per architecture in this process, in seconds, and return those configurations.
+
+        Each one is built, trained on two batches, evaluated, saved, loaded into another session and trained on.
+        Nothing is left behind. Raises TaskError, with the traceback of the user's code as its cause, if the task fails.
+        """
+        with scratch_folder(self) as place, slow(quiet, what="check") as tell:
+            return check_task(self, place, tell)
+
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
@@ -213,6 +225,8 @@ class Experiment:
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
+        if not start.finished or not self.folder.best.exists():
+            write_best(self.results)
         if start.finished:
             with open_view(self.results.history, quiet=quiet) as view:
                 view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")
@@ -327,7 +341,11 @@ class Experiment:
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)
-            found = forecast.from_record(self.folder) if start.resumed else forecast.foresee(self.folder, view)
+            found = (
+                forecast.from_record(self.folder)
+                if start.resumed
+                else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
+            )
             controller = self._controller(forecast, found, view)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
@@ -356,6 +374,11 @@ class Experiment:
 
     def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """Yield warnings about settings that a run cannot follow as the user may expect."""
+        if isinstance(self.workers, int) and self.workers > forecast.outline.workers:
+            yield (
+                f"workers={self.workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with "
+                f"{forecast.outline.workers}; workers='auto' takes one per core or GPU"
+            )
         trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
         if self.run_options.policy == "exact" and (warning := too_large(trials, partitions)):
             yield warning
@@ -378,6 +401,7 @@ class Experiment:
             seed=self.seed,
             estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
             fixed_order=outline.fixed_order,
+            deterministic=self.run_options.deterministic,
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),

@@ -16,7 +16,7 @@ from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
-from hopfleet.support.machine import choose_workers, this_machine
+from hopfleet.support.machine import choose_workers, most_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.surroundings import Surroundings
@@ -50,6 +50,7 @@ class Data:
             mine, theirs = ", ".join(self.valid.columns), ", ".join(self.train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
         for dataset in self._both():
+            dataset.require_items()
             dataset.check(checksums=checksums and dataset.size <= VERIFY_BYTES)
 
     def bytes_in(self, folder: Path) -> int:
@@ -139,7 +140,8 @@ def plan_workers(
     """Plan the workers of a run; ``workers="auto"`` takes what the machine or cluster offers, at most ``trials``."""
     device, devices = _device(backend, task, device)
     if isinstance(workers, int):
-        return WorkerPlan(device, workers, "as asked")
+        most = most_workers(this_machine()) if backend.name == "local" else workers
+        return WorkerPlan(device, min(workers, most), "as asked" if workers <= most else f"{workers} were asked for")
     if isinstance(backend, Cluster):
         room, why = backend.offer(device, threads)
         return WorkerPlan(device, room, why) if room <= trials else WorkerPlan(device, trials, "one per trial")

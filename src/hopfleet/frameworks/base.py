@@ -12,6 +12,7 @@ if its trials can train together.
 from __future__ import annotations
 
 import contextlib
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -22,7 +23,8 @@ import numpy as np
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.errors import TaskError
+from hopfleet.errors import MissingKey, TaskError
+from hopfleet.phrases import did_you_mean, listed
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
@@ -139,6 +141,10 @@ class Session(ABC):
     def unused(self) -> tuple[str, ...]:
         """Return the configuration keys that the task has not read so far."""
 
+    def absent(self) -> tuple[str, ...]:
+        """Return the keys that the task asked for, with a default, and that its configuration does not have."""
+        return ()
+
 
 Result = dict[str, RowSum] | Exception
 """The outcome of a member's part: sums, or the exception that ended it."""
@@ -187,6 +193,13 @@ class Framework(ABC):
     @abstractmethod
     def model(self, config: Config, checkpoint: Path) -> Any:
         """Return the trained model of a saved version, on the CPU, ready to predict."""
+
+    #: Name of the file that ``export`` writes; empty if the framework has no format for weights alone.
+    weights_file: str = ""
+
+    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+        """Write the weights of a saved version to a file that the framework's users can load without Hopfleet."""
+        raise NotImplementedError("a framework with a weights_file must implement Framework.export")
 
     @abstractmethod
     def devices(self) -> tuple[str, int]:
@@ -242,6 +255,10 @@ class Framework(ABC):
         """Whether an exception means that this process can no longer use the device."""
         return False
 
+    def explain(self, error: BaseException) -> None:
+        """Add notes to an exception of the task's code: what the code was given, and what may have been meant."""
+        return
+
     def free_memory(self) -> None:
         """Return unused memory to the device."""
         return
@@ -267,14 +284,31 @@ class Task(ABC):
 
 
 class TrackedConfig(dict[str, Any]):
-    """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths."""
+    """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths.
 
-    def __init__(self, values: Mapping[str, Any], seen: set[str] | None = None, prefix: str = "") -> None:
+    It is a copy: a task that changes it changes nothing else. ``changed`` tells.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        seen: set[str] | None = None,
+        prefix: str = "",
+        absent: set[str] | None = None,
+    ) -> None:
         self._seen: set[str] = set() if seen is None else seen
+        #: Keys that were asked for in vain.
+        self._absent: set[str] = set() if absent is None else absent
         self._prefix = prefix
         super().__init__(
             {
-                key: TrackedConfig(value, self._seen, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+                key: (
+                    TrackedConfig(value, self._seen, f"{prefix}{key}.", self._absent)
+                    if isinstance(value, Mapping)
+                    else copy.deepcopy(value)
+                    if isinstance(value, list)
+                    else value
+                )
                 for key, value in values.items()
             }
         )
@@ -289,21 +323,55 @@ class TrackedConfig(dict[str, Any]):
                 unread.append(self._prefix + key)
         return tuple(unread)
 
+    def absent(self) -> tuple[str, ...]:
+        """Return the keys that were asked for in vain, as dotted paths."""
+        return tuple(sorted(self._absent))
+
+    def changed(self, values: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+        """Return the first key whose value is not the one in ``values`` any more, with both values.
+
+        Keys that were added or removed do not count.
+        """
+        for key, value in dict.items(self):
+            if isinstance(value, TrackedConfig) and isinstance(values.get(key), Mapping):
+                if found := value.changed(values[key]):
+                    return found
+            elif key in values and _differs(value, values[key]):
+                return self._prefix + key, values[key], value
+        return None
+
     def share(self, other: TrackedConfig) -> None:
         """Count the keys read of another configuration as read of this one, too."""
         self._seen |= other._seen
+        self._absent |= other._absent
 
     def __getitem__(self, key: str) -> Any:
         self._seen.add(self._prefix + key)
         return super().__getitem__(key)
 
+    def __missing__(self, key: str) -> Any:
+        near, known = did_you_mean(key, map(str, dict.keys(self))), listed(key, map(str, dict.keys(self)))
+        name = f"config[{self._prefix[:-1]!r}]" if self._prefix else "config"
+        raise MissingKey(f"{name} has no {key!r}; {near}it has {known}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"config.{name}: the configuration is a dict; write config[{name!r}]")
+
     def get(self, key: str, default: Any = None) -> Any:
-        self._seen.add(self._prefix + key)
+        self._note(key)
         return super().get(key, default)
 
     def pop(self, key: str, *default: Any) -> Any:
-        self._seen.add(self._prefix + key)
+        self._note(key)
         return super().pop(key, *default)
+
+    def _note(self, key: str) -> None:
+        name = f"{self._prefix}{key}"
+        if key not in self and name not in self._seen:
+            self._absent.add(name)
+        self._seen.add(name)
 
     def __iter__(self) -> Iterator[str]:
         # Code that iterates over the configuration, as f(**config) does, may use every key.
@@ -327,3 +395,11 @@ class TrackedConfig(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self.items()),)
+
+
+def _differs(value: Any, before: Any) -> bool:
+    """Whether a value of a configuration was changed. A tuple may stand for a list."""
+    try:
+        return value is not before and bool((list(value) if isinstance(value, tuple) else value) != before)
+    except Exception:  # an array that took the place of a list, say, has no single answer
+        return True

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
-from hopfleet.data import Dataset, open_dataset
+from hopfleet.data import Dataset, Live, open_dataset
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
@@ -105,8 +105,14 @@ def replay(
 
 def _data(results: Results, train: Any) -> tuple[Dataset, list[str]]:
     told = results.definition["train"]
-    if train is None:
+    if train is None or isinstance(train, Live):
         data = find_data(results.folder, "train")
+        data = data if train is None else data.made_by(train)
+        if data.is_live and train is None:
+            raise UsageError(
+                f"{results.name}: was trained on a live data set, which is not stored; "
+                "call hopfleet.runs.replay.replay(name, train=hop.live(dataset))"
+            )
     else:
         data = train if isinstance(train, Dataset) else open_dataset(train)
     if len(data) != told["partitions"]:

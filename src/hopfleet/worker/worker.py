@@ -91,6 +91,10 @@ class Worker:
         """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
         return self._profiler.probe(trial, batches, partition)
 
+    def check(self, trial: Trial) -> tuple[str, ...]:
+        """Do once what a trial does, and return its metrics; raise what the task raises."""
+        return self._profiler.check(trial)
+
     def rest(self) -> None:
         """Note that there is nothing to do at the moment."""
         self._saver.under_way()

@@ -165,7 +165,7 @@ class Ray(ClusterBackend):
             node.partitions = tuple(sorted({*node.partitions, partition}))
             self._events.append(PartitionPlaced(worker, partition))
 
-        self._calls.then(self._nodes[handle.node].call("fetch", self._spec.train, (partition,), home()), fetched)
+        self._calls.then(self._nodes[handle.node].call("fetch", self._spec.train.stored, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         if self._speeds_unknown:

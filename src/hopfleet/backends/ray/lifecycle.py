@@ -120,7 +120,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _link_holds(self, node: NodeHandle) -> bool:
         """Whether another host has answered since a node fell silent."""
-        answers = {self._head.address: self._head.answered} if self._head else {}
+        answers = {}
+        if self._head is not None and self._head.address != self._here:
+            answers[self._head.address] = self._head.answered
         for other in self._nodes.values():
             answers[other.node.address] = max(other.last_answer, answers.get(other.node.address, 0.0))
         return link_holds(node.node.address, node.heard, answers, self._here)
@@ -291,9 +293,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             for handle in list(self._workers.values()):
                 self._admit(handle)
 
-        wanted = [(self._spec.train, partitions)]
+        wanted = [(self._spec.train.stored, partitions)]
         if (valid := self._spec.valid) is not None:
-            wanted.append((valid, tuple(range(len(valid)))))
+            wanted.append((valid.stored, tuple(range(len(valid)))))
         self._calls.then_all([node.call("fetch", *each, home()) for each in wanted], fetched)
 
     def _welcome(self, node: Node, count: int) -> None:

@@ -104,6 +104,7 @@ class NodeAgent:
 
     def problems(self, mine: About, datasets: Sequence[Dataset], location: StorageLocation, token: str) -> list[str]:
         """Return what would go wrong on this node. ``token`` names a file that the driver wrote to the storage."""
+        location.sweep(self._node)
         found = skew(mine, about())
         for dataset in datasets:
             with _noted(found):

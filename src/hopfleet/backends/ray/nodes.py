@@ -202,7 +202,7 @@ class Token:
     def ask(self, handle: NodeHandle, spec: WorkerSpec) -> Any:
         """Start the checks of a node; return a reference to its problems, in words."""
         self._names.append(f"{self._names[0]}-{handle.node.id[:12]}")
-        datasets = [dataset for dataset in (spec.train, spec.valid) if dataset is not None]
+        datasets = [dataset.stored for dataset in (spec.train, spec.valid) if dataset is not None]
         return handle.call("problems", about(), datasets, self._location, self._names[0])
 
     def remove(self) -> None:

@@ -23,7 +23,7 @@ from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
 from hopfleet.frameworks.torch.settings import WARN
 from hopfleet.frameworks.torch.snapshot import snapshot
-from hopfleet.frameworks.torch.steps import by_time, rows_of, summed
+from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
 
@@ -54,6 +54,7 @@ class TorchSession(Session):
         self.kept: dict[type, Any] = {}
         with self._environment():
             parts = self.hooks.build(self.config)
+        built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
         self.model.to(self.device)
         built.move_state(self.optimizers)
@@ -124,7 +125,8 @@ class TorchSession(Session):
         self.model.train()
         with self._environment():
             result = self.hooks.train(self.callable, batches, self.config)
-            return self.end_unit(result, batches.rows, last=last)
+            found = None if result is None else check_metrics("train", result)
+            return self.end_unit(found, batches.rows, last=last)
 
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
@@ -147,12 +149,13 @@ class TorchSession(Session):
         """Return the metrics of a batch and its rows. Call only while the trial's environment is in place."""
         with self.options.autocast(self.device):
             metrics = self.hooks.metrics(self.callable, batch)
-        if not isinstance(metrics, Mapping):
-            raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
-        return metrics, rows_of(batch)
+        return check_metrics("metrics", metrics), rows_of(batch)
 
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()
+
+    def absent(self) -> tuple[str, ...]:
+        return self.config.absent()
 
     # ------------------------------------------------------------------------------------------ save and load
 
