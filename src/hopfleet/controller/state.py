@@ -18,7 +18,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.scheduler.orders import fixed_order
+from hopfleet.scheduler.orders import fixed_order, remaining_order
 from hopfleet.scheduler.placement import Place
 from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
@@ -383,12 +383,8 @@ class State:
         self.search.added(trial)
 
     def _order(self, trial: Trial, visits: Sequence[int] = ()) -> list[int]:
-        """Return the fixed order of a trial after its parent's visits, each partition of an epoch once."""
-        partitions = self.schedule.partitions
-        order = fixed_order(self.seed, trial.number, partitions=partitions, epochs=trial.epochs)
-        begun = len(visits) - len(visits) % partitions
-        rest = [partition for partition in order[begun : begun + partitions] if partition not in visits[begun:]]
-        return [*rest, *order[begun + partitions :]]
+        order = fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
+        return remaining_order(order, visits, partitions=self.schedule.partitions)
 
     @_apply.register
     def _(self, message: m.TrialStopped) -> None:

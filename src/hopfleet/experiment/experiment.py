@@ -275,6 +275,7 @@ class Experiment:
             limit=SHOWN,
             others=self.goal.others,
             limits=self.goal.limits,
+            expected=self.search.expected(len(self.points)),
         )
 
     # ----------------------------------------------------------------------------------------------- resources
