@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from hopfleet.backends.ray.backend import Ray as Ray
     from hopfleet.backends.simulated import Simulated as Simulated
     from hopfleet.data import Dataset as Dataset
+    from hopfleet.data import live as live
     from hopfleet.data import open_dataset as open_dataset
+    from hopfleet.data import pad as pad
     from hopfleet.data import partition as partition
     from hopfleet.domain.secrets import secret as secret
     from hopfleet.domain.space import choice as choice
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from hopfleet.forecast.simulator import simulate as simulate
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
+    from hopfleet.frameworks.torch.weights import state_dict as state_dict
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
     from hopfleet.runs.results import Results as Results
@@ -84,6 +87,7 @@ _HOMES = {
     "HopfleetError": "hopfleet.errors",
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
+    "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
     "Local": "hopfleet.backends.local.backend",
     "lograndint": "hopfleet.domain.space",
@@ -93,6 +97,7 @@ _HOMES = {
     "NSGA2": "hopfleet.search.optuna",
     "open_dataset": "hopfleet.data",
     "Optuna": "hopfleet.search.optuna",
+    "pad": "hopfleet.data",
     "partition": "hopfleet.data",
     "Patience": "hopfleet.search.stopping",
     "PBT": "hopfleet.search.pbt",
@@ -110,6 +115,7 @@ _HOMES = {
     "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
+    "state_dict": "hopfleet.frameworks.torch.weights",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
     "StoppingRule": "hopfleet.search.stopping",

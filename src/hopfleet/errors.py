@@ -9,6 +9,8 @@ HopfleetError
 ├── NotFound (LookupError)          no experiment, trial or checkpoint with that name
 ├── MissingExtra (ImportError)      an optional dependency is missing: the message names the extra to install
 ├── TaskError                       the task cannot work at all, whatever the configuration
+│   ├── NotFinite                   ... because its loss became infinite or NaN
+│   └── MissingKey (KeyError)       ... because it asks for a key that its configuration does not have
 ├── AllTrialsFailed                 every trial failed: the message has the first traceback
 ├── CheckpointError                 a model version that cannot be written or read
 ├── JournalError                    a journal that cannot be opened or read
@@ -66,6 +68,22 @@ class TaskError(HopfleetError):
     """The task cannot work at all, whatever the configuration."""
 
 
+class NotFinite(TaskError):
+    """The loss of a batch is infinite or not a number."""
+
+    def __init__(self, text: str, *, batch: int) -> None:
+        super().__init__(text)
+        #: The number of the first such batch in its unit, from 1 on.
+        self.batch = batch
+
+
+class MissingKey(TaskError, KeyError):
+    """A key that a configuration does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError shows its message in quotes
+
+
 class AllTrialsFailed(HopfleetError):
     """Every trial failed, or the first trials failed in the same way and the run was stopped.
 
@@ -88,12 +106,17 @@ class WorkersLost(HopfleetError):
 class Interrupted(HopfleetError, KeyboardInterrupt):
     """The user interrupted a run; it can be resumed."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows: the message without a traceback."""
+        return [str(self)]
+
 
 class InvariantBroken(HopfleetError, AssertionError):
     """A bug of Hopfleet itself."""
 
 
-def describe(error: BaseException) -> str:
-    """Return an exception as one line of text."""
+def describe(error: BaseException, *notes: str) -> str:
+    """Return an exception as one line of text, with some notes and with its own."""
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    noted = " ".join("; ".join((*filter(None, notes), *getattr(error, "__notes__", ()))).split())
+    return (f"{type(error).__name__}: {text[0]}" if text else type(error).__name__) + (f" ({noted})" if noted else "")

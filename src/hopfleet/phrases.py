@@ -9,6 +9,10 @@ NAMES, LETTERS = 20, 200
 """Names that a message lists at most, and characters of one value."""
 
 
+LIKE = 0.65
+"""Least similarity of two names, from 0 to 1, at which one may be a misspelling of the other."""
+
+
 def shown(value: object) -> str:
     """Return a value for a message: its ``repr`` in one short line, or its type if the ``repr`` is an address."""
     text = " ".join(repr(value).split())
@@ -22,7 +26,7 @@ def shown(value: object) -> str:
 def nearest(given: object, known: Iterable[str]) -> str:
     """Return the known name that is spelt most like the given one; empty if none is like it."""
     names = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(str(given).casefold(), names, n=1)
+    found = difflib.get_close_matches(str(given).casefold(), names, n=1, cutoff=LIKE)
     return names[found[0]] if found else ""
 
 

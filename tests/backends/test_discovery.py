@@ -8,7 +8,7 @@ import pytest
 
 from hopfleet.backends.ray import discovery as discovery
 from hopfleet.backends.ray.discovery import Discovery
-from hopfleet.backends.ray.placement import Node
+from hopfleet.backends.ray.placement import Node, WorkerNeeds
 from hopfleet.errors import WorkersLost
 
 A = Node("a", "10.0.0.1", cpus=4, free_cpus=4)
@@ -27,7 +27,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, *, elastic: bool = True, autoscale: b
     """One that has begun with node ``a``."""
     monkeypatch.setattr(discovery.cluster, "living", lambda: [A])
     made = Discovery(elastic=elastic, autoscale=autoscale, outage=60.0)
-    assert made.choose(2, "cpu", 1) == ([A], ["a", "a"])
+    assert made.choose(2, WorkerNeeds(device="cpu")) == ([A], ["a", "a"])
     return made
 
 

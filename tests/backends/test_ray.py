@@ -243,6 +243,42 @@ def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) ->
         cluster.remove_node(node)
 
 
+def test_workers_take_what_they_are_given(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=2, resources={"licence": 1}, labels={"zone": "b"})
+    share = {"cpus": 0.5, "memory": 50 << 20, "resources": {"licence": 1}, "labels": {"zone": "b"}}
+    backend = Ray(**share, placement="PACK", runtime_env={"env_vars": {"GIVEN": "as asked"}})
+    try:
+        assert backend.offer("cpu", 1)[0] == 1, "there is one licence"
+        backend.start(spec(tmp_path), 1)
+        (joined,) = wait_for(backend, WorkerJoined)
+        handle = backend._workers[joined.worker]
+        assert handle.node == node.node_id
+        assert b"GIVEN=as asked" in Path(f"/proc/{handle.pid}/environ").read_bytes().split(b"\0")
+        (used,) = [each for each in living() if each.id == node.node_id]
+        assert (used.free_cpus, used.free.get("licence", 0.0)) == (1.5, 0.0)
+    finally:
+        backend.close(kill=True)
+        cluster.remove_node(node)
+
+
+def test_a_node_that_joins_and_cannot_fetch_is_not_used(cluster: Any, tmp_path: Path) -> None:
+    backend, log, node = Ray(), tmp_path / "logs" / "workers.log", None
+    try:
+        backend.start(spec(tmp_path), 1)
+        wait_for(backend, WorkerJoined)
+        for part in (tmp_path / "train").glob("*.arrow"):
+            part.write_bytes(bytes(part.stat().st_size))
+        node = cluster.add_node(num_cpus=1)
+        while not log.exists():
+            assert backend.receive(0.25) == [], "no worker is lost"
+        assert "joined and is not used: a partition could not be fetched: " in log.read_text()
+        assert node.node_id not in backend._nodes
+    finally:
+        backend.close(kill=True)
+        if node is not None:
+            cluster.remove_node(node)
+
+
 def refused(backend: Ray, spec: WorkerSpec, workers: int) -> str:
     try:
         with pytest.raises(hop.HopfleetError) as error:

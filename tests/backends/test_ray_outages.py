@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hopfleet.domain.messages import UnitFinished
+from hopfleet.domain.messages import SaveDelayed, UnitFinished
 from hopfleet.store.folder import RunFolder
-from tests.helpers.cluster.hosts import DRIVER, HEAD, Hosts, hosts, needs_hosts, needs_redis
+from tests.helpers.cluster.hosts import DRIVER, HEAD, STORAGE, Hosts, hosts, needs_hosts, needs_redis
 from tests.helpers.cluster.started import messages, wait_until
 from tests.helpers.marks import long
 from tests.helpers.processes import ROOT
@@ -24,7 +24,7 @@ pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, needs_hosts, pytest.mark.filterwarnings("default")]
 
 LONG = bool(os.environ.get("HOPFLEET_LONG"))
-LINK_SECONDS, HEAD_SECONDS = (60.0, 30.0) if LONG else (8.0, 5.0)
+LINK_SECONDS, HEAD_SECONDS, STORAGE_SECONDS = (60.0, 30.0, 120.0) if LONG else (8.0, 5.0, 8.0)
 EPOCHS = 60 if LONG else 25
 PATIENCE = 400.0
 
@@ -49,10 +49,11 @@ def wait_for_units(made: Hosts, folder: RunFolder, count: int) -> None:
 
 
 @needs_redis
-def test_a_run_survives_a_cut_link_and_a_restarted_head(own_home: Path) -> None:
+def test_a_run_survives_a_cut_link_a_restarted_head_and_a_storage_that_is_gone(own_home: Path) -> None:
     folder = RunFolder(own_home / "tried")
     with hosts(own_home, redis=True, **recommended()) as made:
-        made.drive("tried", epochs=EPOCHS, address=made.address)
+        made.serve_bucket("bucket")
+        made.drive("tried", epochs=EPOCHS, address=made.address, storage="s3://bucket/runs")
         wait_for_units(made, folder, 10)
         made.network.cut(DRIVER)
         time.sleep(LINK_SECONDS)
@@ -61,7 +62,14 @@ def test_a_run_survives_a_cut_link_and_a_restarted_head(own_home: Path) -> None:
         made.lose_head()
         time.sleep(HEAD_SECONDS)
         made.start(HEAD)
+        wait_for_units(made, folder, 10)
+        made.network.cut(STORAGE)
+        time.sleep(STORAGE_SECONDS)
+        made.network.mend(STORAGE)
         tried = json.loads(made.said())
+        delayed = [message.error for message in messages(folder, SaveDelayed)]
+        assert all(re.search(r"s3://bucket/.* cannot be sent", error) for error in delayed), delayed
+        assert delayed or not LONG, "a storage that stalls is said"
         made.drive("alone", epochs=EPOCHS)
         assert json.loads(made.said()) == tried
 

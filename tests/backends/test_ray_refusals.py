@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hopfleet as hop
-from hopfleet.backends.ray.node_agent import About, skew
+from hopfleet.backends.ray.node_agent import About, about, skew
 from hopfleet.backends.ray.nodes import explain
-from hopfleet.backends.ray.placement import Node, choose_nodes, one_of_each, place_partitions, powers, share, spread
+from hopfleet.backends.ray.placement import (
+    Node,
+    WorkerNeeds,
+    choose_nodes,
+    one_of_each,
+    place_partitions,
+    powers,
+    share,
+    spread,
+    why_unready,
+)
 from hopfleet.errors import MissingExtra, UsageError
 
 ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
@@ -28,6 +41,20 @@ ray_is_here = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason
 def test_an_address_where_no_cluster_is(address: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         hop.Ray(address).offer("cpu", 1)
+
+
+@ray_is_here
+def test_a_wrong_token_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        try:
+            raise RuntimeError("Failed to connect to GCS: ray.exceptions.AuthenticationError: InvalidAuthToken")
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect to Ray cluster") from error
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("hopfleet.backends.ray.cluster._unreachable", lambda address: "")
+    with pytest.raises(UsageError, match=r"address='10.0.0.1:6379': the cluster refuses the token .* RAY_AUTH_TOKEN"):
+        hop.Ray("10.0.0.1:6379").offer("cpu", 1)
 
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,29 +86,98 @@ def test_versions_that_differ() -> None:
     ]
 
 
+def test_other_code_of_the_same_version_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = about()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"edited")
+    (said,) = skew(here, about())
+    assert re.fullmatch(r"hopfleet (\S+) with code \w{8} instead of \1 with code \w{8}", said)
+
+
 A = Node("a", "10.0.0.1", cpus=4, free_cpus=4)
 B = Node("b", "10.0.0.2", cpus=8, free_cpus=3.5)
 GPU = Node("g", "10.0.0.3", cpus=8, gpus=2, free_cpus=8, free_gpus=2)
 
 
+def needs(device: str = "cpu", threads: int = 1, **share: Any) -> WorkerNeeds:
+    return WorkerNeeds(device=device, threads=threads, **share)
+
+
 def test_workers_are_spread_over_nodes() -> None:
-    assert choose_nodes([A, B], 2, device="cpu", threads=1) == ["a", "b"]
-    assert sorted(choose_nodes([A, B], 7, device="cpu", threads=1)) == ["a"] * 4 + ["b"] * 3
-    assert sorted(choose_nodes([A, GPU], 6, device="auto", threads=1)) == ["a"] * 4 + ["g"] * 2
-    assert choose_nodes([A, GPU], 2, device="cuda", threads=1) == ["g", "g"]
+    assert choose_nodes([A, B], 2, needs()) == ["a", "b"]
+    assert sorted(choose_nodes([A, B], 7, needs())) == ["a"] * 4 + ["b"] * 3
+    assert sorted(choose_nodes([A, GPU], 6, needs("auto"))) == ["a"] * 4 + ["g"] * 2
+    assert choose_nodes([A, GPU], 2, needs("cuda")) == ["g", "g"]
     assert spread({"a": 1, "b": 0}, 3) == ["a"]
+
+
+def test_workers_are_packed_on_few_nodes() -> None:
+    assert choose_nodes([B, A], 3, needs(), pack=True) == ["a", "a", "a"]
+    assert choose_nodes([B, A], 6, needs(), pack=True) == ["a"] * 4 + ["b"] * 2
 
 
 def test_what_is_missing_where() -> None:
     with pytest.raises(UsageError) as refused:
-        choose_nodes([A, B], 4, device="cpu", threads=2)
+        choose_nodes([A, B], 4, needs(threads=2))
     assert str(refused.value) == (
         "workers=4: only 3 fit, at 2 CPUs each (10.0.0.1 (a): 4 of 4 CPUs free, room for 2; "
         "10.0.0.2 (b): 3.5 of 8 CPUs free, room for 1); use fewer workers, or add nodes (Ray's autoscaler does so for "
         "hop.Ray(autoscale=True))"
     )
     with pytest.raises(UsageError, match=r"only 2 fit, at 1 GPU each .*8 of 8 CPUs, 2 of 2 GPUs free, room for 2"):
-        choose_nodes([A, GPU], 3, device="cuda", threads=1)
+        choose_nodes([A, GPU], 3, needs("cuda"))
+
+
+def test_shares_of_nodes() -> None:
+    assert needs("cuda", cpus=4).on(GPU) == {"CPU": 4, "GPU": 1}
+    assert needs("cuda", cpus=6).room(GPU) == 1, "the CPUs are short"
+    assert needs("auto", cpus=2).on(A) == {"CPU": 2}
+    assert needs("auto", gpus=0).on(GPU) == {"CPU": 1}, "GPUs are left to others"
+    assert needs("cuda", gpus=0.5).room(GPU) == 4
+    assert needs("cuda", gpus=0.4).room(GPU) == 4, "a rest of one GPU and a rest of another are no share"
+    assert needs("cuda", gpus=0.4).room(replace(GPU, free_gpus=1.5)) == 3
+
+
+def test_memory_resources_and_labels() -> None:
+    rich = replace(A, free={"memory": 5 * 2**30, "licence": 2.0}, labels={"zone": "b"})
+    wanted = needs(memory=2 * 2**30, resources={"licence": 1}, labels={"zone": "b"})
+    assert wanted.on(rich) == wanted.anywhere == {"CPU": 1, "memory": 2 * 2**30, "licence": 1}
+    assert wanted.room(rich) == 2
+    assert wanted.room(replace(rich, free={**rich.free, "licence": 1.0})) == 1
+    assert wanted.room(replace(rich, labels={})) == wanted.room(A) == 0
+    assert str(wanted) == "1 CPU, 2 GiB of memory, 1 licence, label zone=b"
+    assert wanted.explain(A) == (
+        "10.0.0.1 (a): 4 of 4 CPUs, 0 GiB of memory, 0 licence free, room for 0, without label zone=b"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cpus": -1}, "cpus=-1: must be a number, at least 0"),
+        ({"gpus": 2}, "gpus=2: must be between 0 and 1"),
+        ({"memory": "4G"}, "memory='4G': must be a number of bytes"),
+        ({"resources": {"GPU": 1}}, "resources={'GPU': 1}: give gpus= for 'GPU'"),
+        ({"resources": {"licence": 0}}, "resources={'licence': 0}: must map names to amounts greater than 0"),
+        ({"resources": ["licence"]}, "resources=['licence']: must be a dict"),
+        ({"labels": {"zone": 1}}, "labels={'zone': 1}: must map names to values, both strings"),
+        ({"placement": "STRICT"}, "placement='STRICT': must be 'SPREAD' or 'PACK'"),
+    ],
+)
+def test_what_workers_cannot_take(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        hop.Ray(**given)
+
+
+def test_why_no_worker_is_ready() -> None:
+    asked = {"agent": True, "fetching": (), "waiting": (), "loading": ()}
+    assert why_unready(needs(), A, **asked) == ""
+    assert "10.0.0.1 (a): its node agent has not answered" in why_unready(needs(), A, **{**asked, "agent": False})
+    assert why_unready(needs(), A, **{**asked, "fetching": (0, 3)}) == "10.0.0.1 (a): still fetches partitions 0, 3"
+    full = replace(A, free_cpus=0.0)
+    assert why_unready(needs(threads=2), full, **{**asked, "waiting": ["w1"], "loading": ["w2"]}) == (
+        "10.0.0.1 (a): Ray has not started w1, at 2 CPUs each (10.0.0.1 (a): 0 of 4 CPUs free, room for 0); "
+        "w2 still loads the task and the modules that the task imports"
+    )
 
 
 def test_partitions_go_where_the_workers_are() -> None:

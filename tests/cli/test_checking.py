@@ -83,6 +83,26 @@ def test_replay_as_json(cli: Cli) -> None:
     assert last["found"] == last["expected"] == results.history.trials["t0003"].saved[8].digest
 
 
+def test_standard_output_is_for_the_json(cli: Cli, script: Script) -> None:
+    path = script("backend='inline', name='mine'")
+    path.write_text(path.read_text().replace("    pass", LOUD))
+    assert cli("run", str(path)).code == 0
+    done = cli("replay", "mine", "--backend", "inline", "--json")
+    assert done.json["ok"] and "loud" in done.err
+    done = cli("run", str(path), "--preview", "--json")
+    assert done.json["name"] == "mine" and "loud" in done.err
+
+
+LOUD = """
+    def open(self, config, **more):
+        print("loud")
+        return super().open(config, **more)
+
+
+print("loud from the start")
+"""
+
+
 def test_replay_finds_a_task_in_its_file_and_a_change_of_it(cli: Cli, script: Script) -> None:
     path = script("backend='inline', name='mine'")
     assert cli("run", str(path)).code == 0

@@ -180,7 +180,9 @@ def test_resume_runs_a_script_again_as_it_was_started(
     (tmp_path / "hold").unlink()
     name = only_run(own_home).name
     outcome = cli("resume", name)
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 0
+    again = "again from its top: fit() continues, and the code after it runs, too"
+    assert outcome.err == f"hopfleet: running {tmp_path / 'gated.py'} {again}\n"
     assert "t0003" in outcome.out
     assert [path.name for path in own_home.iterdir()] == [name]
     assert only_run(own_home).finished

@@ -89,6 +89,25 @@ def test_failed_trials_make_exit_code_1(cli: Cli, script: Write) -> None:
     assert "hopfleet: mine: all 2 trials failed; the first one raised " in outcome.err
 
 
+def test_check_tries_the_task_in_this_process(cli: Cli, script: Write) -> None:
+    file = script("name='mine', backend='inline'", below="experiment.fit()\n")
+    outcome = cli("run", str(file), "--check")
+    assert outcome.code == 0
+    assert "mine: 1 configuration built, trained, evaluated, saved and loaded without a mistake" in outcome.out
+    assert cli("ls", "--json").json == []
+    file.write_text(
+        "import hopfleet as hop\n"
+        "from tests.helpers.sample_tasks import Faulty, arrays\n"
+        "experiment = hop.Experiment(Faulty(), train=arrays(), space={'fault': 'build'}, name='mine')\n"
+    )
+    outcome = cli("run", str(file), "--check")
+    assert outcome.code == 1
+    assert 'raise RuntimeError("no such architecture")' in outcome.err
+    assert "hopfleet: Faulty.build: RuntimeError: no such architecture (sample_tasks.py:" in outcome.err
+    assert "profiler.py" not in outcome.err
+    assert cli("run", str(file), "--check", "--preview").code == 2
+
+
 def test_a_finished_one_is_kept_unless_told(cli: Cli, script: Write) -> None:
     path = str(script("name='mine', backend='inline'"))
     assert cli("run", path, "-q").code == 0

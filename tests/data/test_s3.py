@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import hopfleet as hop
+from hopfleet.backends.ray.nodes import Token
+from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError, DataError
+from hopfleet.errors import CheckpointError, DataError, UsageError
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, content, local_versions, receive
 from hopfleet.support import files
 
@@ -151,3 +153,13 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, bucket: str
         s3fs.S3FileSystem.clear_instance_cache()
         with pytest.raises(DataError, match=r"s3://data/set: cannot be read"):
             hop.open_dataset("s3://data/set")
+
+
+def test_a_mistyped_bucket_is_refused_and_not_created(bucket: str, tmp_path: Path) -> None:
+    import s3fs
+
+    with pytest.raises(DataError, match=r"s3://mistyped/set: there is no such bucket; create the bucket, or correct"):
+        hop.partition({"x": [1.0, 2.0]}, "s3://mistyped/set", partitions=1)
+    with pytest.raises(UsageError, match=r"storage='s3://mistyped/run': there is no such bucket; create"):
+        Token(StorageLocation(tmp_path, "s3://mistyped/run"))
+    assert [name.rstrip("/") for name in s3fs.S3FileSystem().ls("")] == ["data"]

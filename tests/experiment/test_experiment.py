@@ -392,6 +392,31 @@ def test_fixed_orders_give_the_same_bits_on_any_number_of_workers() -> None:
     assert runs[0].trials[0].visits != runs[0].trials[1].visits
 
 
+def test_the_same_seed_gives_the_same_search_with_other_workers() -> None:
+    runs = [
+        experiment(
+            name=f"w{workers}",
+            space={"lr": hop.loguniform(1e-3, 1e-1)},
+            search=hop.ASHA(6, 2, 2, sampler=hop.TPE(n_startup_trials=2), concurrency=3),
+            run_options=hop.RunOptions(deterministic=True),
+            backend=backend,
+            workers=workers,
+        ).fit(quiet=True)
+        for backend, workers in (("inline", 1), ("local", 2))
+    ]
+    for one, other in zip(*(run.trials for run in runs), strict=True):
+        assert (one.config, one.visits, one.history, one.state) == (
+            other.config,
+            other.visits,
+            other.history,
+            other.state,
+        )
+        assert other.last_checkpoint.read_bytes() == one.last_checkpoint.read_bytes()
+    assert hop.load("w1").definition["deterministic"]
+    with pytest.raises(UsageError, match="deterministic=1: must be True or False"):
+        hop.RunOptions(deterministic=1)  # type: ignore[arg-type]
+
+
 def test_drop_last_and_default_batch_size() -> None:
     results = experiment(batch_size=64, worker_options=hop.WorkerOptions(drop_last=True)).fit(quiet=True)
     assert results.finished

@@ -160,7 +160,7 @@ def test_what_build_may_return() -> None:
     assert len(both.optimizers) == 2
     with pytest.raises(TaskError, match="return model, optimizer"):
         opened(lambda: 3)
-    with pytest.raises(TaskError, match="returned a str after the model"):
+    with pytest.raises(TaskError, match="returned a value of type str after the model"):
         opened(lambda: (net, "adam"))
     with pytest.raises(TaskError, match="not the model's own"):
         opened(lambda: (net, torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1)))
@@ -193,7 +193,7 @@ def test_metrics_must_be_numbers() -> None:
     assert evaluated({"a": 1})["a"].mean == 1.0
     with pytest.raises(TaskError, match="must be a dict"):
         evaluated(3)
-    with pytest.raises(TaskError, match="metric 'a' is 'high': must be one number"):
+    with pytest.raises(TaskError, match="metric 'a' is the text 'high': must be one number"):
         evaluated({"a": "high"})
     with pytest.raises(TaskError, match="metric 'a' is"):
         evaluated({"a": torch.zeros(2)})

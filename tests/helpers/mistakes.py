@@ -75,6 +75,7 @@ def experiment(mine: Any = None, **changes: Any) -> hop.Experiment:
         "workers": 1,
         "partitions": 1,
         "batch_size": 8,
+        "run_options": hop.RunOptions(all_failed="return"),
         **changes,
     }
     return hop.Experiment(Right() if mine is None else mine, **given)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -180,3 +182,29 @@ class Printing(Plain):
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         print("a word from", self.config["word"])
         return super().loss(model, batch)
+
+
+class Augmented(torch.utils.data.Dataset[Any]):
+    """A data set that draws from all three generators of the process for each item."""
+
+    def __init__(self, rows: int = 60, seconds: float = 0.0) -> None:
+        self.columns = arrays(rows)
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return len(self.columns["y"])
+
+    def __getitem__(self, row: int) -> Any:
+        time.sleep(self.seconds)
+        x = torch.from_numpy(self.columns["x"][row]) + 0.1 * torch.randn(1, 6, 6)
+        if random.random() < 0.5:
+            x = x.flip(-1)
+        return x * float(np.random.uniform(0.5, 1.5)), int(self.columns["y"][row])
+
+
+class Dropping(Plain):
+    """A model that draws from torch's generator in each step, as live items do."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.4), torch.nn.Linear(36, 3))
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"])

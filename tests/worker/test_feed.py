@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from hopfleet.domain.placement import CPU
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import UsageError
+from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import IsolationError
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.store.versions.local import Versions
@@ -374,7 +375,7 @@ def test_it_is_said_once_and_the_run_goes_on(capfd, valid):
     assert {trial.state.value for trial in results.trials} == {"completed"}
     text = said(capfd)
     assert text.count("Late.transform is not reproducible: column 'x' differs") == 1
-    assert "make it draw from its rng alone" in text
+    assert "let it draw from its rng alone" in text
     small(Late("none"), valid=valid).fit()
     assert "not reproducible" not in said(capfd)
 
@@ -468,6 +469,41 @@ def test_the_same_batches_from_transform_workers(spec, tmp_path, room):
     assert transform_workers.refused == 0
     left = list((tmp_path / "cache").glob("*/*"))
     assert bool(left) == (room > 100)
+
+
+class Flickering:
+    """Items that draw from two generators of the process, and take a while."""
+
+    def __len__(self):
+        return 203
+
+    def __getitem__(self, row):
+        time.sleep(0.001)
+        return {"x": np.random.normal(size=3) + random.random(), "y": row}
+
+
+@pytest.mark.parametrize("transform", [None, Noisy.transform])
+def test_live_items_from_transform_workers(spec, tmp_path, transform):
+    live = hop.partition(hop.live(Flickering()), tmp_path / "live", partitions=2)
+    task = type("Live", (Noisy,), {"transform": transform, "seconds": 0.0})()
+    spec = replace(spec, task=task, train=live, valid=live)
+    batch_cache = Closely(tmp_path / "cache", 10**8)
+    with transform_server(batch_maker(spec, batch_cache), tmp_path / "log") as one:
+        feed, transform_workers = fed(spec, batch_cache, one)
+        for source in sources(live):
+            how = {"batch_size": 4, "seed": 7, "epoch": source.epoch, "drop_last": source.drop_last}
+            wanted = expected(source, task) if transform else list(live.batches(source.partition, **how))
+            assert same(list(feed.batches(source, None)), wanted)
+        assert len(transform_workers) == 2
+        transform_workers.staff(0)
+    assert (batch_cache.puts, transform_workers.refused) == (0, 0)
+
+
+@pytest.mark.parametrize(("returned", "words"), [(None, "returned None"), ((1, 2), "returned a tuple")])
+def test_a_transform_must_return_the_batch(data, returned, words):
+    task = type("Forgetful", (Noisy,), {"transform": lambda self, batch, rng: returned})()
+    with pytest.raises(TaskError, match=rf"transform\(\) {words}; return the batch, a dict of arrays"):
+        list(Feed(task).batches(sources(data)[0], None))
 
 
 def pids_of_transform_workers(one: TransformServer, count: int = 2) -> list[int]:

@@ -85,6 +85,26 @@ def test_what_does_not_arrive_is_told_once_and_sent_again(tmp_path: Path, monkey
     versions.release()
 
 
+def test_a_disk_that_stalls_is_told_and_then_takes_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Model):
+        may = threading.Event()
+
+        def save(self, path: Path) -> None:
+            assert self.may.wait(WAIT)
+            super().save(path)
+
+    monkeypatch.setattr("hopfleet.worker.saver.STALL_SECONDS", 0.05)
+    model: Any = Slow()
+    told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    one = Saver(Versions(tmp_path), told.put, worker="w1", threads=1)
+    one.save(command(1, durable=True), model)
+    delayed = told.get(timeout=WAIT)
+    assert isinstance(delayed, SaveDelayed) and "is being written for more than 0 s; check that disk" in delayed.error
+    model.may.set()
+    assert isinstance(told.get(timeout=WAIT), VersionSaved)
+    one.close()
+
+
 def test_who_is_told_to_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     model: Any = Model()
     versions = Far(tmp_path, failures=99)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopfleet.cli import completing
 from hopfleet.cli.experiments import Json, Name
-from hopfleet.cli.render import console, echo, facts, print_json
+from hopfleet.cli.render import console, echo, facts, json_alone, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import check_trusted, find_run
@@ -76,7 +77,10 @@ def replay(
     trial: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TRIAL", help="Replay only this trial, e.g. t0003 or 3; can be repeated.", show_default=False
+            metavar="TRIAL",
+            help="Replay only this trial, e.g. t0003 or 3; can be repeated.",
+            show_default=False,
+            autocompletion=completing.trials,
         ),
     ] = None,
     workers: Annotated[
@@ -104,10 +108,12 @@ def replay(
 
     results = Results(find_run(name))
     chosen = [find_trial(results, one).id for one in trial or []]
-    with slow(quiet=False, what="replay") as tell:
+    with json_alone(json), slow(quiet=False, what="replay") as tell:
+        task, train = _task_and_train(results)
         found = train_again(
             results,
-            task=_task(results),
+            task=task,
+            train=train,
             trials=chosen,
             workers="auto" if workers is None else workers,
             backend=backend,
@@ -120,23 +126,28 @@ def replay(
     return 0 if found.ok else 1
 
 
-def _task(results: Results) -> Task:
-    """Return the experiment's task: import it, or run the file that defined it without training."""
+def _task_and_train(results: Results) -> tuple[Task, Any]:
+    """Return the experiment's task, and its training data if it is not stored.
+
+    Import the task, or run the file that defined it without training.
+    """
     check_trusted(results.folder)
     recorded, origin = results.definition["task"], results.definition.get("origin") or {}
-    if recorded["module"] != "__main__" and recorded["name"] != "FunctionTask":
-        return results.find_task()
+    live = results.definition["train"].get("live", False)
+    if recorded["module"] != "__main__" and recorded["name"] != "FunctionTask" and not live:
+        return results.find_task(), None
     from hopfleet.cli.scripts import enter, load_for_preview
 
-    remedy = f"pass the task in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, task=...)"
+    given = "task=..., train=hop.live(dataset)" if live else "task=..."
+    remedy = f"pass the task in Python: hopfleet.runs.replay.replay({results.folder.handle!r}, {given})"
     if origin.get("how") not in ("run", "script") or not Path(origin["file"]).is_file():
         raise UsageError(f"{results.name}: the file that created its task is unknown or gone; {remedy}")
     enter(origin["cwd"])
-    task = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", [])).task
-    made = type(task).__qualname__
+    experiment = load_for_preview(Path(origin["file"]), origin.get("variable", ""), origin.get("arguments", []))
+    made = type(experiment.task).__qualname__
     if made != recorded["name"]:
         raise UsageError(f"{results.name}: {origin['file']} now creates {made} instead of {recorded['name']}; {remedy}")
-    return task
+    return experiment.task, experiment.train if live else None
 
 
 def _replay_json(found: Replay) -> dict[str, object]:

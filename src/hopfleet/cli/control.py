@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopfleet.cli import completing
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import console, echo, print_json
 from hopfleet.errors import UsageError
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from hopfleet.runs.control import Control
     from hopfleet.store.base import Request
 
-Trial = Annotated[str, typer.Argument(metavar="TRIAL", help="The trial, e.g. t0003 or 3.")]
+Trial = Annotated[
+    str, typer.Argument(metavar="TRIAL", help="The trial, e.g. t0003 or 3.", autocompletion=completing.trials)
+]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for the current unit to finish.")]
 Epochs = Annotated[
     int | None, typer.Option("--epochs", metavar="N", help="Train up to N epochs in total.", show_default=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hopfleet.cli import completing
 from hopfleet.cli.render import command, console, echo, facts, moment, print_json, size
 from hopfleet.cli.runs import (
     RunState,
@@ -31,7 +32,12 @@ LEADERS = 20
 LOG_LINES = 20
 STATE_STYLES = {RunState.RUNNING: "cyan", RunState.FINISHED: "green", RunState.INTERRUPTED: "yellow"}
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name, or its run folder.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The experiment's name, or its run folder.", autocompletion=completing.experiments
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -106,7 +112,13 @@ def _print_summaries(found: list[dict[str, Any]]) -> None:
 def show(
     name: Name,
     trial: Annotated[
-        str | None, typer.Option(metavar="TRIAL", help="Show one trial in full, e.g. t0003 or 3.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="TRIAL",
+            help="Show one trial in full, e.g. t0003 or 3.",
+            show_default=False,
+            autocompletion=completing.trials,
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help=f"Show all trials, not only the best {LEADERS}.")] = False,
     json: Json = False,

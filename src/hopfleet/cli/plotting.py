@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hopfleet.cli import completing
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import facts, print_json
 from hopfleet.errors import UsageError
@@ -17,7 +18,11 @@ def plot(
     name: Name,
     kind: Annotated[
         str,
-        typer.Option(metavar="KIND", help="curves, gantt, parallel, importance, rungs, lineage or pareto."),
+        typer.Option(
+            metavar="KIND",
+            help="curves, gantt, parallel, importance, rungs, lineage or pareto.",
+            autocompletion=completing.kinds,
+        ),
     ] = "curves",
     output: Annotated[
         Path | None,

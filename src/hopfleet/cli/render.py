@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +57,11 @@ def print_json(value: Any) -> None:
     """Print a value as strict, indented JSON."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
     typer.echo(visible_json(text))  # noqa: TID251
+
+
+def json_alone(json: bool) -> AbstractContextManager[object]:
+    """Return a context in which, for ``json``, a user's code prints on standard error: standard output is for JSON."""
+    return contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext()
 
 
 def plain(value: Any) -> Any:

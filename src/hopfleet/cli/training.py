@@ -6,16 +6,19 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopfleet.cli.render import command, console, echo, facts, print_json
+from hopfleet.cli import completing
+from hopfleet.cli.experiments import Name
+from hopfleet.cli.render import command, console, echo, facts, json_alone, print_json
 from hopfleet.cli.runs import checkpoint_path
 from hopfleet.domain.trial import TrialState
-from hopfleet.errors import ExperimentExists, Interrupted, MissingExtra, UsageError
+from hopfleet.errors import ExperimentExists, MissingExtra, TaskError, UsageError
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def demo(
             "They train on 1,437 images of handwritten digits in 4 partitions.\n"
             "Models hop from worker to worker, and each trains as if it were alone.\n"
         )
-    return _report(_fit(experiment, overwrite=True, quiet=quiet), quiet)
+    return _report(experiment.fit(overwrite=True, quiet=quiet), quiet)
 
 
 def run(
@@ -81,6 +84,9 @@ def run(
     preview: Annotated[
         bool, typer.Option("--preview", help="Predict duration, disk and memory without training.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Try one configuration per architecture in this process, without a run.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="With --preview: print JSON.")] = False,
     gantt: Annotated[
         Path | None,
@@ -98,6 +104,8 @@ def run(
     """
     from hopfleet.cli.scripts import load_experiment, load_for_preview, split_target
 
+    if check and preview:
+        raise UsageError("--check: cannot be combined with --preview; run one after the other")
     if not preview and (json or gantt is not None):
         raise UsageError(f"{'--json' if json else '--gantt'}: needs --preview; {command('show')} shows a finished run")
     file, variable = split_target(target)
@@ -108,9 +116,12 @@ def run(
         "unit_timeout": _seconds(unit_timeout),
         "fuse": fuse,
     }
-    if preview:
-        experiment = load_for_preview(file, variable)
+    if preview or check:
+        with json_alone(json):
+            experiment = load_for_preview(file, variable)
         experiment.use(**overrides)
+        if check:
+            return _check(experiment, quiet=quiet)
         return _preview(experiment, json=json, gantt=gantt, quiet=quiet)
     experiment, variable = load_experiment(file, variable)
     if experiment.results is None:
@@ -119,8 +130,23 @@ def run(
     return _report(experiment.results, quiet)
 
 
+def _check(experiment: Experiment, *, quiet: bool) -> int:
+    from hopfleet.monitor.wording import plural
+
+    try:
+        checked = experiment.check(quiet=quiet)
+    except TaskError as error:
+        if error.__cause__ is not None:
+            echo("".join(traceback.format_exception(error.__cause__)).rstrip(), err=True)
+        raise
+    count = plural(len(checked), "configuration")
+    echo(f"{experiment.name}: {count} built, trained, evaluated, saved and loaded without a mistake")
+    return 0
+
+
 def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: bool) -> int:
-    found = experiment.preview(quiet=quiet)
+    with json_alone(json):
+        found = experiment.preview(quiet=quiet)
     if gantt is not None:
         found.gantt(gantt)
     if json:
@@ -131,9 +157,12 @@ def _preview(experiment: Experiment, *, json: bool, gantt: Path | None, quiet: b
 
 
 def resume(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name, or its run folder.")],
+    name: Name,
     trial: Annotated[
-        str | None, typer.Argument(metavar="TRIAL", help="Continue only this trial.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="TRIAL", help="Continue only this trial.", show_default=False, autocompletion=completing.trials
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -143,8 +172,8 @@ def resume(
     """Continue an interrupted or paused experiment, or one trial.
 
     An interrupted or killed experiment continues where it stopped, with the same results as an uninterrupted run. The
-    file that defined the experiment runs again; in a notebook, call fit() again instead. A finished experiment
-    continues if requests are queued for it, e.g. after hopfleet extend. A paused experiment proceeds.
+    script that defined the experiment runs again, with the code after fit(); in a notebook, call fit() again instead. A
+    finished experiment continues if requests are queued for it, e.g. after hopfleet extend. A paused one proceeds.
 
     With TRIAL, a stopped, paused or completed trial continues.
 
@@ -178,7 +207,7 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
     how = origin.get("how")
     if how == "demo":
         experiment = _demo_experiment(results.name, folder.path, origin["workers"])
-        return _fit(experiment), False
+        return experiment.fit(), False
     if how not in ("run", "script"):
         raise UsageError(
             f"{results.name}: was not started from a file and cannot be resumed here; "
@@ -195,8 +224,8 @@ def _go_on(folder: RunFolder, results: Results) -> tuple[Results, bool]:
         if experiment.folder.path != folder.path:
             raise UsageError(f"{results.name}: {file} now defines {experiment.name}; restore its old name")
         return _start(experiment, origin), False
-    with _resumable(folder):
-        run_script(file, origin["arguments"], resumed=results.name)
+    echo(f"hopfleet: running {file} again from its top: fit() continues, and the code after it runs, too", err=True)
+    run_script(file, origin["arguments"], resumed=results.name)
     if not results.refresh().finished or _requested(folder):
         raise UsageError(f"{results.name}: {file} ran but did not continue it; restore its definition")
     return results, True
@@ -208,31 +237,10 @@ def _start(experiment: Experiment, origin: dict[str, Any], *, overwrite: bool = 
     experiment.origin = origin
     folder = experiment.folder
     if not overwrite and folder.exists and _results(folder).finished and not _requested(folder):
-        results = _fit(experiment, quiet=True)
+        results = experiment.fit(quiet=True)
         echo(f"{experiment.name} is already finished: nothing was trained; --overwrite starts over\n")
         return results
-    return _fit(experiment, overwrite=overwrite, quiet=quiet)
-
-
-def _fit(experiment: Experiment, *, overwrite: bool = False, quiet: bool = False) -> Results:
-    with _resumable(experiment.folder):
-        return experiment.fit(overwrite=overwrite, quiet=quiet)
-
-
-@contextlib.contextmanager
-def _resumable(folder: RunFolder) -> Iterator[None]:
-    """Add the command that resumes the run to the message of an immediate stop."""
-    try:
-        yield
-    except Interrupted:
-        raise
-    except KeyboardInterrupt as error:
-        from hopfleet.store.local import has_journal
-
-        if not has_journal(folder):
-            raise
-        again = command("resume", folder.handle)
-        raise Interrupted(f"stopped at once; finished units are kept; continue with: {again}") from error
+    return experiment.fit(overwrite=overwrite, quiet=quiet)
 
 
 def _origin(file: Path, variable: str, overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hopfleet.controller.decisions.dispatch import Dispatcher
+from hopfleet.controller.decisions.rounds import close_round
 from hopfleet.controller.decisions.trials import (
     add_trials,
     advance,
@@ -54,6 +55,7 @@ class Controller:
         max_live: int = MAX_LIVE,
         estimates: Estimates | None = None,
         fixed_order: bool = False,
+        deterministic: bool = False,
         points: Sequence[Config] = (),
         fusion: Fusion | None = None,
         unit_timeout: Timeout = "auto",
@@ -64,7 +66,13 @@ class Controller:
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.schedule.sticky = sticky
         self.state = State(
-            self.schedule, search, seed=seed, fixed_order=fixed_order, points=points, fail_fast=fail_fast
+            self.schedule,
+            search,
+            seed=seed,
+            fixed_order=fixed_order,
+            points=points,
+            fail_fast=fail_fast,
+            in_rounds=deterministic and search.listens,
         )
         self.max_live = max_live
         self.unit_timeout: Timeout = unit_timeout
@@ -194,6 +202,8 @@ class Controller:
             changed, state.touched = state.touched, {}
             touched |= changed
             yield from self._each(changed, lambda progress: advance(state, progress))
+            if not state.touched and not state.wanted:
+                yield from close_round(state)
             if not state.touched and not state.wanted:
                 yield from add_trials(state, self.max_live)
                 yield from conclude(state)

@@ -34,7 +34,7 @@ class Failures:
         self.clear()
 
     def count(self, failure: UnitFailed) -> bool:
-        """Count a trial whose code raised; return whether so many have failed alike that the run must end."""
+        """Count a trial whose code raised; return whether enough trials have failed alike to end the run."""
         if self._proven or not self._fail_fast:
             return False
         # The messages of one mistake may differ, e.g. in the shapes that they name.

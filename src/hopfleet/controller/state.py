@@ -37,12 +37,17 @@ class State:
         fixed_order: bool,
         points: Sequence[Config],
         fail_fast: bool,
+        in_rounds: bool = False,
     ) -> None:
         self.schedule = schedule
         self.schedule.epoch_limit = search.epoch_limit
         self.search = search
         self.seed = seed
         self.fixed_order = fixed_order
+        #: Whether trials train in rounds, so that no timing changes what the search hears; see ``decisions.rounds``.
+        self.in_rounds = in_rounds
+        #: The number of workers of the first run, which fixes the number of trials in a round.
+        self.planned_workers: int | None = None
         #: Configurations to try before those of the search.
         self.points = points
         self.finished = False
@@ -99,6 +104,11 @@ class State:
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
         return self.draining or bool(self.hopeless)
+
+    @property
+    def between_rounds(self) -> bool:
+        """Whether no trial has begun its epoch of the next round."""
+        return all(progress.begins_epoch for progress in self.schedule.trials.values())
 
     @property
     def over(self) -> str:
@@ -165,6 +175,7 @@ class State:
         self.touch_all()
         self.finished = self.draining = self.held = self.dry = False
         self.starting, self.waiting = message.workers, message.requests
+        self.planned_workers = self.planned_workers or message.workers
         self.stopped.clear()  # the names of workers begin anew
         self.losses.clear()
         self.failures.clear()

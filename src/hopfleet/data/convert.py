@@ -7,6 +7,7 @@ torch and pandas are looked up among the imported modules: their values cannot e
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +22,33 @@ _SCALARS = (bool, int, float, complex)
 
 def is_tensor(value: object) -> bool:
     return isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def row_columns(row: Any) -> Mapping[str, Any]:
+    """Name a row's values: a mapping keeps its keys, a pair is x and y, a longer tuple 0, 1, ..., a single value x."""
+    if isinstance(row, Mapping):
+        return row
+    if isinstance(row, (tuple, list)):
+        if len(row) == 2:
+            return {"x": row[0], "y": row[1]}
+        return {str(i): value for i, value in enumerate(row)}
+    return {"x": row}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a column are the same, bit for bit."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if type(one) is not type(other):
+        return False
+    if is_tensor(one):
+        one, other = (tensor_cells("", tensor[None]).array for tensor in (one, other))
+    if not hasattr(one, "__array__"):
+        return bool(one == other or (one != one and other != other))  # a NaN differs from itself
+    mine, theirs = np.asarray(one), np.asarray(other)
+    if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        return False
+    return same(mine.tolist(), theirs.tolist()) if mine.dtype == object else mine.tobytes() == theirs.tobytes()
 
 
 def is_missing(value: Any) -> bool:

@@ -5,9 +5,11 @@ A Dataset is a small handle. Files are mapped on first use, and only the handle 
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +20,10 @@ from hopfleet.data.cells import Cells, FixedCells, Values
 from hopfleet.data.columns import Column
 from hopfleet.data.files import map_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
+from hopfleet.data.live import ROW, Live
 from hopfleet.data.manifest import FILE, Manifest, read_manifest
 from hopfleet.domain.seeds import derive
-from hopfleet.errors import DataError
+from hopfleet.errors import DataChanged, DataError
 
 Batch = dict[str, Any]
 """Columns by name, in order: arrays of shape (rows, *shape), or lists for columns of other kinds."""
@@ -44,18 +47,23 @@ def open_dataset(folder: str | os.PathLike[str] | Dataset) -> Dataset:
 class Dataset:
     """A partitioned data set: immutable, safe to share between threads, and cheap to pickle."""
 
-    def __init__(self, folder: Folder, manifest: Manifest) -> None:
+    def __init__(self, folder: Folder, manifest: Manifest, items: Live | None = None) -> None:
         self._folder = folder
         self._manifest = manifest
+        self._items = items
         self._mapped: dict[int, dict[str, Cells]] = {}
         #: partitions whose files this process has validated
         self._validated: set[int] = set()
         #: the absolute path or the URL of the folder
         self.url: str = folder.url
         #: the columns by name, in order
-        self.columns: Mapping[str, Column] = MappingProxyType(dict(manifest.columns))
+        self.columns: Mapping[str, Column] = MappingProxyType(
+            dict(manifest.columns if manifest.live is None else manifest.live.columns)
+        )
+        #: whether items are made for each batch; see ``hop.live``
+        self.is_live: bool = manifest.live is not None
         self.rows: int = manifest.rows
-        #: bytes of all partition files
+        #: bytes of all partition files; for a live data set, of its row numbers
         self.size: int = sum(part.size for part in manifest.partitions)
         self.partition_rows: tuple[int, ...] = tuple(part.rows for part in manifest.partitions)
         #: the seed of the shuffle
@@ -69,10 +77,11 @@ class Dataset:
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {column}" for name, column in self.columns.items())
-        return f"Dataset({self.url!r}, {self.rows:,} rows in {len(self)} partitions, {columns})"
+        rows = "live rows" if self.is_live else "rows"
+        return f"Dataset({self.url!r}, {self.rows:,} {rows} in {len(self)} partitions, {columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.url, self._manifest)
+        return _reopened, (self.url, self._manifest, self._items)
 
     def check(self, *, checksums: bool = False) -> None:
         """Raise DataError for the first file that is missing, has the wrong size, or cannot be read.
@@ -99,7 +108,38 @@ class Dataset:
         """Return the same data set, read from copies that this host makes on first use. A remote one returns itself."""
         if isinstance(self._folder, RemoteFolder):
             return self
-        return Dataset(RemoteFolder(f"file://{self.url}"), self._manifest)
+        return Dataset(RemoteFolder(f"file://{self.url}"), self._manifest, self._items)
+
+    @functools.cached_property
+    def stored(self) -> Dataset:
+        """The rows as stored in files: those of a live data set are the numbers of its items."""
+        return Dataset(self._folder, replace(self._manifest, live=None)) if self.is_live else self
+
+    def made_by(self, items: Live) -> Dataset:
+        """Return this live data set with the object that makes its items. Raise DataChanged if it makes others."""
+        made = replace(self._manifest, live=items.describe())
+        changes = self._manifest.changes(made)
+        if len(items) != self.rows:
+            changes.insert(0, f"rows {self.rows:,} → {len(items):,}")
+        if changes:
+            raise DataChanged(f"{items!r}: makes other items than those of {self.url} ({', '.join(changes)})", changes)
+        return Dataset(self._folder, self._manifest, items)
+
+    def items(self, stored: Batch, *, seed: int, epoch: int | None) -> Batch:
+        """Return the items of a live data set for a batch of ``stored``; for any other data set, the batch itself."""
+        if not self.is_live:
+            return stored
+        self.require_items()
+        assert self._items is not None
+        return self._items.batch(stored[ROW], seed=seed, epoch=epoch, columns=self.columns)
+
+    def require_items(self) -> None:
+        """Raise DataError if this is a live data set without the object that makes its items."""
+        if self.is_live and self._items is None:
+            raise DataError(
+                f"{self.url}: is a live data set, and the object that makes its items is not stored; open it with "
+                f"hop.partition(hop.live(dataset), folder, partitions={len(self)}, seed={self.seed})"
+            )
 
     def order(self, partition: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return the row order of a unit, which depends only on seed, epoch and partition."""
@@ -127,7 +167,8 @@ class Dataset:
         partition = self._index(partition)
         if (batch_size := operator.index(batch_size)) < 1:
             raise DataError(f"batch_size={batch_size}: must be at least 1")
-        plain = self._batches(partition, batch_size, seed, epoch, drop_last)
+        stored = self._batches(partition, batch_size, seed, epoch, drop_last)
+        plain = (self.items(batch, seed=seed, epoch=epoch) for batch in stored) if self.is_live else stored
         if transform is None:
             return plain
         return (transform(batch, transform_random(seed, epoch, partition, index)) for index, batch in enumerate(plain))
@@ -142,7 +183,8 @@ class Dataset:
 
         def pick(index: int) -> Batch:
             some = order[index * batch_size : (index + 1) * batch_size]
-            return {name: column.take(some).values() for name, column in cells.items()}
+            stored = {name: column.take(some).values() for name, column in cells.items()}
+            return self.items(stored, seed=seed, epoch=epoch)
 
         return pick
 
@@ -160,7 +202,8 @@ class Dataset:
                 count = max(0, min(rows, self.partition_rows[partition]))
                 parts.append({name: column.take(np.arange(count)).values() for name, column in cells.items()})
                 rows -= count
-        return {name: _joined([part[name] for part in parts]) for name in self.columns}
+        stored = {name: _joined([part[name] for part in parts]) for name in self._manifest.columns}
+        return self.items(stored, seed=0, epoch=None)
 
     def _batches(
         self, partition: int, batch_size: int, seed: int, epoch: int | None, drop_last: bool
@@ -208,8 +251,8 @@ class Dataset:
         return cells
 
 
-def _reopened(url: str, manifest: Manifest) -> Dataset:
-    return Dataset(open_folder(url), manifest)
+def _reopened(url: str, manifest: Manifest, items: Live | None = None) -> Dataset:
+    return Dataset(open_folder(url), manifest, items)
 
 
 def _row_bytes(column: Cells, rows: int) -> int:

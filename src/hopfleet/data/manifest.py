@@ -41,12 +41,24 @@ def partition_name(index: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveItems:
+    """The items of a live data set: their columns, and a checksum of some of them."""
+
+    columns: Mapping[str, Column]
+    sample: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"columns": [column.to_json() for column in self.columns.values()], "sample": self.sample}
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The description of a data set without its rows."""
 
     columns: Mapping[str, Column]
     partitions: tuple[PartitionFile, ...]
     seed: int
+    live: LiveItems | None = None
 
     @property
     def rows(self) -> int:
@@ -58,15 +70,21 @@ class Manifest:
         content = [
             [column.to_json() for column in self.columns.values()],
             [[partition.rows, partition.sha256] for partition in self.partitions],
+            *([] if self.live is None else [self.live.to_json()]),
         ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def changes(self, new: Manifest) -> list[str]:
         """Describe the differences between this data set and a new one; empty if both hold the same."""
         changes = self.outline_changes(new.rows, len(new.partitions), new.seed)
-        mine, theirs = (", ".join(f"{c.name}: {c}" for c in each.columns.values()) for each in (self, new))
+        shown = [each.columns if each.live is None else each.live.columns for each in (self, new)]
+        mine, theirs = (", ".join(f"{column.name}: {column}" for column in columns.values()) for columns in shown)
+        if (self.live is None) != (new.live is None):
+            changes.append("stored → live" if self.live is None else "live → stored")
         if mine != theirs:
             changes.append(f"columns {mine} → {theirs}")
+        if not changes and self.live != new.live:
+            changes.append("the contents of items")
         if not changes and self.fingerprint != new.fingerprint:
             sizes = [[part.rows for part in each.partitions] for each in (self, new)]
             changes.append(
@@ -91,6 +109,7 @@ class Manifest:
             "seed": self.seed,
             "fingerprint": self.fingerprint,
             "columns": [column.to_json() for column in self.columns.values()],
+            **({} if self.live is None else {"live": self.live.to_json()}),
             "partitions": [
                 {"file": partition.name, "rows": partition.rows, "bytes": partition.size, "sha256": partition.sha256}
                 for partition in self.partitions
@@ -122,9 +141,7 @@ def read_manifest(text: str | bytes, where: str) -> Manifest:
 
 def _parsed(content: dict[str, Any]) -> Manifest:
     """Return the manifest of a JSON object; raise KeyError, TypeError or ValueError if an entry cannot be right."""
-    columns = {column.name: column for column in map(Column.from_json, content["columns"])}
-    if not columns or len(columns) != len(content["columns"]):
-        raise ValueError("columns: must be at least one, each with its own name")
+    columns = _columns(content)
     partitions = tuple(_partition(index, part) for index, part in enumerate(content["partitions"]))
     if not partitions:
         raise ValueError("partitions: must be at least one")
@@ -134,7 +151,9 @@ def _parsed(content: dict[str, Any]) -> Manifest:
     seed = content["seed"]
     if type(seed) is not int:
         raise ValueError(f"seed: {shortened(seed)} must be an integer")
-    manifest = Manifest(columns, partitions, seed)
+    live = content.get("live")
+    items = None if live is None else LiveItems(_columns(live), _sha256("sample", live["sample"]))
+    manifest = Manifest(columns, partitions, seed, items)
     if manifest.rows != content["rows"]:
         raise ValueError(f"rows: {shortened(content['rows'])} must be the sum over all partitions, {manifest.rows}")
     # Release 0.1 wrote no fingerprint.
@@ -143,13 +162,24 @@ def _parsed(content: dict[str, Any]) -> Manifest:
     return manifest
 
 
+def _columns(content: dict[str, Any]) -> dict[str, Column]:
+    columns = {column.name: column for column in map(Column.from_json, content["columns"])}
+    if not columns or len(columns) != len(content["columns"]):
+        raise ValueError("columns: must be at least one, each with its own name")
+    return columns
+
+
+def _sha256(name: str, value: Any) -> str:
+    if not (isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")):
+        raise ValueError(f"{name}: {shortened(value)} must have 64 hexadecimal digits")
+    return value
+
+
 def _partition(index: int, part: dict[str, Any]) -> PartitionFile:
     # Names become paths and checksums become file names of the cache, so accept only names that partition writes.
-    name, sha256 = part["file"], part["sha256"]
+    name, sha256 = part["file"], _sha256("sha256", part["sha256"])
     if name != partition_name(index):
         raise ValueError(f"file: {shortened(name)} must be {partition_name(index)}")
-    if not (isinstance(sha256, str) and len(sha256) == 64 and set(sha256) <= set("0123456789abcdef")):
-        raise ValueError(f"sha256: {shortened(sha256)} must have 64 hexadecimal digits")
     return PartitionFile(name, whole("rows", part["rows"], least=1), whole("bytes", part["bytes"], least=1), sha256)
 
 

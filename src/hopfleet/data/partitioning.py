@@ -24,13 +24,14 @@ from hopfleet.data.cells import Cells
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.files import write_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
+from hopfleet.data.live import ROW, Live
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name, read_manifest
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
-from hopfleet.support.files import digest, sync
+from hopfleet.support.files import digest, has_folders, sync
 
 
 def partition(
@@ -48,7 +49,8 @@ def partition(
     ``source`` is a dict of arrays, tensors or lists; a pandas DataFrame; an Arrow table; the path of a Parquet file or
     of a folder of Parquet files; a data set with ``__len__`` and ``__getitem__``; or an iterable of rows, which may be
     larger than memory. A row is a dict, a pair (columns "x" and "y"), a longer tuple (columns "0", "1", ...) or a
-    single value ("x"). ``folder`` is a local path or an fsspec URL.
+    single value ("x"). Of ``hop.live(dataset)``, only the numbers of the rows are stored. ``folder`` is a local path or
+    an fsspec URL.
 
     By default there are 8 partitions, whose sizes differ by at most one row. ``capacities`` holds a number for each
     partition, such as the speed of the worker that will read it; sizes are proportional to these numbers, and every
@@ -66,7 +68,8 @@ def partition(
     seed = operator.index(seed)
     target = open_folder(folder)
     before = _existing(target, overwrite)
-    rows = open_source(source)
+    items = source if isinstance(source, Live) else None
+    rows = open_source(source if items is None else {ROW: np.arange(len(items))})
     if rows.rows is not None:
         _check_rows(rows.rows, partitions)
         if before is not None:
@@ -88,19 +91,19 @@ def partition(
         _check_rows(schema.rows, partitions)
         built = workspace / "built"
         built.mkdir()
-        made = _write(built, spill, schema, seed)
+        made = _write(built, spill, schema, seed, items)
         del spill
         shutil.rmtree(workspace / "spill", ignore_errors=True)
         before = _existing(target, overwrite)
         if before is not None:
             _refuse_changes(target, before.changes(made))
-            if _intact(existing := Dataset(target, before)):
+            if _intact(existing := Dataset(target, before, items)):
                 return existing
         if isinstance(target, LocalFolder):
             _move(built, target.path.resolve(), workspace)
         else:
             _upload(built, made, target)
-    return Dataset(target, made)
+    return Dataset(target, made, items)
 
 
 def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple[int, list[float] | None]:
@@ -191,14 +194,14 @@ def _intact(dataset: Dataset) -> bool:
     return True
 
 
-def _write(built: Path, spill: Spill, schema: Schema, seed: int) -> Manifest:
+def _write(built: Path, spill: Spill, schema: Schema, seed: int, items: Live | None) -> Manifest:
     """Write the partition files and, last, the manifest."""
     files = []
     for index, rows in enumerate(spill.counts.tolist()):
         path = built / partition_name(index)
         write_cells(path, schema.columns, spill.partition(index, schema.columns), sync=True)
         files.append(PartitionFile(path.name, rows, path.stat().st_size, digest(path)))
-    made = Manifest(schema.columns, tuple(files), seed)
+    made = Manifest(schema.columns, tuple(files), seed, None if items is None else items.describe())
     (built / manifest.FILE).write_text(made.to_json())
     sync(built / manifest.FILE)
     sync(built)
@@ -227,9 +230,12 @@ def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
     if files.exists(path):
         files.rm(path, recursive=True)
     try:
-        files.makedirs(path, exist_ok=True)
+        if has_folders(files):  # elsewhere a mistyped bucket would be created
+            files.makedirs(path, exist_ok=True)
         for name in [*(part.name for part in made.partitions), manifest.FILE]:
             files.put_file(str(built / name), f"{path}/{name}")
+    except FileNotFoundError as error:
+        raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error
     except BaseException:
         with contextlib.suppress(OSError):
             files.rm(path, recursive=True)

@@ -6,7 +6,9 @@ identifies the kind of source, checks it as far as possible in advance, and cuts
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from hopfleet.data.convert import (
     is_tensor,
     refuse_dtype,
     refuse_missing,
+    row_columns,
+    same,
     tensor_cells,
 )
 from hopfleet.data.schema import Chunk
@@ -31,6 +35,9 @@ from hopfleet.errors import DataError
 
 CHUNK_BYTES = 32 << 20
 CHUNK_ROWS = 1 << 18
+
+TWICE = 16
+"""Items of a data set that are read twice, to notice random augmentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def open_source(source: Any) -> Source:
     streamed = _is_instance(source, "torch.utils.data", "IterableDataset")
     if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not streamed:
         rows = len(source)
-        return Source(rows, _row_chunks(source[i] for i in range(rows)))
+        return Source(rows, _row_chunks(_items(source, rows)))
     if isinstance(source, Iterable):
         return Source(None, _row_chunks(source))
     raise DataError(
@@ -222,6 +229,30 @@ def _parquet(source: str) -> Source:
     return Source(rows, _record_chunks(batches()))
 
 
+def _items(source: Any, rows: int) -> Iterator[Any]:
+    """Yield the items of a data set. Warn if one of the first items is different when it is read again."""
+    steady = isinstance(source, (list, tuple, range))
+    for number in range(rows):
+        item = source[number]
+        if number < TWICE and not steady and (name := _differing(item, source[number])):
+            steady = True
+            warnings.warn(
+                f"column {name!r} of {type(source).__name__} is different each time row {number} is read; one value is "
+                "stored and used in all epochs. If this is random augmentation, pass hop.live(dataset) instead, which "
+                "makes the items anew in each epoch",
+                stacklevel=2,
+            )
+        yield item
+
+
+def _differing(item: Any, other: Any) -> str:
+    """Return the first column in which two items differ, or an empty string."""
+    one, again = row_columns(item), row_columns(other)
+    with contextlib.suppress(Exception):  # values that cannot be compared are refused or stored like any other
+        return next((str(name) for name in one if not same(one[name], again[name])), "")
+    return ""
+
+
 def _row_chunks(rows: Iterable[Any]) -> Iterator[Chunk]:
     """Gather single rows into chunks of columns."""
     names: list[str] = []
@@ -243,17 +274,6 @@ def _row_chunks(rows: Iterable[Any]) -> Iterator[Chunk]:
             columns, size = [[] for _ in names], 0
     if columns and columns[0]:
         yield dict(zip(names, columns, strict=True))
-
-
-def row_columns(row: Any) -> Mapping[str, Any]:
-    """Name a row's values: a mapping keeps its keys, a pair is x and y, a longer tuple 0, 1, ..., a single value x."""
-    if isinstance(row, Mapping):
-        return row
-    if isinstance(row, (tuple, list)):
-        if len(row) == 2:
-            return {"x": row[0], "y": row[1]}
-        return {str(i): value for i, value in enumerate(row)}
-    return {"x": row}
 
 
 def _size(value: Any) -> int:

@@ -31,7 +31,7 @@ UNDER_RUN = "__hopfleet__"
 
 SAME = (
     *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start"),
-    *("seed", "batch_size", "drop_last", "order", "fuse", "store", "train", "valid"),
+    *("seed", "batch_size", "drop_last", "order", "deterministic", "fuse", "store", "settings", "train", "valid"),
 )
 """Parts of the definition that must not change between a run and its resumption."""
 
@@ -55,6 +55,8 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         # "exact" and "off" leave no trace in a model.
         "fuse": worker.fuse if worker.fuse == "fast" else "",
         "store": run.store if run.store != LOCAL else "",
+        "deterministic": run.deterministic,
+        "settings": experiment.task.framework.settings(),
     }
     return {
         "name": experiment.name,
@@ -192,7 +194,8 @@ def script_origin() -> dict[str, Any]:
 
 
 def _summary(dataset: Dataset) -> dict[str, Any]:
-    return {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
+    summary = {"url": dataset.url, "rows": dataset.rows, "partitions": len(dataset), "fingerprint": dataset.fingerprint}
+    return summary | ({"live": True} if dataset.is_live else {})
 
 
 def _task_place(task: Task) -> dict[str, str]:

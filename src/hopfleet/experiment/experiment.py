@@ -14,10 +14,13 @@ from typing import Any
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
+from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
+from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
 from hopfleet.experiment.preparation import Start, lock, prepare
 from hopfleet.experiment.previewing import make_preview, scratch_folder
@@ -34,6 +37,7 @@ from hopfleet.monitor.page import facts_html
 from hopfleet.monitor.terminal.live import LiveView, open_view
 from hopfleet.monitor.wording import plural
 from hopfleet.planner import balance
+from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
@@ -45,6 +49,7 @@ from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.machine import spare_cores, this_machine
+from hopfleet.worker.changed_modules import changes
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -188,6 +193,15 @@ class Experiment:
         with scratch_folder(self) as place, slow(quiet) as tell:
             return make_preview(self, place, self._plan, self._forecast, tell)
 
+    def check(self, *, quiet: bool = False) -> list[Config]:
+        """Try one configuration per architecture in this process, in seconds, and return those configurations.
+
+        Each one is built, trained on two batches, evaluated, saved, loaded into another session and trained on.
+        Nothing is left behind. Raises TaskError, with the traceback of the user's code as its cause, if the task fails.
+        """
+        with scratch_folder(self) as place, slow(quiet, what="check") as tell:
+            return check_task(self, place, tell)
+
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
@@ -197,6 +211,10 @@ class Experiment:
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
+        with interruptible(self.folder):
+            return self._fit(overwrite=overwrite, quiet=quiet)
+
+    def _fit(self, *, overwrite: bool, quiet: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
@@ -207,6 +225,8 @@ class Experiment:
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)
+        if not start.finished or not self.folder.best.exists():
+            write_best(self.results)
         if start.finished:
             with open_view(self.results.history, quiet=quiet) as view:
                 view.note(f"{self.name} is finished already: nothing was trained; fit(overwrite=True) starts over")
@@ -320,7 +340,11 @@ class Experiment:
         complete = False
         try:
             backend.start(forecast.spec, plan.workers)
-            found = forecast.from_record(self.folder) if start.resumed else forecast.foresee(self.folder, view)
+            found = (
+                forecast.from_record(self.folder)
+                if start.resumed
+                else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
+            )
             controller = self._controller(forecast, found, view)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
@@ -354,6 +378,8 @@ class Experiment:
             yield warning
         if self._on_cluster and not balance.installed():
             yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
+        for name in changes(self.task).stuck:
+            yield f"{name} was replaced by the script, but workers import the module anew and see the original"
         yield from apart(self.task, self.worker_options.fuse, self.batch_size, forecast.configs.values())
 
     def _controller(self, forecast: Forecast, found: Profiles, view: LiveView) -> Controller:
@@ -369,6 +395,7 @@ class Experiment:
             seed=self.seed,
             estimates=Estimates(outline.rows, outline.prior(found) if found.timed else None),
             fixed_order=outline.fixed_order,
+            deterministic=self.run_options.deterministic,
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),

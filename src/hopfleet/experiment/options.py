@@ -32,6 +32,8 @@ class RunOptions:
     policy: str = DEFAULT
     #: ``"open"`` lets the policy choose the partitions a trial visits next; ``"fixed"`` derives them from the seed.
     order: str = "open"
+    #: Whether the same seed gives the same experiment, whatever the speed of the workers: see docs/concepts.md.
+    deterministic: bool = False
     #: Seconds after which a unit counts as hung; ``"auto"`` judges by estimates, None waits without limit.
     unit_timeout: float | str | None = "auto"
     #: Whether to end a run whose first three failures are alike and come before any trial has finished a unit.
@@ -43,6 +45,10 @@ class RunOptions:
         arguments.order(self.order)
         arguments.fail_fast(self.fail_fast)
         arguments.all_failed(self.all_failed)
+        if not isinstance(self.deterministic, bool):
+            raise UsageError(f"deterministic={self.deterministic!r}: must be True or False")
+        if self.deterministic:  # what a search hears follows from the visit orders, too
+            object.__setattr__(self, "order", "fixed")
         arguments.unit_timeout(self.unit_timeout)
 
 
@@ -67,7 +73,7 @@ class WorkerOptions:
         arguments.transform_workers(self.transform_workers)
 
 
-NEW = ("store", "fail_fast", "all_failed")
+NEW = ("store", "deterministic", "fail_fast", "all_failed")
 """Options that never were keywords of ``Experiment``."""
 
 _RUN, _WORKER = "run_options", "worker_options"

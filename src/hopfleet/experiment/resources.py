@@ -19,6 +19,7 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -49,6 +50,7 @@ class Data:
             mine, theirs = ", ".join(self.valid.columns), ", ".join(self.train.columns)
             raise UsageError(f"valid has the columns {mine}, train has {theirs}: they must be the same")
         for dataset in self._both():
+            dataset.require_items()
             dataset.check(checksums=checksums and dataset.size <= VERIFY_BYTES)
 
     def bytes_in(self, folder: Path) -> int:
@@ -170,6 +172,8 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         threads=options.threads,
         batch_size=experiment.batch_size,
         drop_last=options.drop_last,
+        settings=experiment.task.framework.settings(),
+        surroundings=Surroundings.of(experiment.task),
         metric=experiment.goal.metric,
         mode=experiment.goal.mode,
         fast=options.fuse == "fast",

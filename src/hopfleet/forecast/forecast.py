@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hopfleet.backends.base import Backend
@@ -31,10 +31,11 @@ from hopfleet.forecast.profiling import (
 from hopfleet.forecast.rehearsal import SLOW, Outline, foresee, worth_profiling
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.wording import plural
-from hopfleet.phrases import did_you_mean, listed
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
+from hopfleet.search.base import Goal
 from hopfleet.store.folder import RunFolder
+from hopfleet.worker.feeding.feed import needs_feed
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 IN_TURN = ("inline",)
@@ -68,15 +69,22 @@ class Forecast:
         """Return the profiles of these configurations from an earlier run."""
         return from_record(folder.profile(), self.configs, self.spec.device)
 
-    def foresee(self, folder: RunFolder, view: LiveView) -> Profiles:
-        """Check the metric, profile configurations where that may pay, and store profiles and prediction."""
+    def foresee(self, folder: RunFolder, view: LiveView, *, fail_fast: bool) -> Profiles:
+        """Check the metric, profile configurations where that may pay, and store profiles and prediction.
+
+        ``fail_fast`` refuses a task that fails in the same way whatever the configuration.
+        """
         own = self.spec.batch_size
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
         cheap = self.backend.name in IN_TURN or not worth_profiling(self.outline, batch_size)
         probed = self._first_look(0 if cheap else BATCHES)
+        task = self.spec.task
+        made_by = "the live data set" if task.transform is None else f"{type(task).__name__}.transform"
+        if fail_fast:
+            check_failures(probed.values())
         for profile in probed.values():
             if profile.unsteady:
-                view.warn(unsteady(f"{type(self.spec.task).__name__}.transform", profile.unsteady))
+                view.warn(unsteady(made_by, profile.unsteady))
         if cheap:
             return Profiles({number: profile for number, profile in probed.items() if not profile.error})
         outline = dataclasses.replace(self.outline, fusions=self.fusions(probed))
@@ -122,24 +130,42 @@ class Forecast:
 
         Return the profiles by trial number; each includes the time of ``batches`` batches of training.
         """
-        named = [name for name in self.outline.goal.metrics if not name.startswith("train_")]
-        evaluated = [name for name in named if name != PARAMS]
-        if evaluated and self.spec.valid is None:
-            raise UsageError(
-                f"metric={evaluated[0]!r}: there is no valid=... data; give some, or use metric='train_loss'"
-            )
+        named = check_metrics(self.outline.goal, has_valid=self.spec.valid is not None)
         found: dict[int, Profile] = {}
-        if not named and self.spec.task.transform is None:
+        if not named and not needs_feed(self.spec):
             return found
         for number, config in itertools.islice(self.configs.items(), PROBES):
             profile = found[number] = self.backend.probe(trial_for_probe(number, config), batches)
             if profile.metrics or not profile.error:
-                missing = next((name for name in named if name not in profile.metrics), None)
-                if missing is not None:
-                    near, known = did_you_mean(missing, profile.metrics), listed(missing, profile.metrics)
-                    raise UsageError(f"metric={missing!r}: metrics() does not return it; {near}it returns {known}")
+                check_metrics(self.outline.goal, has_valid=self.spec.valid is not None, found=profile.metrics)
                 break
         return found
+
+
+def check_metrics(goal: Goal, *, has_valid: bool, found: Collection[str] | None = None) -> list[str]:
+    """Return the metrics of a goal that evaluation must provide; raise UsageError if they are not ``found``."""
+    named = [name for name in goal.metrics if not name.startswith("train_")]
+    evaluated = [name for name in named if name != PARAMS]
+    if evaluated and not has_valid:
+        raise UsageError(f"metric={evaluated[0]!r}: there is no valid=... data; give some, or use metric='train_loss'")
+    missing = next((name for name in named if found is not None and name not in found), None)
+    if missing is not None:
+        known = ", ".join(found or ())
+        raise UsageError(f"metric={missing!r}: metrics() does not return it; it returns {known}")
+    return named
+
+
+def check_failures(profiles: Collection[Profile]) -> None:
+    """Raise TaskError if the configurations that were tried before the run failed in the same way."""
+    ways = {(profile.error.partition(":")[0], profile.place) for profile in profiles if profile.traceback}
+    first = next(iter(profiles), None)
+    if first is None or len(profiles) < PROBES or len(ways) != 1 or not all(each.traceback for each in profiles):
+        return
+    raise TaskError(
+        f"the first {len(profiles)} configurations failed in the same way before the run, when each was tried on one "
+        f"batch: {first.error}\n\n{first.traceback.rstrip()}\n\nexperiment.check() repeats this in your own process; "
+        "hop.RunOptions(fail_fast=False) starts the run all the same"
+    )
 
 
 @contextlib.contextmanager

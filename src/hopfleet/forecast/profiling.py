@@ -109,11 +109,12 @@ def trial_for_probe(number: int, config: Config) -> Trial:
     return Trial(f"t{number + 1:04d}", number, config, 0, 1)
 
 
-def unsteady(transform: str, column: str) -> str:
-    """Return the warning about a transform whose output differs between two calls."""
+def unsteady(made_by: str, column: str) -> str:
+    """Return the warning about a transform, or a live data set, whose output differs between two calls."""
+    drawn = "random, numpy.random and torch" if made_by == "the live data set" else "its rng"
     return (
-        f"{transform} is not reproducible: column {column!r} differs if one batch is transformed twice; make it "
-        "draw from its rng alone and depend on nothing that it changes. Until then no result can be reproduced, and "
+        f"{made_by} is not reproducible: column {column!r} differs if one batch is made twice; let it draw from "
+        f"{drawn} alone and depend on nothing that it changes. Until then no result can be reproduced, and "
         "the batches of a trial depend on the trials that train beside it"
     )
 

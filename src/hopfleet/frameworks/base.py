@@ -11,6 +11,8 @@ if its trials can train together.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -21,7 +23,8 @@ import numpy as np
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.errors import TaskError
+from hopfleet.errors import MissingKey, TaskError
+from hopfleet.phrases import did_you_mean, listed
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""
@@ -187,9 +190,37 @@ class Framework(ABC):
     def model(self, config: Config, checkpoint: Path) -> Any:
         """Return the trained model of a saved version, on the CPU, ready to predict."""
 
+    #: Name of the file that ``export`` writes; empty if the framework has no format for weights alone.
+    weights_file: str = ""
+
+    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+        """Write the weights of a saved version to a file that the framework's users can load without Hopfleet."""
+        raise NotImplementedError("a framework with a weights_file must implement Framework.export")
+
     @abstractmethod
     def devices(self) -> tuple[str, int]:
         """Return the kind of device that ``device="auto"`` selects on this machine, and the number of such devices."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the process-wide settings of the framework that differ from its defaults, as JSON values.
+
+        Workers and replays make the same settings, and a run that continues must have them too.
+        """
+        return {}
+
+    def apply(self, settings: Mapping[str, Any]) -> None:
+        """Make the settings that ``settings`` returned, and return all others to their defaults."""
+        return
+
+    @contextlib.contextmanager
+    def applied(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Have some settings in place, and the process's own afterwards."""
+        before = self.settings()
+        self.apply(settings)
+        try:
+            yield
+        finally:
+            self.apply(before)
 
     @property
     def fusion_blocker(self) -> str:
@@ -220,6 +251,10 @@ class Framework(ABC):
         """Whether an exception means that this process can no longer use the device."""
         return False
 
+    def explain(self, error: BaseException) -> None:
+        """Add notes to an exception of the task's code: what the code was given, and what may have been meant."""
+        return
+
     def free_memory(self) -> None:
         """Return unused memory to the device."""
         return
@@ -245,14 +280,23 @@ class Task(ABC):
 
 
 class TrackedConfig(dict[str, Any]):
-    """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths."""
+    """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths.
+
+    It is a copy: a task that changes it changes nothing else. ``changed`` tells.
+    """
 
     def __init__(self, values: Mapping[str, Any], seen: set[str] | None = None, prefix: str = "") -> None:
         self._seen: set[str] = set() if seen is None else seen
         self._prefix = prefix
         super().__init__(
             {
-                key: TrackedConfig(value, self._seen, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+                key: (
+                    TrackedConfig(value, self._seen, f"{prefix}{key}.")
+                    if isinstance(value, Mapping)
+                    else copy.deepcopy(value)
+                    if isinstance(value, list)
+                    else value
+                )
                 for key, value in values.items()
             }
         )
@@ -267,6 +311,19 @@ class TrackedConfig(dict[str, Any]):
                 unread.append(self._prefix + key)
         return tuple(unread)
 
+    def changed(self, values: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+        """Return the first key whose value is not the one in ``values`` any more, with both values.
+
+        Keys that were added or removed do not count.
+        """
+        for key, value in dict.items(self):
+            if isinstance(value, TrackedConfig) and isinstance(values.get(key), Mapping):
+                if found := value.changed(values[key]):
+                    return found
+            elif key in values and _differs(value, values[key]):
+                return self._prefix + key, values[key], value
+        return None
+
     def share(self, other: TrackedConfig) -> None:
         """Count the keys read of another configuration as read of this one, too."""
         self._seen |= other._seen
@@ -274,6 +331,16 @@ class TrackedConfig(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         self._seen.add(self._prefix + key)
         return super().__getitem__(key)
+
+    def __missing__(self, key: str) -> Any:
+        near, known = did_you_mean(key, map(str, dict.keys(self))), listed(key, map(str, dict.keys(self)))
+        name = f"config[{self._prefix[:-1]!r}]" if self._prefix else "config"
+        raise MissingKey(f"{name} has no {key!r}; {near}it has {known}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(f"config.{name}: the configuration is a dict; write config[{name!r}]")
 
     def get(self, key: str, default: Any = None) -> Any:
         self._seen.add(self._prefix + key)
@@ -305,3 +372,11 @@ class TrackedConfig(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self.items()),)
+
+
+def _differs(value: Any, before: Any) -> bool:
+    """Whether a value of a configuration was changed. A tuple may stand for a list."""
+    try:
+        return value is not before and bool((list(value) if isinstance(value, tuple) else value) != before)
+    except Exception:  # an array that took the place of a list, say, has no single answer
+        return True

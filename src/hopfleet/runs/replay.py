@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
-from hopfleet.data import Dataset, open_dataset
+from hopfleet.data import Dataset, Live, open_dataset
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
@@ -105,8 +105,14 @@ def replay(
 
 def _data(results: Results, train: Any) -> tuple[Dataset, list[str]]:
     told = results.definition["train"]
-    if train is None:
+    if train is None or isinstance(train, Live):
         data = find_data(results.folder, "train")
+        data = data if train is None else data.made_by(train)
+        if data.is_live and train is None:
+            raise UsageError(
+                f"{results.name}: was trained on a live data set, which is not stored; "
+                "call hopfleet.runs.replay.replay(name, train=hop.live(dataset))"
+            )
     else:
         data = train if isinstance(train, Dataset) else open_dataset(train)
     if len(data) != told["partitions"]:
@@ -166,11 +172,13 @@ def _rehearse(
         threads=definition["threads"],
         batch_size=definition["batch_size"],
         drop_last=definition["drop_last"],
+        settings=definition.get("settings", {}),
     )
     try:
-        backend.start(spec, chosen)
-        train_again(plan.courses, backend, Versions(place.checkpoints), len(data), tell)
-        backend.close()
+        with task.framework.applied(spec.settings):  # for workers in this process
+            backend.start(spec, chosen)
+            train_again(plan.courses, backend, Versions(place.checkpoints), len(data), tell)
+            backend.close()
     except BaseException:
         backend.close(kill=True)
         raise

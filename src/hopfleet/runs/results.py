@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
-from hopfleet.domain.trial import TrialState
+from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, NotFound, UsageError
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import Framework, Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
@@ -113,11 +113,27 @@ class TrialResult:
 
     def model(self, task: Task | None = None) -> Any:
         """Return the model of the best epoch, ready to predict."""
+        with self._framework(task) as (framework, config, checkpoint):
+            return framework.model(config, checkpoint)
+
+    def export(self, path: str | os.PathLike[str], task: Task | None = None) -> None:
+        """Write the weights of the best epoch to a file that can be loaded without Hopfleet.
+
+        With PyTorch the file has the model's own state dict, for ``safetensors.torch.load_file``.
+        """
+        with self._framework(task) as (framework, config, checkpoint):
+            framework.export(config, checkpoint, Path(path).expanduser())
+
+    @contextlib.contextmanager
+    def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
+        """Yield the framework with the settings of the run in place, the configuration and the best version."""
         path = self.checkpoint
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
         config = revealed(self.config, {reference: read(reference) for reference in references(self.config)})
-        return self._results.find_task(task).framework.model(config, path)
+        framework = self._results.find_task(task).framework
+        with framework.applied(self._results.definition.get("settings", {})):
+            yield framework, config, path
 
     def log(self) -> str:
         """Return the output of the trial's code."""

@@ -154,7 +154,7 @@ class Loop:
     def _finish(self, command: Finish) -> None:
         self._complete, self.reason = command.complete, command.reason
         self._chores.finish()
-        self._versions.release()
+        self._retry(None, self._versions.release)
 
     def _refuse(self, event: Event) -> None:
         """Delete the file of a late save, unless the file is the current version: a report may come twice."""
@@ -175,15 +175,15 @@ class Loop:
     def _write(self, now: float, messages: Sequence[Message]) -> None:
         self._retry(self._journal.path, lambda: self._journal.append(now, messages))
 
-    def _retry(self, path: Path, write: Callable[[], T]) -> T:
-        """Write a file, trying again until the disk takes it. Meanwhile the loop does nothing else."""
+    def _retry(self, path: Path | None, write: Callable[[], T]) -> T:
+        """Write a file, or fetch files from a storage, trying again until that succeeds, and do nothing else."""
         told = ""
         for seconds in back_off():
             try:
                 done = write()
             except OSError as error:
                 if not told:
-                    told = trouble(path, error)
+                    told = str(error) if path is None else trouble(path, error)
                     self._tell_waiting(told)
                 self._idle(seconds, told)
                 continue

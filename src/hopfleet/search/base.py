@@ -158,6 +158,8 @@ class Search(ABC):
     max_epochs: int
     #: Whether suggestions depend on earlier results; trials are then added as others end, not all at once.
     adaptive = False
+    #: Whether results affect what the search suggests or decides.
+    listens = True
     #: Trials under way at once: a number, "workers" for one per worker, or None for the search's own default.
     live: int | str | None = None
     #: Whether the search decides nothing before all its trials have started.

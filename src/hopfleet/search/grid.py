@@ -13,6 +13,8 @@ from hopfleet.search.base import Goal, Search, Suggestion, at_least_one, check_c
 class Grid(Search):
     """A search over every combination of all ``choice`` and ``grid_search`` options."""
 
+    listens = False
+
     def __init__(self, max_epochs: int = 10, concurrency: int | str | None = None) -> None:
         self.live = check_concurrency(concurrency)
         self.max_epochs = at_least_one("max_epochs", max_epochs)

@@ -10,6 +10,8 @@ from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one, ch
 class Random(Search):
     """A search with ``trials`` random draws (None: until a budget is spent); ``grid_search`` options are cycled."""
 
+    listens = False
+
     def __init__(self, trials: int | None = 16, max_epochs: int = 10, concurrency: int | str | None = None) -> None:
         self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)

@@ -189,6 +189,7 @@ class Stopping(Search):
                 raise UsageError(f"stop={rule!r}: must be {hint}, e.g. hop.Median() or hop.Budget(seconds=3600)")
         self.search, self.rules = search, list(rules)
         self.max_epochs, self.adaptive, self.whole = search.max_epochs, search.adaptive, search.whole
+        self.listens = search.listens or bool(rules)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:
         super().setup(space, seed=seed, goal=goal)

@@ -4,6 +4,7 @@ NAME/
   experiment.json   what was asked for: space, search, seed, data, versions
   journal.sqlite    everything that happened, in order
   checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial
+  best/             the weights of the best version alone, in the usual format of the framework
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
@@ -64,6 +65,7 @@ class RunFolder:
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
         self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
         self.logs = path / "logs"
         self.data = path / "data"
         self.plots = path / "plots"

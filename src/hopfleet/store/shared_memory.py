@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hopfleet.support.files import open_plain
+from hopfleet.support.processes import is_over
 
 TMPFS = Path("/dev/shm")
 
@@ -29,6 +30,9 @@ BATCHES = "batches-"
 
 OWNER = "owner"
 """Name of the file that contains the path of the checkpoints folder."""
+
+PROCESS = "process"
+"""Name of the file that contains the identity of the process that the folder ends with, on a cluster."""
 
 KEY = ".shared-memory"
 """Name of the file in the checkpoints folder that contains the random key."""
@@ -63,14 +67,16 @@ class SharedMemory:
         where = f"{_key(self._checkpoints)} {self._checkpoints.resolve()}"
         return f"hopfleet-{os.getuid()}-{hashlib.sha256(where.encode()).hexdigest()[:16]}"
 
-    def create(self) -> None:
-        """Create the folder, accessible to this user only. Raise OSError if another user's folder is in its place."""
+    def create(self, process: str = "") -> None:
+        """Create the folder, accessible to this user only. Raise OSError if another user's folder is in its place.
+
+        If the identity of a ``process`` is given, the folder ends with that process: see ``sweep_lost``.
+        """
         if not self.is_private():
             self.folder.mkdir(mode=0o700)
-        with contextlib.suppress(FileExistsError):
-            owner = os.open(self.folder / OWNER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(owner, "w") as file:
-                file.write(str(self._checkpoints.resolve()))
+        _write_once(self.folder / OWNER, str(self._checkpoints.resolve()))
+        if process:
+            _write_once(self.folder / PROCESS, process)
 
     def has_room(self, size: int) -> bool:
         """Whether the folder is private and has room for a file of ``size`` bytes. Create the folder if needed."""
@@ -107,6 +113,23 @@ class SharedMemory:
         for folder, owner in _owned(self._base):
             if not Path(owner).exists() or (owner == here and not folder.name.startswith(self._name)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep_lost(self) -> None:
+        """Delete the folders of this user whose process has ended: those of lost nodes of a cluster."""
+        for folder, _ in _owned(self._base):
+            with contextlib.suppress(OSError):
+                if is_over(_read(folder / PROCESS)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write a file unless there is one."""
+    try:
+        created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(created, "w") as file:
+        file.write(text)
 
 
 def _key(checkpoints: Path) -> str:

@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -114,6 +116,31 @@ def retried(transfer: Callable[[], T]) -> T:
                 raise
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
     return transfer()
+
+
+def limited(job: Callable[[], T], seconds: float) -> T:
+    """Return what ``job`` returns. Raise TimeoutError if it has not ended after some seconds; its thread goes on."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(job())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="hopfleet-limited").start()
+    try:
+        return done.result(seconds)
+    except TimeoutError:
+        if done.done():
+            raise
+        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
+
+
+def has_folders(files: Any) -> bool:
+    """Whether an fsspec file system has folders to create and files to rename. An object store has neither."""
+    protocols = [files.protocol] if isinstance(files.protocol, str) else files.protocol
+    return bool({"file", "local", "hdfs", "sftp", "smb"} & set(protocols))
 
 
 def denied(error: Exception) -> bool:

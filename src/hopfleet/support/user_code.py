@@ -71,9 +71,8 @@ def place(error: BaseException) -> str:
 
 
 def describe_with_place(error: BaseException) -> str:
-    """Return an exception as one line that ends with the user's innermost frame, as in ``(task.py:12)``."""
-    where = place(error)
-    return f"{describe(error)} ({Path(where).name})" if where else describe(error)
+    """Return an exception as one line with the user's innermost frame, as in ``(task.py:12)``, and its notes."""
+    return describe(error, Path(place(error)).name)
 
 
 def hook(error: BaseException) -> str:

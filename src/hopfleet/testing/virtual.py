@@ -54,6 +54,7 @@ class Setting:
     failing: float = 0.0  #: share of trials that raise an exception
     lost: int = 0  #: workers that are lost and come back
     troubles: Mapping[int, str] = field(default_factory=dict)  #: requests and restarts, by step
+    deterministic: bool = False  #: whether trials train in rounds, in orders that the seed fixes
     held: Sequence[Sequence[int]] | None = None  #: the partitions that each worker can read; None stands for all
 
     @classmethod
@@ -260,6 +261,8 @@ class Run:
             valid_partitions=setting.valid,
             seed=setting.seed,
             max_live=setting.max_live,
+            fixed_order=setting.deterministic,
+            deterministic=setting.deterministic,
         )
 
     # ------------------------------------------------------------------------------------------------ events

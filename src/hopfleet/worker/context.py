@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+import numpy as np
+
 from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
@@ -12,14 +14,11 @@ from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Session
-from hopfleet.worker.feeding.feed import Feed
+from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
-from hopfleet.worker.logs import Turn, veiled
+from hopfleet.worker.logs import Capture, veiled
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
-
-Capture = Callable[..., contextlib.AbstractContextManager[Turn]]
-"""Opens a context in which output goes to the given log files."""
 
 
 class WorkerContext:
@@ -34,7 +33,7 @@ class WorkerContext:
         self.capture = capture
         #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
         self.guest = guest
-        self.feed = Feed(spec.task) if feed is None and spec.task.transform is not None else feed
+        self.feed = Feed(spec.task) if feed is None and needs_feed(spec) else feed
         self.engine_cache = EngineCache()
         self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
         #: The values of secrets, by their references.
@@ -99,6 +98,22 @@ class WorkerContext:
             batch_size=valid_batch(self.spec.valid, self.placement),
         )
 
+    def judge_inputs(self, trial: Trial, unit: Unit, number: int) -> str:
+        """Return whether the inputs of a training batch, given by its number from 1 on, were finite, and the remedy."""
+        spec = self.spec
+        source = UnitBatches(spec.train, unit.partition, self.batch_size(trial), spec.seed, unit.epoch, spec.drop_last)
+        batch = source.picker()(number - 1)
+        if self.feed is not None:
+            batch = self.feed.again(source, number - 1, batch, self.config(trial))
+        for name, column in batch.items():
+            arrays = column if isinstance(column, list) else [column]
+            if any(
+                isinstance(one, np.ndarray) and one.dtype.kind in "fc" and not np.isfinite(one).all() for one in arrays
+            ):
+                by = "" if self.feed is None else " after transform()"
+                return f"column {name!r} of that batch holds NaN or infinity{by}: clean the data"
+        return "its inputs are finite: try a smaller learning rate, or limit gradients with clip_norm"
+
     # ------------------------------------------------------------------------------------------------ secrets
 
     def config(self, trial: Trial) -> Config:
@@ -111,6 +126,10 @@ class WorkerContext:
         # A secret that could not be read appears in no text either.
         values = [self._secrets[reference] for reference in references(trial.config) if reference in self._secrets]
         return lambda text: hidden(text, values)
+
+    def hide(self, text: str) -> str:
+        """Hide all secrets that this worker has read in a text."""
+        return hidden(text, list(self._secrets.values()))
 
     def veiled(self, trial: Trial) -> contextlib.AbstractContextManager[None]:
         """Open a context in which a trial's secrets stay out of the output."""

@@ -15,7 +15,7 @@ from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
-from hopfleet.worker.unit_runner import UnitRunner
+from hopfleet.worker.unit_runner import UnitRunner, locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class FusedRunner:
         if not isinstance(result, Exception):
             self._units.finish(command, member.session, started, member.hopped, result, share)
         elif not self._cramped(result):
+            locate(result, command.unit)
             with self._units.reporting(command, member.trial, started):
                 raise result
 

@@ -13,6 +13,9 @@ from typing import Any
 Turn = Callable[[int], None]
 """Says whose output follows, by the position of its file."""
 
+Capture = Callable[..., contextlib.AbstractContextManager[Turn]]
+"""Opens a context in which output goes to the given log files."""
+
 
 @contextlib.contextmanager
 def captured(*paths: Path) -> Iterator[Turn]:

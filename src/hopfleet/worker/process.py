@@ -16,7 +16,7 @@ import cloudpickle
 from hopfleet.domain.placement import Placement
 from hopfleet.errors import describe
 from hopfleet.store.shared_memory import SharedMemory
-from hopfleet.worker.feeding.feed import open_feed
+from hopfleet.worker.feeding.feed import needs_feed, open_feed
 from hopfleet.worker.logs import captured
 from hopfleet.worker.protocol import Beat, Events, Ready, Report, Unable, decode_orders, decode_start, encode_report
 from hopfleet.worker.serving import carry_out
@@ -39,7 +39,9 @@ def serve(connection: Connection) -> None:
     start = decode_start(connection.recv_bytes())
     try:
         spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
-        shares = spec.run and spec.task.transform is not None
+        spec.task.framework.apply(spec.settings)
+        spec.surroundings.adopt()
+        shares = spec.run and needs_feed(spec)
         folder = SharedMemory(spec.checkpoints).batches(spec.run) if shares else None
         worker = Worker(
             start.worker,

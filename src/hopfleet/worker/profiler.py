@@ -13,6 +13,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
 from hopfleet.support.user_code import describe_with_place, format_traceback, place
@@ -53,14 +54,56 @@ class Profiler:
                 context.count_parameters(session, metrics, 1)
                 # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
                 memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
-                gains = context.framework.gains(session, fast=context.spec.fast)
+                # Trials that train together share the making of batches.
+                gains = context.feed is not None or context.framework.gains(session, fast=context.spec.fast)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
                 return self._timed(found, session, trial, batches, partition) if batches else found
         except Exception as error:
+            with contextlib.suppress(Exception):
+                context.framework.explain(error)
             veil = context.veil(trial)
             error_text, trace = veil(describe_with_place(error)), veil(format_traceback(error))
             return Profile(tuple(metrics), error=error_text, traceback=trace, place=place(error))
+
+    def check(self, trial: Trial) -> tuple[str, ...]:
+        """Do once what a trial does: train, evaluate, save, hop to another session, and train on.
+
+        Return the metrics. Raise what the task raises, and TaskError if a hop changes the trial.
+        """
+        context, metrics = self._context, dict[str, RowSum]()
+        cpu = context.placement.kind == "cpu"  # on other devices, the same step may round differently
+        with context.capture(context.spec.logs / "probe.log"), context.veiled(trial):
+            session = context.open(trial)
+            self._train(session, trial, 2)
+            if context.spec.valid is not None:
+                metrics, _ = self._evaluate_one(session)
+            context.count_parameters(session, metrics, 1)
+            try:
+                saved = self._digest(session)
+                hopped = context.open(trial)
+                hopped.load(self._versions.find(PROBE, saved))
+                if self._digest(hopped) != saved:
+                    raise TaskError("a model that was saved and loaded again is not the same: build() must return it")
+                for each in (session, hopped):
+                    self._train(each, trial, 1)
+                if cpu and self._digest(hopped) != self._digest(session):
+                    raise TaskError(
+                        "the trial trains differently after a hop: the task depends on something outside of the model, "
+                        "the optimizer and the random streams, e.g. on a counter of its own"
+                    )
+            finally:
+                self._versions.forget(PROBE.trial)
+        return tuple(metrics)
+
+    def _train(self, session: Session, trial: Trial, batches: int) -> None:
+        """Train on the first batches of a trial."""
+        stream = self._context.train_stream(session, trial, Unit(trial.id, 1, 0))
+        session.train(_First(batches, stream, self._context.batch_size(trial)), last=False)
+
+    def _digest(self, session: Session) -> str:
+        """Save a session, and return the digest of the file."""
+        return self._versions.write(PROBE, session.save, durable=True, size=session.size)[0]
 
     def _unsteady(self, trial: Trial) -> str:
         """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""

@@ -35,6 +35,9 @@ SMALL = 1 << 18
 PARTS = 4
 """Fraction of the room for copies, as a divisor, that one copy may take: a large model is slow to write anyway."""
 
+STALL_SECONDS, SLOW_BYTES = 30.0, 1 << 20
+"""Seconds after which a durable save is reported as delayed, and bytes for which it gets another second."""
+
 MOMENT = 0.02
 """Maximum seconds that copies of small models wait for the main thread."""
 
@@ -163,11 +166,25 @@ class Saver:
             if save.copied and save.size < SMALL:
                 self._under_way.wait(MOMENT)
                 self._under_way.set()  # the other copies have waited as long
+            slow = self._slow(save)
             try:
                 self._persist(save)
             finally:
+                slow.cancel()
                 self._note(save, -1)
             del save
+
+    def _slow(self, save: Save) -> threading.Timer:
+        """Report a durable save as delayed if it has not ended in time: a disk that stalls raises no error."""
+        seconds = STALL_SECONDS + save.size / SLOW_BYTES
+        path = self._versions.path(save.command.ref, durable=True)
+        text = f"{path}: is being written for more than {seconds:.0f} s; check that disk"
+        event = SaveDelayed(self._worker, save.command.ref, text)
+        timer = threading.Timer(seconds, self._emit, (event,))
+        timer.daemon = True
+        if save.command.durable:
+            timer.start()
+        return timer
 
     def _persist(self, save: Save) -> None:
         if self._done(save):

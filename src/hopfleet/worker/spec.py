@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import cloudpickle
+from typing import Any
 
 from hopfleet.data import Dataset
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.store.base import Store
 from hopfleet.store.local import LocalStore
+from hopfleet.worker.pickling import dumps
+from hopfleet.worker.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,10 @@ class WorkerSpec:
     threads: int
     batch_size: int
     drop_last: bool
+    #: The process-wide settings of the framework, as its ``Framework.settings`` returned them in the script.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    #: What the script has configured in its process beside the framework.
+    surroundings: Surroundings = field(default_factory=Surroundings)
     #: The goal of the experiment, if there is one.
     metric: str = ""
     mode: str = "min"
@@ -50,7 +56,7 @@ class WorkerSpec:
 def pickled(spec: WorkerSpec) -> bytes:
     """Serialize a spec for workers, with the user's task."""
     try:
-        return bytes(cloudpickle.dumps(spec))
+        return dumps(spec)
     except Exception as error:
         raise TaskError(
             f"the task cannot be sent to workers ({error}): keep open files, locks, connections and the like out of "

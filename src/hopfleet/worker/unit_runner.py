@@ -11,7 +11,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
-from hopfleet.errors import CheckpointError, describe
+from hopfleet.errors import CheckpointError, HopfleetError, NotFinite, describe
 from hopfleet.frameworks.base import Session
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
@@ -26,6 +26,22 @@ ADVICE = " (also on an emptied device; use a smaller batch_size, a smaller model
 
 class Broken(Exception):
     """This process can no longer use its device and must be replaced."""
+
+
+@contextlib.contextmanager
+def located(unit: Unit) -> Iterator[None]:
+    """Note in exceptions of the task's code in which epoch and partition they were raised."""
+    try:
+        yield
+    except Exception as error:
+        locate(error, unit)
+        raise
+
+
+def locate(error: Exception, unit: Unit) -> None:
+    """Note in an exception of the task's code in which unit it was raised. A refusal is the same in every unit."""
+    if isinstance(error, NotFinite) or not isinstance(error, HopfleetError):
+        error.add_note(f"epoch {unit.epoch}, {'' if unit.trains else 'validation '}partition {unit.partition}")
 
 
 class UnitRunner:
@@ -60,7 +76,8 @@ class UnitRunner:
         self._saver.under_way()
         if command.metric is not None:
             session.observe(command.metric)
-        sums = session.train(stream, last=command.last)
+        with located(command.unit):
+            sums = session.train(stream, last=command.last)
         if self._context.spec.valid is None:
             self._context.count_parameters(session, sums, stream.rows)
         return session, hopped, sums
@@ -70,7 +87,8 @@ class UnitRunner:
         self._models.put(command.trial, session, command.model.version)
         stream = self._context.valid_stream(session, command.unit.partition)
         self._saver.under_way()
-        sums = session.evaluate(stream, seed=self.evaluation_seed(command.unit))
+        with located(command.unit):
+            sums = session.evaluate(stream, seed=self.evaluation_seed(command.unit))
         self._context.count_parameters(session, sums, stream.rows)
         return session, hopped, sums
 
@@ -112,6 +130,7 @@ class UnitRunner:
             self._emit(VersionLost(command.model, str(error), self._worker, command.attempt))
         except (Exception, SystemExit) as error:
             advice = ADVICE if context.framework.out_of_memory(error) else ""
+            self._explain(error, command, trial)
             veil = context.veil(trial)
             reason, trace = veil(describe_with_place(error)) + advice, veil(format_traceback(error))
             self._log(command, veil(traceback.format_exc()))
@@ -120,6 +139,13 @@ class UnitRunner:
                 UnitFailed(self._worker, command.unit, command.attempt, *times, reason, trace, users_place(error))
             )
             self.check_device(error)
+
+    def _explain(self, error: BaseException, command: RunUnit, trial: Trial) -> None:
+        """Add notes to an exception of the task's code. A fault in the explanation must not hide the exception."""
+        with contextlib.suppress(Exception):
+            self._context.framework.explain(error)
+            if isinstance(error, NotFinite) and command.unit.trains:
+                error.__notes__.insert(0, self._context.judge_inputs(trial, command.unit, error.batch))
 
     def _log(self, command: RunUnit, text: str) -> None:
         """Add the whole traceback to the trial's log: its report begins at the user's first frame."""

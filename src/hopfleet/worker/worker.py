@@ -5,18 +5,21 @@ A worker knows nothing of schedules; it runs the same way in its own process, in
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 
-from hopfleet.domain.messages import Command, Event, RunUnit, SaveVersion
+from hopfleet.domain.messages import Command, Event, RecordLogged, RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
 from hopfleet.store.base import VersionStore
-from hopfleet.worker.context import Capture, WorkerContext
+from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
+from hopfleet.worker.logs import Capture
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.profiler import Profiler
+from hopfleet.worker.records import RecordReporter
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.spec import Profile, WorkerSpec
 from hopfleet.worker.unit_runner import UnitRunner
@@ -49,6 +52,11 @@ class Worker:
     ) -> None:
         self.name = name
         self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed)
+        #: Reports what the user's code logs. In the user's own process, the terminal shows it anyway.
+        self._records = RecordReporter(lambda trial, text: emit([RecordLogged(name, trial, context.hide(text))]))
+        if not guest:
+            logging.getLogger().addHandler(self._records)
+            context.capture = self._records.following(capture)
         versions = versions or spec.store.versions(spec.checkpoints)
         framework = context.framework
         self._saver = saver = Saver(
@@ -83,6 +91,10 @@ class Worker:
         """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
         return self._profiler.probe(trial, batches, partition)
 
+    def check(self, trial: Trial) -> tuple[str, ...]:
+        """Do once what a trial does, and return its metrics; raise what the task raises."""
+        return self._profiler.check(trial)
+
     def rest(self) -> None:
         """Note that there is nothing to do at the moment."""
         self._saver.under_way()
@@ -95,3 +107,4 @@ class Worker:
         """Finish all saves, and free the buffers that engines keep."""
         self._saver.close()
         self._context.close()
+        logging.getLogger().removeHandler(self._records)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,10 +20,10 @@ from typing import Any
 import pytest
 
 from benchmarks.paradigms.network import Network, missing
-from tests.helpers.cluster.started import RAY, wait_until
+from tests.helpers.cluster.started import RAY, kill, wait_until
 from tests.helpers.processes import environment
 
-HEAD, DRIVER, STORAGE = "head", "driver", "storage"
+HEAD, DRIVER, STORAGE, STATE = "head", "driver", "storage", "state"
 WORKERS = ("one", "two")
 PATIENCE = 400.0
 GCS, REDIS, S3 = 6379, 6380, 8001
@@ -58,6 +57,7 @@ class Hosts:
         self.network, self._folder, self.home = network, folder, home
         self.address = f"{network.addresses[HEAD]}:{GCS}"
         self._running: dict[str, subprocess.Popen[str]] = {}
+        self._others: list[subprocess.Popen[str]] = []
         self._environment = {
             **{name: value for name, value in environment().items() if not name.startswith("RAY_")},
             "HOPFLEET_HOME": str(home),
@@ -97,8 +97,18 @@ class Hosts:
         started = self.network.start(
             host, words, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder
         )
-        self._running[words[0]] = started
+        self._others.append(started)
         return started
+
+    def serve_bucket(self, name: str) -> None:
+        """Start an object store with one bucket on the host of the storage."""
+        self.serve(STORAGE, sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", str(S3))
+        make = f"import s3fs; s3fs.S3FileSystem().mkdir({name!r})"
+
+        def made() -> bool:
+            return self.serve(STORAGE, sys.executable, "-c", make).wait() == 0
+
+        wait_until(made)
 
     def drive(self, name: str, *, epochs: int, **ray: Any) -> None:
         """Begin to run an experiment on the driver's host; without options of Ray, on that host alone."""
@@ -112,41 +122,39 @@ class Hosts:
         return self._driver.poll() is not None
 
     def said(self, code: int = 0) -> str:
-        """Wait for the end of the driver; return what it has said, or the error that it has ended with."""
+        """Wait for the end of the driver; return its last line, or the error that it has ended with."""
         out, error = self._driver.communicate(timeout=PATIENCE)
         assert self._driver.returncode == code, error
-        return error if code else out
+        return error if code else out.splitlines()[-1]  # Ray may have said something before
 
     def lose_head(self) -> None:
         """End everything that Ray runs on the head, at once."""
         for pid in self.network.processes(HEAD):
-            with contextlib.suppress(OSError):
-                if b"redis-server" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, 9)
+            kill(pid)
         self._running.pop(HEAD).wait()
 
     def close(self) -> None:
         for host in self.network.addresses:
             self.network.clear(host)
-        for process in self._running.values():
+        for process in (*self._running.values(), *self._others):
             process.wait()
 
 
 @contextlib.contextmanager
 def hosts(home: Path, *, redis: bool = False, **more: str) -> Iterator[Hosts]:
     """Start a head, a node for the driver and two nodes with a CPU each."""
-    names = (HEAD, DRIVER, STORAGE, *WORKERS)
+    names = (HEAD, DRIVER, STORAGE, STATE, *WORKERS)
     # A short path, because it holds sockets.
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
         Network(dict.fromkeys(names, RATE)) as network,
     ):
         if redis:
-            more = {**more, "RAY_REDIS_ADDRESS": f"{network.addresses[STORAGE]}:{REDIS}"}
+            more = {**more, "RAY_REDIS_ADDRESS": f"{network.addresses[STATE]}:{REDIS}"}
         made = Hosts(network, Path(folder), home, more)
         try:
             if redis:
-                made.serve(STORAGE, "redis-server", "--port", str(REDIS), "--protected-mode", "no", "--save", "")
+                made.serve(STATE, "redis-server", "--port", str(REDIS), "--protected-mode", "no", "--save", "")
             for host in (HEAD, DRIVER, *WORKERS):
                 made.start(host)
             yield made

@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.ray import cluster
+from hopfleet.backends.ray import cluster, options
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
 from hopfleet.backends.ray.liveness import OUTAGE_SECONDS, QUIET_SECONDS
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import check_nodes, end, explain, is_away
 from hopfleet.backends.ray.pending_workers import PendingWorker
-from hopfleet.backends.ray.placement import one_of_each, place_partitions, powers
+from hopfleet.backends.ray.placement import WorkerNeeds, one_of_each, place_partitions, powers
 from hopfleet.backends.ray.versions import DriverVersions, storage_location
 from hopfleet.backends.ray.worker_actor import model_of
 from hopfleet.backends.ray.workers import ActorHandle
@@ -62,6 +62,11 @@ class Ray(ClusterBackend):
     ``elastic`` the nodes that join while a run is going on get workers too. With ``autoscale`` a run begins with the
     workers that fit; Ray's autoscaler is asked for room for the others, and may end nodes without workers. If no other
     host, or the head of the cluster, answers for ``outage`` seconds, the run ends and can be resumed.
+
+    Each worker takes ``gpus`` of a node with GPUs, or ``cpus`` (by default as many as it has threads; none beside a
+    GPU), and everywhere ``memory`` bytes and ``resources`` under their names. Only nodes with all ``labels`` are used.
+    ``placement`` is "SPREAD", over all nodes, or "PACK", on as few as possible. ``runtime_env`` and ``namespace`` are
+    those of Ray.
     """
 
     name = "ray"
@@ -75,6 +80,14 @@ class Ray(ClusterBackend):
         elastic: bool = True,
         autoscale: bool = False,
         outage: float = OUTAGE_SECONDS,
+        cpus: float | None = None,
+        gpus: float = 1,
+        memory: float = 0,
+        resources: Mapping[str, float] | None = None,
+        labels: Mapping[str, str] | None = None,
+        placement: str = "SPREAD",
+        runtime_env: Mapping[str, Any] | None = None,
+        namespace: str | None = None,
     ) -> None:
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
             raise UsageError(f"replicas={replicas!r}: must be at least 1")
@@ -83,7 +96,10 @@ class Ray(ClusterBackend):
         self.replicas = replicas
         self.elastic = elastic
         self.autoscale = autoscale
-        self.outage = _seconds(outage)
+        self.outage = options.seconds("outage", outage)
+        self.pack = options.packs(placement)
+        self.share = options.share(cpus=cpus, gpus=gpus, memory=memory, resources=resources, labels=labels)
+        self.runtime_env, self.namespace = runtime_env, namespace
         #: Whether this backend has connected the process to the cluster, or has started the cluster.
         self._connected = False
         super().__init__()
@@ -96,8 +112,8 @@ class Ray(ClusterBackend):
     def offer(self, device: str, threads: int) -> tuple[int, str]:
         """Return how many workers the cluster has room for, and why."""
         self._connect()
-        found = cluster.living()
-        count = sum(node.room(device, threads) for node in found)
+        found, needs = cluster.living(), WorkerNeeds(device=device, threads=threads, **self.share)
+        count = sum(needs.room(node) for node in found)
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
     def versions(self, checkpoints: Path) -> DriverVersions:
@@ -112,7 +128,8 @@ class Ray(ClusterBackend):
         self._spec = spec
         self._payload = cluster.require_ray().put(pickled(spec))
         self._location = storage_location(self.storage, spec.checkpoints)
-        nodes, chosen = self._discovery.choose(workers, spec.device, spec.threads)
+        self._needs = WorkerNeeds(device=spec.device, threads=spec.threads, **self.share)
+        nodes, chosen = self._discovery.choose(workers, self._needs)
         counts = Counter(chosen)
         placed = place_partitions(len(spec.train), counts, self.replicas)
         used = [node for node in nodes if node.id in counts]
@@ -148,7 +165,7 @@ class Ray(ClusterBackend):
             node.partitions = tuple(sorted({*node.partitions, partition}))
             self._events.append(PartitionPlaced(worker, partition))
 
-        self._calls.then(self._nodes[handle.node].call("fetch", self._spec.train, (partition,), home()), fetched)
+        self._calls.then(self._nodes[handle.node].call("fetch", self._spec.train.stored, (partition,), home()), fetched)
 
     def probe(self, trial: Trial, batches: int = 0) -> Profile:
         if self._speeds_unknown:
@@ -190,12 +207,17 @@ class Ray(ClusterBackend):
             node.raylet.close()
         self._nodes.clear()
         self._calls = Calls()  # ignore all pending calls
+        if self._head is not None:
+            self._head.close()
         if self._connected:
             cluster.require_ray().shutdown()
             self._connected = False
 
     def _connect(self) -> None:
-        self._connected = cluster.connect(self.address) or self._connected
+        joined = cluster.connect(self.address, namespace=self.namespace, runtime_env=self.runtime_env)
+        self._connected = joined or self._connected
+        # The environment is that of the whole job, unless the job was there before.
+        self._options = {"runtime_env": dict(self.runtime_env)} if self.runtime_env and not self._connected else {}
         self._head, self._here = cluster.head(), cluster.own_address()
 
     # ------------------------------------------------------------------------- versions in the memory of nodes
@@ -281,7 +303,7 @@ class Ray(ClusterBackend):
         if isinstance(reports, Exception):
             self._lose(handle, explain(reports))
             return
-        handle.heard, handle.listened = time.monotonic(), False
+        handle.heard, handle.listened, handle.answered = time.monotonic(), False, True
         if node := self._nodes.get(handle.node):
             node.hear()
         for report in reports:
@@ -309,9 +331,3 @@ class Ray(ClusterBackend):
             self._locations.add(event.ref, handle.node)
         elif isinstance(event, UnitFinished | UnitFailed):
             handle.trial, handle.next = handle.next or handle.trial, ""
-
-
-def _seconds(outage: float) -> float:
-    if isinstance(outage, bool) or not isinstance(outage, int | float) or not outage >= 0:
-        raise UsageError(f"outage={outage!r}: must be a number of seconds, at least 0")
-    return float(outage)

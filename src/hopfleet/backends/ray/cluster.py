@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
@@ -45,7 +46,7 @@ def reconnect_seconds() -> float:
     return float(os.environ.get(RECONNECT, RAY_RECONNECT_SECONDS))
 
 
-def connect(address: str | None) -> bool:
+def connect(address: str | None, *, namespace: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> bool:
     """Join a cluster, or start one on this machine; return False if this process had joined it before.
 
     Without an address Ray looks for ``RAY_ADDRESS``, then for a cluster on this machine; if none is there, one starts.
@@ -63,8 +64,14 @@ def connect(address: str | None) -> bool:
     if known is not None:
         _check_reachable(address, known)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **_start_options(known))
+        joined = {"address": address, "namespace": namespace, "runtime_env": runtime_env and dict(runtime_env)}
+        ray.init(**joined, log_to_driver=False, logging_level="ERROR", **_start_options(known))
     except Exception as error:
+        if _is_refused(error):
+            raise UsageError(
+                f"address={address or known!r}: the cluster refuses the token of this process; set RAY_AUTH_MODE=token "
+                "and RAY_AUTH_TOKEN or ~/.ray/auth_token to the token of the cluster"
+            ) from error
         raise UsageError(
             f"address={address!r}: no Ray cluster could be joined ({describe(error)}); start one with "
             "`ray start --head`, or leave address= out to start one on this machine"
@@ -72,9 +79,19 @@ def connect(address: str | None) -> bool:
     return True
 
 
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether Ray could not be joined because of a missing or wrong token, which only some causes of the error tell."""
+    while error is not None:
+        if "AuthenticationError" in f"{type(error).__name__}: {error}":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def nodes() -> list[Node]:
     """Return all live nodes, with their free resources."""
     ray = require_ray()
+    # Ray has no public function for the free resources of each node.
     free = ray._private.state.available_resources_per_node()
     return [_node(info, free.get(info["NodeID"], {})) for info in ray.nodes() if info["Alive"]]
 
@@ -130,6 +147,7 @@ class Peer:
         self._tried = 0.0
         self._trying = False
         self._line: Line | None = None
+        self._closed = False
 
     def check(self, *, anew: bool) -> None:
         """Try in the background whether the server answers, if ``anew`` or if it has closed the last connection."""
@@ -141,13 +159,18 @@ class Peer:
 
     def _attempt(self) -> None:
         verdict, line = call(self.address, self._port)
-        self.close()
-        self._line, self.verdict = line, verdict
+        before, self._line, self.verdict = self._line, line, verdict
         if verdict is Verdict.ANSWERS:
             self.answered = time.monotonic()
         self._trying = False
+        if before is not None:
+            before.close()
+        if self._closed:
+            self.close()
 
     def close(self) -> None:
+        """Close the connection, also one that is just being made."""
+        self._closed = True
         if self._line is not None:
             self._line.close()
 
@@ -193,6 +216,8 @@ def _node(info: dict[str, Any], free: dict[str, float]) -> Node:
         free_cpus=free.get("CPU", 0.0),
         free_gpus=free.get("GPU", 0.0),
         kind=", ".join(kinds),
+        free={name: amount for name, amount in free.items() if name not in ("CPU", "GPU")},
+        labels=info.get("Labels") or {},
     )
 
 

@@ -19,8 +19,9 @@ PAUSE_SECONDS = 10.0
 class Demand:
     """Pending requests for equal shares of nodes."""
 
-    def __init__(self, share: Mapping[str, float]) -> None:
+    def __init__(self, share: Mapping[str, float], labels: Mapping[str, str] | None = None) -> None:
         self._share = dict(share)
+        self._labels = dict(labels or {})
         self._waiting: list[Any] = []
         self._paused = -PAUSE_SECONDS
 
@@ -48,4 +49,5 @@ class Demand:
         while len(self._waiting) > wanted:
             remove_placement_group(self._waiting.pop())
         while len(self._waiting) < wanted:
-            self._waiting.append(placement_group([self._share]))
+            labels = {"bundle_label_selector": [self._labels]} if self._labels else {}
+            self._waiting.append(placement_group([self._share], **labels))

@@ -16,8 +16,9 @@ from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.demand import Demand
 from hopfleet.backends.ray.liveness import RESUME
-from hopfleet.backends.ray.placement import Node, choose_nodes, spread
+from hopfleet.backends.ray.placement import Node, WorkerNeeds, choose_nodes, packed, spread
 from hopfleet.errors import UsageError, WorkersLost
+from hopfleet.support.files import limited
 
 WATCH_SECONDS = 1.0
 """Seconds between checks for nodes that joined."""
@@ -38,10 +39,11 @@ CLOSE_SECONDS = 5.0
 class Discovery:
     """The search for nodes. ``elastic`` uses nodes that join; ``autoscale`` requests missing room.
 
-    ``outage`` are the seconds to wait for a node after the last one is lost.
+    ``outage`` are the seconds to wait for a node after the last one is lost; ``pack`` begins with few nodes.
     """
 
-    def __init__(self, *, elastic: bool, autoscale: bool, outage: float) -> None:
+    def __init__(self, *, elastic: bool, autoscale: bool, outage: float, pack: bool = False) -> None:
+        self._pack = pack
         self._elastic = elastic
         self._autoscale = autoscale
         self._grace = max(outage, GROW_SECONDS) if autoscale else outage
@@ -57,24 +59,25 @@ class Discovery:
         #: If the last node is lost: the reason, and the deadline for another one.
         self._bereft: tuple[str, float] | None = None
 
-    def choose(self, workers: int, device: str, threads: int) -> tuple[list[Node], list[str]]:
+    def choose(self, workers: int, needs: WorkerNeeds) -> tuple[list[Node], list[str]]:
         """Return all nodes, and a node for each worker; with an autoscaler for those that fit, at least for one.
 
         Resources that were just released take a moment to show.
         """
-        self._device, self._threads = device, threads
-        self._demand = Demand({"GPU": 1} if device not in ("cpu", "auto") else {"CPU": threads})
+        self._needs = needs
+        self._demand = Demand(needs.anywhere, needs.labels)
         deadline = time.monotonic() + (GROW_SECONDS if self._autoscale else ROOM_SECONDS)
         while True:
             nodes = cluster.living()
             self._known = {node.id for node in nodes}
             try:
-                return nodes, choose_nodes(nodes, workers, device=device, threads=threads)
+                return nodes, choose_nodes(nodes, workers, needs, pack=self._pack)
             except UsageError:
                 if time.monotonic() > deadline:
                     raise
             if self._autoscale:
-                fit = spread({node.id: node.room(device, threads) for node in nodes}, workers)
+                room = {node.id: needs.room(node) for node in nodes}
+                fit = packed(room, workers) if self._pack else spread(room, workers)
                 if not self._demand.keep(0 if fit else workers) and fit:
                     return nodes, fit
             time.sleep(0.1)
@@ -102,7 +105,7 @@ class Discovery:
         seen, self._seen = self._seen, []
         found = []
         for node in seen:
-            room = node.room(self._device, self._threads)
+            room = self._needs.room(node)
             if node.id in used or room < 1:
                 continue
             if node.id in self._lost and not self._long_lost(node):
@@ -116,6 +119,12 @@ class Discovery:
                 self._bereft = None
                 found.append((node, count))
         return found
+
+    def now(self) -> dict[str, Node]:
+        """Return the nodes as they are now, by id; nothing if the head does not answer."""
+        with contextlib.suppress(Exception):
+            return {node.id: node for node in limited(cluster.nodes, CLOSE_SECONDS)}
+        return {}
 
     def lose(self, node: str) -> None:
         """Use a lost node again only after a while."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from hopfleet.backends.ray import cluster
@@ -20,7 +21,7 @@ from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECOND
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import NodeHandle, Token, close_node, end, explain, open_node, own_fault
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
-from hopfleet.backends.ray.placement import Node, share
+from hopfleet.backends.ray.placement import Node, WorkerNeeds, share, why_unready
 from hopfleet.backends.ray.version_locations import VersionLocations
 from hopfleet.backends.ray.versions import StorageLocation
 from hopfleet.backends.ray.worker_actor import Setup
@@ -48,7 +49,11 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     elastic: bool
     autoscale: bool
     outage: float
-    _head: cluster.Peer
+    pack: bool
+    _needs: WorkerNeeds
+    #: Further options of Ray for all actors.
+    _options: Mapping[str, Any]
+    _head: cluster.Peer | None = None
     _here: str
     _spec: WorkerSpec
     _location: StorageLocation
@@ -60,7 +65,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         #: Nodes in use, by id.
         self._nodes: dict[str, NodeHandle] = {}
         self._pending = PendingWorkers()
-        self._discovery = Discovery(elastic=self.elastic, autoscale=self.autoscale, outage=self.outage)
+        self._discovery = Discovery(elastic=self.elastic, autoscale=self.autoscale, outage=self.outage, pack=self.pack)
         #: Where versions are. Drops travel with the next message to a worker of the node.
         self._locations = VersionLocations()
         self._calls = Calls()
@@ -115,7 +120,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _link_holds(self, node: NodeHandle) -> bool:
         """Whether another host has answered since a node fell silent."""
-        answers = {self._head.address: self._head.answered}
+        answers = {self._head.address: self._head.answered} if self._head else {}
         for other in self._nodes.values():
             answers[other.node.address] = max(other.last_answer, answers.get(other.node.address, 0.0))
         return link_holds(node.node.address, node.heard, answers, self._here)
@@ -136,6 +141,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         Ray ends a process that has not reached the head for long, so the run ends before that.
         """
         head = self._head
+        assert head is not None, "the backend has connected"
         head.answered = excused(head.answered, now, away)
         head.check(anew=now - head.answered > HEAD_SECONDS)
         silence, limit = now - head.answered, min(self.outage, cluster.reconnect_seconds() - RESERVE_SECONDS)
@@ -158,6 +164,21 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
                 self._give_up(handle, reason)
 
         self._calls.then(self._nodes[handle.node].call("vitals", handle.pid), answered)
+
+    def _unready(self) -> str:
+        found, seen = [], self._discovery.now()
+        for name, used in self._nodes.items():
+            mine = [handle for handle in self._workers.values() if handle.node == name and not handle.ready]
+            why = why_unready(
+                self._needs,
+                seen.get(name, used.node),
+                agent=used.answered > 0,
+                fetching=() if used.ready else used.partitions,
+                waiting=[handle.name for handle in mine if not handle.answered],
+                loading=[handle.name for handle in mine if handle.answered],
+            )
+            found += [why] if why else []
+        return "".join(f"; {why}" for why in found)
 
     # ------------------------------------------------------------------------------------ workers come and go
 
@@ -185,9 +206,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         spec, used = self._spec, self._nodes[node]
         path = tuple(entry for entry in sys.path if entry)
         setup = Setup(self._next_name(), node, used.agent, spec.device, self._location, path, home())
-        on_gpu = spec.device != "cpu" and used.node.gpus >= 1
-        cpus, gpus = (0, 1) if on_gpu else (spec.threads, 0)
-        handle = start_worker(setup, self._payload, cpus=cpus, gpus=gpus, failures=failures)
+        takes = self._needs.on(used.node)
+        handle = start_worker(setup, self._payload, takes=takes, options=self._options, failures=failures)
         self._workers[handle.name] = handle
         handle.outbox += [NodeJoined(other.node.id, other.agent) for other in self._nodes.values()]
 
@@ -243,7 +263,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _open(self, node: Node, partitions: tuple[int, ...]) -> NodeHandle:
         """Begin to use a node."""
-        opened = open_node(node, node.room(self._spec.device, self._spec.threads), partitions)
+        opened = open_node(node, self._needs.room(node), partitions, self._options)
         self._nodes[node.id] = opened
         opened.attend(self._calls, self._lose_node)
         opened.ask(self._calls)
@@ -252,29 +272,35 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         return opened
 
     def _fetch(self, node: NodeHandle, partitions: tuple[int, ...]) -> None:
-        """Let a node fetch partitions. Its workers join when the node has them."""
+        """Let a node fetch partitions. Its workers join when the node has them.
+
+        If a node cannot fetch them, it is not used; if the node is one of those at the start, the run ends.
+        """
         node.ready = False
 
         def fetched(outcome: Any) -> None:
             if self._nodes.get(node.node.id) is not node:
                 return
             if isinstance(outcome, Exception):
-                if own_fault(outcome):
+                if own_fault(outcome) and node.joined_late:
+                    self._refuse(node, f"a partition could not be fetched: {explain(outcome)}")
+                elif own_fault(outcome):
                     raise DataError(f"{node.node.name}: {explain(outcome)}") from outcome
                 return  # the node agent is gone, which is noticed elsewhere
             node.ready = True
             for handle in list(self._workers.values()):
                 self._admit(handle)
 
-        wanted = [(self._spec.train, partitions)]
+        wanted = [(self._spec.train.stored, partitions)]
         if (valid := self._spec.valid) is not None:
-            wanted.append((valid, tuple(range(len(valid)))))
+            wanted.append((valid.stored, tuple(range(len(valid)))))
         self._calls.then_all([node.call("fetch", *each, home()) for each in wanted], fetched)
 
     def _welcome(self, node: Node, count: int) -> None:
         """Begin to use a node in the middle of a run. If the node cannot be used, the log says why."""
         placed = {name: other.partitions for name, other in self._nodes.items()}
         opened = self._open(node, share(len(self._spec.train), placed))
+        opened.joined_late = True
         token = Token(self._location)
 
         def answered(problems: Any) -> None:
@@ -284,10 +310,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             if isinstance(problems, Exception):
                 problems = [explain(problems)]
             if problems:
-                self._discovery.shun(node.id)
-                close_node(self._nodes.pop(node.id))
-                with (self._spec.logs / "workers.log").open("a") as log:
-                    log.write(f"{node.name} joined and is not used: {'; '.join(problems)}\n")
+                self._refuse(opened, "; ".join(problems))
                 return
             self._fetch(opened, opened.partitions)
             housed = self._pending.house(count, self._nodes)
@@ -295,6 +318,13 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
                 self._spawn(node.id, failures)
 
         self._calls.then(token.ask(opened, self._spec), answered)
+
+    def _refuse(self, node: NodeHandle, why: str) -> None:
+        """Never use a node that has joined; the log says why."""
+        with (self._spec.logs / "workers.log").open("a") as log:
+            log.write(f"{node.node.name} joined and is not used: {why}\n")
+        self._lose_node(node, why)
+        self._discovery.shun(node.node.id)
 
     def _lose_node(self, node: NodeHandle, reason: str) -> None:
         """Report the loss of a node, with its workers and its versions."""

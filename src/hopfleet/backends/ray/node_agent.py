@@ -7,6 +7,7 @@ looks after the processes of workers. Its answers show that the node is alive.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -53,9 +54,18 @@ def about() -> About:
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-    packages["hopfleet"] = __version__
+    packages["hopfleet"] = f"{__version__} with code {code_digest()}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return About(socket.gethostname(), platform.python_version(), packages, home(), cores)
+
+
+def code_digest() -> str:
+    """Return a short hash of the package's sources: two machines may have different code of one version."""
+    package = Path(__file__).parents[2]
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        found.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:8]
 
 
 def home() -> tuple[str, str]:
@@ -94,6 +104,7 @@ class NodeAgent:
 
     def problems(self, mine: About, datasets: Sequence[Dataset], location: StorageLocation, token: str) -> list[str]:
         """Return what would go wrong on this node. ``token`` names a file that the driver wrote to the storage."""
+        location.sweep(self._node)
         found = skew(mine, about())
         for dataset in datasets:
             with _noted(found):

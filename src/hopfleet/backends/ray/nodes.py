@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,8 @@ LAST_WORDS_SECONDS = 0.5
 
 GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
-_AGENTS: dict[tuple[str, str], Any] = {}  # house: allow, the agents live as long as the Ray job of this process
-"""The node agents of this process, by Ray's job and node. They stay for the next experiment."""
+_AGENTS: dict[tuple[str, str, str], Any] = {}  # house: allow, the agents live as long as the Ray job of this process
+"""The node agents of this process, by Ray's job, node and options. They stay for the next experiment."""
 
 
 @dataclass(slots=True)
@@ -56,6 +56,8 @@ class NodeHandle:
     asked: bool = False
     #: When the node last answered; unlike ``heard``, never corrected.
     answered: float = 0.0
+    #: Whether the node has joined in the middle of the run.
+    joined_late: bool = False
     #: Whether the node cannot be reached, and the link of this machine may be the reason.
     cut: bool = False
 
@@ -118,10 +120,15 @@ class NodeHandle:
         return ""
 
 
-def open_node(node: Node, room: int, partitions: tuple[int, ...]) -> NodeHandle:
-    """Return a handle of a node, and start an agent there unless this process has started one before."""
+def open_node(
+    node: Node, room: int, partitions: tuple[int, ...], options: Mapping[str, Any] | None = None
+) -> NodeHandle:
+    """Return a handle of a node, and start an agent there unless this process has started one before.
+
+    ``options`` are further options of Ray for the agent.
+    """
     ray = cluster.require_ray()
-    key = (ray.get_runtime_context().get_job_id(), node.id)
+    key = (ray.get_runtime_context().get_job_id(), node.id, repr(options or {}))
     if key not in _AGENTS:
         actor = ray.remote(
             # Keep these calls out of Ray's dashboard.
@@ -131,7 +138,7 @@ def open_node(node: Node, room: int, partitions: tuple[int, ...]) -> NodeHandle:
             concurrency_groups=GROUPS,
             enable_task_events=False,
         )(NodeAgent)
-        _AGENTS[key] = actor.options(scheduling_strategy=on(node.id)).remote(node.id)
+        _AGENTS[key] = actor.options(scheduling_strategy=on(node.id), **options or {}).remote(node.id)
     # The first answer may take a while.
     heard = time.monotonic() + START_SECONDS
     return NodeHandle(node, _AGENTS[key], room, partitions, heard, cluster.Peer(node.address, node.port))
@@ -149,15 +156,22 @@ def check_nodes(handles: Sequence[NodeHandle], spec: WorkerSpec, location: Stora
     """Raise if anything is wrong with any node."""
     ray = cluster.require_ray()
     token = Token(location)
+    lost, problems = [], []
     try:
-        answers: list[list[str]] = ray.get([token.ask(handle, spec) for handle in handles], timeout=START_SECONDS)
-    except ray.exceptions.RayError as error:
-        raise WorkersLost(f"a node of the cluster could not be prepared: {explain(error)}") from error
+        asked = [token.ask(handle, spec) for handle in handles]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=START_SECONDS)
+        for handle, answer in zip(handles, asked, strict=True):
+            if answer not in answered:
+                lost.append(f"{handle.node.name}: its node agent has not answered for {START_SECONDS:.0f} s")
+                continue
+            try:
+                problems += [f"{handle.node.name}: {problem}" for problem in ray.get(answer)]
+            except ray.exceptions.RayError as error:
+                lost.append(f"{handle.node.name}: {explain(error)}")
     finally:
         token.remove()
-    problems = [
-        f"{handle.node.name}: {problem}" for handle, found in zip(handles, answers, strict=True) for problem in found
-    ]
+    if lost:
+        raise WorkersLost(f"some nodes could not be prepared: {'; '.join(lost)}; the logs of Ray there may say why")
     if problems:
         raise UsageError(
             f"some nodes cannot work: {'; '.join(problems)}. Data sets and storage must be reachable from every node, "
@@ -180,12 +194,15 @@ class Token:
                 (location.checkpoints / self._names[0]).write_text(self._names[0])
         except Exception as error:
             where = location.name
+            if isinstance(error, FileNotFoundError) and location.url:
+                missing = f"storage={where!r}: there is no such bucket; create the bucket, or correct its name"
+                raise UsageError(missing) from error
             raise UsageError(f"storage={where!r}: cannot be written ({describe(error)}); choose another one") from error
 
     def ask(self, handle: NodeHandle, spec: WorkerSpec) -> Any:
         """Start the checks of a node; return a reference to its problems, in words."""
         self._names.append(f"{self._names[0]}-{handle.node.id[:12]}")
-        datasets = [dataset for dataset in (spec.train, spec.valid) if dataset is not None]
+        datasets = [dataset.stored for dataset in (spec.train, spec.valid) if dataset is not None]
         return handle.call("problems", about(), datasets, self._location, self._names[0])
 
     def remove(self) -> None:

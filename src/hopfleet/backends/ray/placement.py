@@ -6,8 +6,9 @@ task. Partitions go to nodes in proportion to their power.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hopfleet.errors import UsageError
 
@@ -27,6 +28,9 @@ class Node:
     free_cpus: float = 0.0
     free_gpus: float = 0.0
     kind: str = ""  #: of its accelerator, as Ray names it
+    #: Free resources other than CPUs and GPUs, under Ray's names.
+    free: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -38,30 +42,115 @@ class Node:
         gpus = f", {self.gpus:g} GPUs {self.kind}".rstrip() if self.gpus else ""
         return f"{self.cpus:g} CPUs{gpus}"
 
-    def room(self, device: str, threads: int) -> int:
-        """Return how many workers fit: one per free GPU if there are any and they may be used, else by CPUs."""
-        if device != "cpu" and self.gpus >= 1:
-            return int(self.free_gpus)
-        return 0 if device not in ("cpu", "auto") else int(self.free_cpus // threads)
-
-    def explained(self, device: str, threads: int) -> str:
-        """Describe what the node offers and what is lacking."""
-        gpus = f", {self.free_gpus:g} of {self.gpus:g} GPUs" if self.gpus else ""
-        fit = self.room(device, threads)
-        return f"{self.name}: {self.free_cpus:g} of {self.cpus:g} CPUs{gpus} free, room for {fit}"
+    def free_amount(self, name: str) -> float:
+        """Return how much of a resource is free, under Ray's name."""
+        return {"CPU": self.free_cpus, "GPU": self.free_gpus}.get(name, self.free.get(name, 0.0))
 
 
-def choose_nodes(nodes: Sequence[Node], workers: int, *, device: str, threads: int) -> list[str]:
-    """Choose a node for each worker, as evenly as their room allows."""
-    room = {node.id: node.room(device, threads) for node in nodes}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerNeeds:
+    """What each worker needs of its node."""
+
+    device: str
+    threads: int = 1
+    #: None stands for as many CPUs as threads, or for none beside a GPU.
+    cpus: float | None = None
+    #: GPUs of a worker on a node that has any, unless the device is "cpu".
+    gpus: float = 1.0
+    memory: float = 0.0  #: bytes
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, node: Node) -> dict[str, float]:
+        """Return the resources that a worker takes on a node, under Ray's names."""
+        return self._resources(on_gpu=self.device != "cpu" and node.gpus > 0 and self.gpus > 0)
+
+    @property
+    def anywhere(self) -> dict[str, float]:
+        """Return the resources that a worker takes on a node that does not exist yet."""
+        return self._resources(on_gpu=self.device not in ("cpu", "auto") and self.gpus > 0)
+
+    def _resources(self, *, on_gpu: bool) -> dict[str, float]:
+        cpus = self.cpus if self.cpus is not None else 0 if on_gpu else self.threads
+        wanted = {"CPU": cpus, "GPU": self.gpus if on_gpu else 0.0, "memory": self.memory, **self.resources}
+        return {name: amount for name, amount in wanted.items() if amount}
+
+    def room(self, node: Node) -> int:
+        """Return how many workers fit on a node."""
+        if any(node.labels.get(name) != value for name, value in self.labels.items()):
+            return 0
+        if self.device not in ("cpu", "auto") and not node.gpus:
+            return 0
+        fits = [_fit(node.free_amount(name), amount, whole=name == "GPU") for name, amount in self.on(node).items()]
+        return min(fits, default=int(node.free_cpus))
+
+    def explain(self, node: Node) -> str:
+        """Describe what a node offers and how many workers fit."""
+        gpus = f", {node.free_gpus:g} of {node.gpus:g} GPUs" if node.gpus else ""
+        others = "".join(
+            f", {_amount(name, node.free_amount(name))}" for name in self.on(node) if name not in ("CPU", "GPU")
+        )
+        lacks = [f"{name}={value}" for name, value in self.labels.items() if node.labels.get(name) != value]
+        labels = f", without label {', '.join(lacks)}" if lacks else ""
+        free = f"{node.free_cpus:g} of {node.cpus:g} CPUs{gpus}{others} free"
+        return f"{node.name}: {free}, room for {self.room(node)}{labels}"
+
+    def __str__(self) -> str:
+        labels = "".join(f", label {name}={value}" for name, value in self.labels.items())
+        return ", ".join(_amount(*each) for each in self.anywhere.items()) + labels
+
+
+def why_unready(
+    needs: WorkerNeeds,
+    node: Node,
+    *,
+    agent: bool,
+    fetching: Sequence[int],
+    waiting: Sequence[str],
+    loading: Sequence[str],
+) -> str:
+    """Describe what a node waits for: its ``agent``, partitions, workers that Ray has not started or that load."""
+    found = []
+    if not agent:
+        found.append("its node agent has not answered; the logs of Ray on that node may say why")
+    elif fetching:
+        found.append(f"still fetches partitions {', '.join(map(str, fetching))}")
+    if waiting:
+        found.append(f"Ray has not started {', '.join(waiting)}, at {needs} each ({needs.explain(node)})")
+    if loading:
+        found.append(f"{', '.join(loading)} still loads the task and the modules that the task imports")
+    return f"{node.name}: {'; '.join(found)}" if found else ""
+
+
+def _fit(free: float, amount: float, *, whole: bool) -> int:
+    """Return how often an amount fits. Parts of a GPU must be on the same GPU, so rests of several do not add up."""
+    if whole and amount < 1:
+        return math.floor(free) * math.floor(1 / amount) + math.floor((free - math.floor(free)) / amount)
+    return math.floor(free / amount)
+
+
+def _amount(name: str, amount: float) -> str:
+    if name == "memory":
+        return f"{amount / 2**30:.3g} GiB of memory"
+    return f"{amount:g} {name}{'s' * (amount != 1 and name in ('CPU', 'GPU'))}"
+
+
+def choose_nodes(nodes: Sequence[Node], workers: int, needs: WorkerNeeds, *, pack: bool = False) -> list[str]:
+    """Choose a node for each worker: as evenly as their room allows, or, to ``pack`` them, on as few as possible."""
+    room = {node.id: needs.room(node) for node in nodes}
     if sum(room.values()) < workers:
-        needs = "1 GPU" if device not in ("cpu", "auto") else f"{threads} CPU{'s' * (threads > 1)}"
-        seen = "; ".join(node.explained(device, threads) for node in nodes)
+        seen = "; ".join(needs.explain(node) for node in nodes)
         raise UsageError(
             f"workers={workers}: only {sum(room.values())} fit, at {needs} each ({seen}); use fewer workers, or add "
             "nodes (Ray's autoscaler does so for hop.Ray(autoscale=True))"
         )
-    return spread(room, workers)
+    return packed(room, workers) if pack else spread(room, workers)
+
+
+def packed(room: Mapping[str, int], count: int) -> list[str]:
+    """Return at most ``count`` places, on the nodes with the most room first."""
+    places = [name for name in sorted(room, key=lambda name: -room[name]) for _ in range(room[name])]
+    return places[:count]
 
 
 def spread(room: Mapping[str, int], count: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
 from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import Versions
+from hopfleet.support.processes import identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,17 @@ class StorageLocation:
         return NodeVersions(self.local(node), self.url) if self.url else self.local(node)
 
     def prepare(self, node: str) -> None:
-        """Create the node's folder in shared memory, and the folder that owns it: memory without owner is swept."""
+        """Create the node's folder in shared memory, and the folder that owns it: memory without owner is swept.
+
+        The parent of each process of Ray is the raylet of its node; the memory is swept when the raylet is gone.
+        """
         if self.url:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.local(node).memory.create()
+        self.local(node).memory.create(identity(os.getppid()))
+
+    def sweep(self, node: str) -> None:
+        """Give back the shared memory of nodes on this machine that were lost."""
+        self.local(node).memory.sweep_lost()
 
 
 def storage_location(storage: str | None, checkpoints: Path) -> StorageLocation:
@@ -79,8 +88,8 @@ class WorkerVersions(ForwardingVersions):
         sent = self._agent.send.options(concurrency_group="sends").remote(self._location, ref)
         try:
             ray.get(sent)
-        except OSError:  # raised by the node agent
-            raise
+        except ray.exceptions.RayTaskError as error:  # raised by the node agent
+            raise OSError(str(error.cause)) from error
         except ray.exceptions.RayError as error:
             raise OSError(f"version {ref.version} of {ref.trial} could not be sent: {describe(error)}") from error
 

@@ -138,6 +138,8 @@ class WorkerActor:
             logs.mkdir(parents=True, exist_ok=True, mode=0o700)
             spec: WorkerSpec = cloudpickle.loads(self._payload)
             _preload(spec)
+            spec.task.framework.apply(spec.settings)
+            spec.surroundings.adopt()
             valid = spec.valid and at_home(spec.valid, setup.home)
             spec = replace(spec, train=at_home(spec.train, setup.home), valid=valid)
             device = _device(setup.device, spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ class ActorHandle(WorkerHandle):
     actor: Any
     #: The method that sends orders and returns reports.
     exchange: Any
+    #: Whether its process has answered.
+    answered: bool = False
     #: Whether the worker was reported as WorkerJoined.
     joined: bool = False
     #: The trial of the unit after the current one, if that is known.
@@ -42,12 +44,20 @@ class ActorHandle(WorkerHandle):
         return number, orders, drops
 
 
-def start_worker(setup: Setup, payload: Any, *, cpus: int, gpus: int, failures: int) -> ActorHandle:
-    """Start a worker as an actor on its node, with a share of the node's CPUs and GPUs."""
+def start_worker(setup: Setup, payload: Any, *, takes: Mapping[str, float], options: Any, failures: int) -> ActorHandle:
+    """Start a worker as an actor that takes a share of its node, with further ``options`` of Ray."""
     ray = cluster.require_ray()
+    others = {name: amount for name, amount in takes.items() if name not in ("CPU", "GPU", "memory")}
     actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"talk": 1}, enable_task_events=False)(
         WorkerActor
-    ).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=on(setup.node))
+    ).options(
+        num_cpus=takes.get("CPU", 0),
+        num_gpus=takes.get("GPU", 0),
+        memory=takes.get("memory") or None,
+        resources=others or None,
+        scheduling_strategy=on(setup.node),
+        **options,
+    )
     started = actor.remote(setup, payload)
     exchange = started.exchange.options(concurrency_group="talk")
     return ActorHandle(name=setup.name, node=setup.node, actor=started, exchange=exchange, failures=failures)

@@ -88,19 +88,41 @@ def _added(
 
 def stop_all_if_over(state: State) -> Iterator[m.Message]:
     """Stop trials when the search's budget is used up. If it was one of epochs, those under way are finished first."""
-    reason = state.over
+    schedule, reason = state.schedule, state.search.over(state.elapsed)
     if reason:
-        at_once = bool(state.search.over(state.elapsed))
-        for trial, progress in list(state.schedule.trials.items()):
-            if at_once or progress.begins_epoch:
-                yield from _stop(state, Stop(trial, reason))
+        # A trial that has trained for all its epochs ends by itself.
+        stopped = [progress for progress in schedule.trials.values() if progress.epochs_ended < progress.trial.epochs]
+    elif schedule.epoch_limit is not None:
+        reason = f"the budget of {schedule.epoch_limit} epochs is spent"
+        stopped = _unaffordable(state)
+    else:
+        return
+    for progress in stopped:
+        yield from _stop(state, Stop(progress.trial.id, reason))
+
+
+def _unaffordable(state: State) -> list[Progress]:
+    """Return the trials that have no epoch left in the budget."""
+    waiting, left = _beginning(state), state.schedule.epochs_left
+    # In rounds, the lowest numbers get the last epochs; otherwise the trials that are dispatched first.
+    known = not left or (state.in_rounds and state.between_rounds)
+    return waiting[int(min(left, len(waiting))) :] if known else []
+
+
+def _beginning(state: State) -> list[Progress]:
+    """Return the trials that begin another epoch as soon as they can, in the order of their numbers."""
+    found = (progress for progress in state.schedule.trials.values() if progress.can_train and progress.begins_epoch)
+    return sorted(found, key=lambda progress: progress.trial.number)
 
 
 def add_trials(state: State, max_live: int) -> Iterator[m.Message]:
     """Add suggested trials while there is room."""
-    if state.ending or state.held:
+    workers = len(state.schedule.slots)
+    if state.in_rounds:
+        workers = state.planned_workers or workers
+    if state.ending or state.held or (state.in_rounds and not state.between_rounds):
         return
-    room = min(max_live, state.search.concurrency(len(state.schedule.slots)))
+    room = min(max_live, state.search.concurrency(workers))
     while len(state.schedule.trials) < room and _affords_trial(state):
         suggestion = next_suggestion(state)
         if suggestion is None:
@@ -113,7 +135,7 @@ def _affords_trial(state: State) -> bool:
     """Whether the budget has an epoch for one more trial, after one for each trial that is about to begin one."""
     if state.schedule.epoch_limit is None:
         return True
-    return state.schedule.epochs_left > sum(progress.begins_epoch for progress in state.schedule.trials.values())
+    return state.schedule.epochs_left > len(_beginning(state))
 
 
 def exhausted(state: State) -> bool:
@@ -146,18 +168,20 @@ def advance(state: State, progress: Progress) -> Iterator[m.Message]:
         return
     outcome = progress.outcome
     if outcome is not None and (outcome.state is TrialState.FAILED or outcome.delete):
-        if not progress.lends:
-            yield from _end(state, progress, outcome)
+        if not progress.lends and (outcome.delete or not state.in_rounds or state.hopeless):
+            yield from end(state, progress, outcome)
         return
     if progress.holder is None and progress.version and progress.version not in progress.saved:
         yield from recover(state, progress)
+    if state.in_rounds and outcome is None and progress.awaits_evaluation:
+        return  # until the round is over
     if outcome is None and progress.awaits_evaluation and len(progress.evaluated) == state.schedule.valid_partitions:
-        yield from _end_epoch(state, progress)
+        yield from end_epoch(state, progress)
         return  # the search observes the epoch before the trial ends
     outcome = progress.outcome or _reached(state, progress)
     saved = progress.durable(progress.version) or not progress.version
     if outcome is not None and not progress.can_train and saved and not progress.saves_best:
-        yield from _end(state, progress, outcome)
+        yield from end(state, progress, outcome)
 
 
 def _reached(state: State, progress: Progress) -> Outcome | None:
@@ -168,21 +192,23 @@ def _reached(state: State, progress: Progress) -> Outcome | None:
     return Outcome(TrialState.COMPLETED if epochs >= state.search.max_epochs else TrialState.PAUSED)
 
 
-def _end_epoch(state: State, progress: Progress) -> Iterator[m.Message]:
+def end_epoch(state: State, progress: Progress) -> Iterator[m.Message]:
+    """End an epoch that is trained and evaluated; fail the trial if a metric that the search needs is missing."""
     goal = state.search.goal
     metrics = means(add([add(progress.trained.values()), add(progress.evaluated.values())]))
     missing = next((name for name in goal.metrics if name not in metrics), None)
     if missing is not None:
         known = ", ".join(sorted(metrics)) or "none"
         reason = f"metric={missing!r}: is not among those that the task returned ({known})"
-        yield from _end(state, progress, Outcome(TrialState.FAILED, reason))
+        yield from end(state, progress, Outcome(TrialState.FAILED, reason))
         return
     best = progress.best is None or goal.rank(metrics) < progress.best[1]
     epoch = progress.epochs_ended + 1
     yield state.decide(m.EpochEnded(progress.trial.id, epoch, progress.version, metrics, best))
 
 
-def _end(state: State, progress: Progress, outcome: Outcome) -> Iterator[m.Message]:
+def end(state: State, progress: Progress, outcome: Outcome) -> Iterator[m.Message]:
+    """Pause, end or delete a trial that runs nothing."""
     trial = progress.trial.id
     kept = set() if outcome.delete else {version for version in needed_versions(progress) if progress.durable(version)}
     yield from drop(state, progress, kept)

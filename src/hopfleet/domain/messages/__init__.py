@@ -37,6 +37,7 @@ from hopfleet.domain.messages.events import RELEASED as RELEASED
 from hopfleet.domain.messages.events import Event as Event
 from hopfleet.domain.messages.events import PartitionPlaced as PartitionPlaced
 from hopfleet.domain.messages.events import PartitionUnavailable as PartitionUnavailable
+from hopfleet.domain.messages.events import RecordLogged as RecordLogged
 from hopfleet.domain.messages.events import RequestMade as RequestMade
 from hopfleet.domain.messages.events import RunStarted as RunStarted
 from hopfleet.domain.messages.events import SaveDelayed as SaveDelayed

@@ -147,6 +147,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("VersionLost", e.VersionLost, (_ref(attempt="saved"), *_plain("reason", "worker", "attempt"))),
     ("SaveFailed", e.SaveFailed, (_ref(), *_plain("error", "traceback"))),
     ("SaveDelayed", e.SaveDelayed, (_ref(), *_plain("worker", "error"))),
+    ("RecordLogged", e.RecordLogged, _plain("worker", "trial", "text")),
     ("OperatorAsked", e.RequestMade, _plain("arguments", "who", "number", request="wish")),  # prose: allow, a wire name
     (
         "TrialAdded",

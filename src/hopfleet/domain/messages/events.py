@@ -172,6 +172,15 @@ class SaveDelayed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordLogged:
+    """The user's code has logged a record at WARNING or above, for the first time on this worker."""
+
+    worker: str
+    trial: str  #: or "probe", while a configuration is tried before the run
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestMade:
     """A person's request by name, with its arguments. ``hopfleet.controller.requests`` knows all of them."""
 
@@ -194,5 +203,6 @@ Event = (
     | VersionLost
     | SaveFailed
     | SaveDelayed
+    | RecordLogged
     | RequestMade
 )

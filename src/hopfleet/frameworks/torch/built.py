@@ -9,7 +9,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import TrackedConfig
 
 
 class Built(NamedTuple):
@@ -28,7 +30,7 @@ def sorted_out(built: object) -> Built:
     parts = list(built) if isinstance(built, (tuple, list)) else [built]
     if not parts or not isinstance(parts[0], torch.nn.Module):
         raise TaskError(
-            f"build() returned {type(built).__name__}: return model, optimizer[, lr_scheduler[, scaler]], "
+            f"build() returned {_named(built)}: return model, optimizer[, lr_scheduler[, scaler]], "
             "the model being a torch.nn.Module"
         )
     optimizers: list[Optimizer] = []
@@ -44,7 +46,7 @@ def sorted_out(built: object) -> Built:
                 scaler = piece
             elif piece is not None:
                 raise TaskError(
-                    f"build() returned a {type(piece).__name__} after the model: expected an optimizer, "
+                    f"build() returned {_named(piece)} after the model: expected an optimizer, "
                     "an lr_scheduler or a GradScaler"
                 )
     for scheduler in schedulers:
@@ -55,6 +57,25 @@ def sorted_out(built: object) -> Built:
             )
     listed = any(isinstance(part, (tuple, list)) and any(piece in part for piece in optimizers) for part in parts[1:])
     return Built(parts[0], optimizers, schedulers, scaler, single=len(optimizers) < 2 and not listed)
+
+
+def _named(part: object) -> str:
+    """Return a part that ``build`` returned, for a message."""
+    if isinstance(part, type):
+        return f"the class {part.__name__}, not an object made by {part.__name__}(...)"
+    if isinstance(part, (tuple, list)):
+        return f"({', '.join(type(piece).__name__ for piece in part)})"
+    return "None" if part is None else f"a value of type {type(part).__name__}"
+
+
+def check_config(given: TrackedConfig, config: Config) -> None:
+    """Raise TaskError if ``build`` changed a value of its configuration: tables would show a value not trained with."""
+    if found := given.changed(config):
+        key, before, after = found
+        raise TaskError(
+            f"build() changed config[{key!r}] from {before!r} to {after!r}, but tables show {before!r}: compute the "
+            f"value in a variable of its own, or in the space with hop.sample_from"
+        )
 
 
 def move_state(optimizers: Sequence[Optimizer]) -> None:

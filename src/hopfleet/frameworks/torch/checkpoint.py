@@ -94,6 +94,18 @@ def load(trial: LiveTrial, path: Path, *, optimizers: Sequence[bool] | None = No
     trial.counters = dict(tree["counters"])
 
 
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the state dict of the model in a file, as far as it consists of tensors."""
+    tensors, metadata = safetensors.read(path)
+    state = unflatten(json.loads(metadata[FORMAT])["model"]["state"], lambda name: tensors[name].clone())
+    return {name: value for name, value in state.items() if torch.is_tensor(value)}
+
+
+def averages(path: Path) -> bool:
+    """Whether a file has a moving average of the weights."""
+    return bool(json.loads(safetensors.read(path)[1][FORMAT]).get("average"))
+
+
 def _check_count(kind: str, tree: Mapping[str, Tree], mine: Sequence[object]) -> None:
     if len(tree[kind]) != len(mine):
         raise TaskError(f"the saved version has {len(tree[kind])} {kind}(s), build() returned {len(mine)}")

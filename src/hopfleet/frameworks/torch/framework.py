@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,13 +11,20 @@ from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.torch import settings as process
+from hopfleet.frameworks.torch import weights
+from hopfleet.frameworks.torch.checkpoint import averages
 from hopfleet.frameworks.torch.engines import choose
+from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
 class TorchFramework(Framework):
     """PyTorch, for one task. ``owns_loop`` tells whether the task overrides the training loop."""
+
+    weights_file = weights.FILE
 
     def __init__(self, task: SharedTask, *, owns_loop: bool) -> None:
         self._task = task
@@ -37,12 +44,23 @@ class TorchFramework(Framework):
         session.exchange_average()
         return session.model.eval()
 
+    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+        # Only the model tells which weights are averaged.
+        averaged = averages(checkpoint)
+        weights.write(path, self.model(config, checkpoint).state_dict() if averaged else weights.state_dict(checkpoint))
+
     def devices(self) -> tuple[str, int]:
         if torch.cuda.is_available():
             return "cuda", torch.cuda.device_count()
         if torch.backends.mps.is_available():
             return "mps", 1
         return "cpu", 1
+
+    def settings(self) -> dict[str, Value]:
+        return process.read()
+
+    def apply(self, settings: Mapping[str, Value]) -> None:
+        process.make(settings)
 
     @property
     def fusion_blocker(self) -> str:
@@ -70,6 +88,9 @@ class TorchFramework(Framework):
     def broken(self, error: BaseException) -> bool:
         # After a failed kernel, say one with an index out of range, the process cannot use the device any more.
         return isinstance(error, RuntimeError) and "CUDA error:" in str(error)
+
+    def explain(self, error: BaseException) -> None:
+        explain(error)
 
     def free_memory(self) -> None:
         torch.cuda.empty_cache()

@@ -13,6 +13,10 @@ from hopfleet.errors import TaskError
 PRECISIONS: Mapping[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """The options of one trial, as its task declares them; see ``TorchTask`` for their meaning."""
@@ -31,14 +35,17 @@ class TrainingOptions:
         options = cls(*(getattr(task, name) for name in cls.__slots__))
         if options.precision not in PRECISIONS:
             raise TaskError(f"precision={options.precision!r}: must be one of {', '.join(PRECISIONS)}")
-        if options.clip_norm is not None and not options.clip_norm > 0:
-            raise TaskError(f"clip_norm={options.clip_norm!r}: must be greater than 0, or None")
+        if options.clip_norm is not None and not (_is_number(options.clip_norm) and options.clip_norm > 0):
+            raise TaskError(f"clip_norm={options.clip_norm!r}: must be a number greater than 0, or None")
         if type(options.accumulate) is not int or options.accumulate < 1:
             raise TaskError(f"accumulate={options.accumulate!r}: must be a whole number of batches, 1 or more")
-        if options.ema is not None and not 0 < options.ema < 1:
+        if options.ema is not None and not (_is_number(options.ema) and 0 < options.ema < 1):
             raise TaskError(f"ema={options.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
-        if not isinstance(options.deterministic, bool):
-            raise TaskError(f"deterministic={options.deterministic!r}: must be True or False")
+        for name in ("channels_last", "compile", "deterministic"):
+            if not isinstance(getattr(options, name), bool):
+                raise TaskError(f"{name}={getattr(options, name)!r}: must be True or False")
+        if (lr_step := getattr(task, "lr_step", "epoch")) not in ("epoch", "batch"):
+            raise TaskError(f"lr_step={lr_step!r}: must be 'epoch' or 'batch'")
         return options
 
     @property

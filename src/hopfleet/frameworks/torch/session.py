@@ -21,8 +21,9 @@ from hopfleet.frameworks.torch import built, checkpoint, randomness
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
+from hopfleet.frameworks.torch.settings import WARN
 from hopfleet.frameworks.torch.snapshot import snapshot
-from hopfleet.frameworks.torch.steps import by_time, rows_of, summed
+from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
 
@@ -53,6 +54,7 @@ class TorchSession(Session):
         self.kept: dict[type, Any] = {}
         with self._environment():
             parts = self.hooks.build(self.config)
+        built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
         self.model.to(self.device)
         built.move_state(self.optimizers)
@@ -123,7 +125,8 @@ class TorchSession(Session):
         self.model.train()
         with self._environment():
             result = self.hooks.train(self.callable, batches, self.config)
-            return self.end_unit(result, batches.rows, last=last)
+            found = None if result is None else check_metrics("train", result)
+            return self.end_unit(found, batches.rows, last=last)
 
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
@@ -146,9 +149,7 @@ class TorchSession(Session):
         """Return the metrics of a batch and its rows. Call only while the trial's environment is in place."""
         with self.options.autocast(self.device):
             metrics = self.hooks.metrics(self.callable, batch)
-        if not isinstance(metrics, Mapping):
-            raise TaskError(f"metrics() returned {metrics!r}: must be a dict of names to numbers")
-        return metrics, rows_of(batch)
+        return check_metrics("metrics", metrics), rows_of(batch)
 
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()
@@ -245,20 +246,20 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     """
     before = randomness.current(session.device) if session.guest else None
     threads = torch.get_num_threads()
-    cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
-    strict = options is not None and options.deterministic and not torch.are_deterministic_algorithms_enabled()
-    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = torch.get_deterministic_debug_mode()
+    strict = options is not None and options.deterministic and mode <= WARN
     if strict:
         torch.use_deterministic_algorithms(True)
     torch.set_num_threads(session.threads)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
         if before is not None:
             randomness.put(before, session.device)
         torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+        torch.backends.cudnn.deterministic = cudnn
         if strict:
-            torch.use_deterministic_algorithms(False, warn_only=lenient)
+            torch.use_deterministic_algorithms(bool(mode), warn_only=mode == WARN)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum, add
-from hopfleet.errors import TaskError
+from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.trial import LiveTrial, Metrics
+from hopfleet.phrases import shown
 
 SMALL = 1 << 20
 """Bytes. A model whose weights take at most this much keeps its gradients between steps."""
@@ -26,6 +27,8 @@ class Steps:
         self._trial = trial
         self._losses: list[torch.Tensor] = []
         self._rows: list[int] = []
+        #: The norms of the gradients before each update, if the task limits them.
+        self._norms: list[torch.Tensor] = []
         #: Batches whose gradients wait for an update.
         self._waiting = 0
         #: Whether the schedule has yet to step for the last batch, whose gradients wait for an update.
@@ -94,7 +97,8 @@ class Steps:
             if trial.scaler is not None:
                 for optimizer in trial.optimizers:
                     trial.scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(trial.model.parameters(), options.clip_norm, foreach=True)
+            parameters = trial.model.parameters()
+            self._norms.append(torch.nn.utils.clip_grad_norm_(parameters, options.clip_norm, foreach=True))
         for optimizer in trial.optimizers:
             if trial.scaler is None:
                 optimizer.step()
@@ -127,7 +131,27 @@ class Steps:
             self._update()
         if self._schedule_waits:
             self.step_schedule()
-        return {"loss": _mean_loss(self._losses, self._rows)}
+        return {"loss": self._mean_loss()}
+
+    def _mean_loss(self) -> RowSum:
+        if not self._losses:
+            raise TaskError("the unit has no batches: the partition is empty, or smaller than a batch with drop_last")
+        # Fetch all losses of a device in one transfer.
+        runs = itertools.groupby(self._losses, lambda some: some.device)
+        values = [value for _, run in runs for value in torch.cat(list(run)).tolist()]
+        for number, value in enumerate(values, 1):
+            if not math.isfinite(value):
+                after = f", after {values[number - 2]:.3g}{self._norm(number, len(values))}" if number > 1 else ""
+                raise NotFinite(f"the loss is {value} in batch {number} of {len(values)}{after}", batch=number)
+        return RowSum.over(values, self._rows)
+
+    def _norm(self, number: int, batches: int) -> str:
+        """Return the norm of the gradients in the last update before a batch; empty if it is not known."""
+        accumulate = self._trial.options.accumulate
+        update = (number - 1) // accumulate
+        if not update or len(self._norms) != math.ceil(batches / accumulate):
+            return ""
+        return f" and gradients of norm {self._norms[update - 1].item():.3g}"
 
 
 def by_time(schedulers: Iterable[LRScheduler]) -> Iterator[LRScheduler]:
@@ -170,32 +194,42 @@ def summed(found: Iterable[tuple[Metrics, int]]) -> dict[str, RowSum]:
 
 
 def _number(name: str, value: object) -> float:
+    shape = tuple(getattr(value, "shape", ()))
+    if math.prod(shape) != 1:
+        raise TaskError(f"metric {name!r} is an array of shape {shape}: must be one number; return its mean")
+    if isinstance(value, str | bytes):
+        raise TaskError(f"metric {name!r} is the text {shown(value)}: must be one number")
     try:
-        if isinstance(value, torch.Tensor):
-            if value.numel() != 1:
-                raise ValueError(f"a tensor of shape {tuple(value.shape)}")
-            value = value.detach()
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise TaskError(f"metric {name!r} is {value!r}: must be one number ({error})") from None
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise TaskError(f"metric {name!r} is {shown(value)}: must be one number") from None
+
+
+def check_metrics(hook: str, metrics: object) -> Metrics:
+    """Return what a hook returned if it maps names to values, else raise TaskError."""
+    if not isinstance(metrics, Mapping):
+        value = "a tensor" if isinstance(metrics, torch.Tensor) else shown(metrics)
+        raise TaskError(f"{hook}() returned {value}: must be a dict of names to numbers, e.g. {{'accuracy': 0.9}}")
+    for name in metrics:
+        if not isinstance(name, str):
+            raise TaskError(f"{hook}() returned the name {name!r}: names of metrics must be text, e.g. 'accuracy'")
+    return metrics
 
 
 def _check_loss(loss: object) -> None:
+    if loss is None:
+        raise TaskError("loss() returned None: must be a scalar tensor; its return statement may be missing")
     if not isinstance(loss, torch.Tensor):
-        raise TaskError(f"loss() returned a {type(loss).__name__}: must be a scalar tensor")
+        remedy = {
+            float: "; return it without .item()",
+            tuple: "; return the loss alone",
+            dict: "; return the loss alone",
+        }
+        raise TaskError(f"loss() returned a {type(loss).__name__}: must be a scalar tensor{remedy.get(type(loss), '')}")
     if loss.ndim != 0:
         raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
     if not loss.requires_grad:
-        raise TaskError("loss() returned a tensor without gradient: it must depend on the model's parameters")
-
-
-def _mean_loss(losses: Sequence[torch.Tensor], rows: Sequence[int]) -> RowSum:
-    if not losses:
-        raise TaskError("the unit has no batches: the partition is empty, or smaller than a batch with drop_last")
-    # Fetch all losses of a device in one transfer.
-    runs = itertools.groupby(losses, lambda some: some.device)
-    values = [value for _, run in runs for value in torch.cat(list(run)).tolist()]
-    for number, value in enumerate(values, 1):
-        if not math.isfinite(value):
-            raise TaskError(f"the loss is {value} in batch {number} of {len(values)}: try a smaller learning rate")
-    return RowSum.over(values, rows)
+        raise TaskError(
+            "loss() returned a tensor without gradient: it must depend on the model's parameters, without .detach(), "
+            ".item(), argmax or torch.no_grad() on the way"
+        )

@@ -1,10 +1,11 @@
-"""Observers that add notes and warnings to a view: answers to requests, full disks, unused configuration keys."""
+"""Observers that add notes and warnings to a view: answers to requests, full disks, logged records, unused keys."""
 
 from __future__ import annotations
 
 from hopfleet.domain.messages import (
     Finish,
     Message,
+    RecordLogged,
     RequestAnswered,
     RequestMade,
     SaveDelayed,
@@ -18,7 +19,7 @@ from hopfleet.monitor.terminal.live import LiveView
 
 def watchers(view: LiveView) -> list[Observer]:
     """Return all observers of this module, for one view."""
-    return [UnusedKeys(view), DiskNotes(view), RequestNotes(view)]
+    return [UnusedKeys(view), DiskNotes(view), RequestNotes(view), LoggedRecords(view)]
 
 
 class UnusedKeys(Observer):
@@ -54,6 +55,19 @@ class DiskNotes(Observer):
 
     def waiting(self, text: str) -> None:
         self._view.note(f"waiting: {text}; the run continues when this is resolved" if text else "the run continues")
+
+
+class LoggedRecords(Observer):
+    """Shows what the code of trials has logged at WARNING and above, each text once for the whole run."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._shown: set[str] = set()
+
+    def update(self, time: float, message: Message) -> None:
+        if isinstance(message, RecordLogged) and message.text not in self._shown:
+            self._shown.add(message.text)
+            self._view.warn(f"{message.trial}: {message.text}")
 
 
 class RequestNotes(Observer):

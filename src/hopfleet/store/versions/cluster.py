@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from hopfleet.errors import CheckpointError
 from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import OURS, Versions, check
 from hopfleet.store.versions.remote import Remote
+from hopfleet.support.files import back_off
+from hopfleet.support.logging import messages
 
 DRIVER = "driver"
 """Stands for the driver in names of shared memory."""
@@ -115,8 +118,21 @@ class RemoteVersions(ForwardingVersions):
 class NodeVersions(RemoteVersions):
     """Versions behind a URL, as a node sees them: durable files stay on the node until they are uploaded.
 
-    Downloaded versions go to shared memory, for one use. Only the driver deletes versions behind the URL.
+    Downloaded versions go to shared memory, for one use. Only the driver deletes versions behind the URL. While the
+    storage does not answer, a version is not lost: the node waits for it.
     """
+
+    def find(self, ref: VersionRef, expected: str = "") -> Path:
+        told = False
+        for seconds in back_off():
+            try:
+                return super().find(ref, expected)
+            except OSError as error:
+                if not told:
+                    messages().warning("%s; waiting for the storage", error)
+                told = True
+                time.sleep(seconds)
+        raise AssertionError("there is always another attempt")
 
     def send(self, ref: VersionRef) -> None:
         super().send(ref)

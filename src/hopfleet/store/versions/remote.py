@@ -1,14 +1,24 @@
-"""A folder of files behind an fsspec URL."""
+"""A folder of files behind an fsspec URL. Each operation has a time limit: a storage may stall and never answer."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from hopfleet.errors import CheckpointError, MissingExtra, UsageError, describe
-from hopfleet.support.files import retried
+from hopfleet.support.files import has_folders, limited, retried
+
+T = TypeVar("T")
+
+STALL_SECONDS = 30.0
+"""Seconds after which an operation counts as stalled."""
+
+SLOW_BYTES = 1 << 20
+"""Bytes of a file for which an operation gets another second."""
 
 
 class Remote:
@@ -33,59 +43,67 @@ class Remote:
         target = f"{self._path}/{name}"
 
         def put() -> None:
-            if _renames(self._files):
+            if has_folders(self._files):
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
-                beside = f"{target}.{os.uname().nodename}.{os.getpid()}"
+                beside = f"{target}.{os.uname().nodename}.{_once()}"
                 self._files.put_file(str(path), beside)
                 self._files.mv(beside, target)
             else:
                 self._files.put_file(str(path), target)
 
         try:
-            retried(put)
-        except OSError:
-            raise
+            self._limited(put, path.stat().st_size)
         except Exception as error:
-            raise OSError(f"{self.url}/{name}: {describe(error)}") from error
+            raise OSError(f"{self.url}/{name}: cannot be sent ({describe(error)})") from error
 
     def download(self, name: str, target: Path) -> None:
-        """Fetch a file. Raise CheckpointError if there is none, or if the file cannot be fetched."""
+        """Fetch a file. Raise CheckpointError if there is none, and OSError if the storage does not answer."""
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        source, beside = f"{self._path}/{name}", target.with_name(f".{target.name}.{_once()}")
         try:
-            retried(lambda: self._files.get_file(f"{self._path}/{name}", str(beside)))
+            size = self._limited(lambda: self._files.size(source))
+            self._limited(lambda: self._files.get_file(source, str(beside)), size or 0)
             beside.replace(target)
         except FileNotFoundError:
             raise CheckpointError(f"{self.url}/{name}: is not there") from None
         except Exception as error:
-            raise CheckpointError(f"{self.url}/{name}: cannot be fetched ({describe(error)})") from error
+            raise OSError(f"{self.url}/{name}: cannot be fetched ({describe(error)})") from error
         finally:
             beside.unlink(missing_ok=True)
 
     def remove_file(self, name: str) -> None:
         """Delete a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(f"{self._path}/{name}")
+            self._limited(lambda: self._files.rm_file(f"{self._path}/{name}"))
 
     def remove(self, name: str) -> None:
         """Delete a file, or a folder with all its content, if there is one."""
         with contextlib.suppress(FileNotFoundError):
-            self._files.rm(f"{self._path}/{name}", recursive=True)
+            self._limited(lambda: self._files.rm(f"{self._path}/{name}", recursive=True))
 
     def names(self, folder: str = "") -> list[str]:
         """Return the relative paths of all version files, or of those in one subfolder."""
         self._files.invalidate_cache()
-        found: list[str] = self._files.find(f"{self._path}/{folder}".rstrip("/"))
+        try:
+            found: list[str] = self._limited(lambda: self._files.find(f"{self._path}/{folder}".rstrip("/")))
+        except Exception as error:
+            raise OSError(f"{self.url}: cannot be listed ({describe(error)})") from error
         return [path.removeprefix(self._path).lstrip("/") for path in found if path.endswith(".safetensors")]
 
     def write_text(self, name: str, text: str) -> None:
-        self._files.makedirs(self._path, exist_ok=True)
-        retried(lambda: self._files.pipe_file(f"{self._path}/{name}", text.encode()))
+        """Write a small file. A bucket that does not exist is not created: its name may be mistyped."""
+        if has_folders(self._files):
+            self._files.makedirs(self._path, exist_ok=True)
+        self._limited(lambda: self._files.pipe_file(f"{self._path}/{name}", text.encode()))
 
     def read_text(self, name: str) -> str:
-        return bytes(retried(lambda: self._files.cat_file(f"{self._path}/{name}"))).decode()
+        return bytes(self._limited(lambda: self._files.cat_file(f"{self._path}/{name}"))).decode()
+
+    def _limited(self, operation: Callable[[], T], size: int = 0) -> T:
+        """Return what an operation on ``size`` bytes returns; try again if the network fails, up to the time limit."""
+        return limited(lambda: retried(operation), STALL_SECONDS + size / SLOW_BYTES)
 
 
-def _renames(files: Any) -> bool:
-    protocols = [files.protocol] if isinstance(files.protocol, str) else files.protocol
-    return bool({"file", "local", "hdfs", "sftp", "smb"} & set(protocols))
+def _once() -> str:
+    """Return digits for a file name that no other attempt has."""
+    return f"{os.getpid()}{time.monotonic_ns()}"

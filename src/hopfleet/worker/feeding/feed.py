@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 
 from hopfleet.data import Dataset
+from hopfleet.data.convert import same
 from hopfleet.data.dataset import transform_random
+from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, IsolationError, Task
 from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
 from hopfleet.worker.feeding.transform_workers import Make, TransformServer, TransformWorkers
@@ -71,7 +73,7 @@ class UnitBatches:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the batches as stored, without the transform."""
-        return self.dataset.batches(
+        return self.dataset.stored.batches(
             self.partition,
             batch_size=self.batch_size,
             seed=self.seed,
@@ -80,7 +82,12 @@ class UnitBatches:
         )
 
     def picker(self) -> Callable[[int], Batch]:
-        return self.dataset.picker(self.partition, batch_size=self.batch_size, seed=self.seed, epoch=self.epoch)
+        """Return a function that returns a batch as stored by its number."""
+        return self.dataset.stored.picker(self.partition, batch_size=self.batch_size, seed=self.seed, epoch=self.epoch)
+
+    def items(self, batch: Batch) -> Batch:
+        """Return a stored batch as the task sees it: with the items of a live data set made."""
+        return self.dataset.items(batch, seed=self.seed, epoch=self.epoch)
 
     def random(self, number: int) -> np.random.Generator | None:
         return None if self.epoch is None else transform_random(self.seed, self.epoch, self.partition, number)
@@ -142,7 +149,7 @@ class Feed:
         most: int = 0,
     ) -> None:
         self._glimpse = Glimpse()
-        self._transform = _watched(task, self._glimpse)
+        self._transform = None if task.transform is None else _watched(task, self._glimpse)
         self._batch_cache = batch_cache
         self._transform_workers = transform_workers
         self._most = most
@@ -171,8 +178,18 @@ class Feed:
         if self._batch_cache is not None and begun < len(source):
             yield from self._shared(source, range(begun, len(source)), self._batch_cache)
 
+    def serves(self, dataset: Dataset) -> bool:
+        """Whether the batches of a data set are other than those stored."""
+        return self._transform is not None or dataset.is_live
+
     def make(self, source: UnitBatches, number: int, batch: Batch) -> Batch:
-        return self._transform(batch, source.random(number))
+        batch = source.items(batch)
+        return batch if self._transform is None else _checked(self._transform(batch, source.random(number)))
+
+    def again(self, source: UnitBatches, number: int, batch: Batch, config: Mapping[str, Any]) -> Batch:
+        """Transform a batch of a unit once more, for a trial with ``config``."""
+        self._glimpse.config = config
+        return self.make(source, number, batch)
 
     def unsteady(self, source: UnitBatches, config: Mapping[str, Any]) -> str:
         """Transform the first batch twice; return the first column that differs, or an empty string."""
@@ -181,7 +198,7 @@ class Feed:
         one, other = (self.make(source, 0, pick(0)) for _ in range(2))
         missing = object()
         names = dict.fromkeys([*one, *other])
-        return next((name for name in names if not _same(one.get(name, missing), other.get(name, missing))), "")
+        return next((name for name in names if not same(one.get(name, missing), other.get(name, missing))), "")
 
     def _timed(self, source: UnitBatches, number: int, batch: Batch) -> Batch:
         began = time.perf_counter()
@@ -238,12 +255,19 @@ class Feed:
             yield batch
 
 
+def needs_feed(spec: WorkerSpec) -> bool:
+    """Whether batches are made from those stored, by a transform or by a live data set."""
+    return spec.task.transform is not None or any(
+        data is not None and data.is_live for data in (spec.train, spec.valid)
+    )
+
+
 def open_feed(spec: WorkerSpec, folder: Path | None, private: Sequence[int]) -> Feed | None:
-    """Return the feed of a worker process; None if the task has no transform.
+    """Return the feed of a worker process; None if batches are used as stored.
 
     ``folder`` is where batches are shared. Call this before the process has threads; see ``TransformServer``.
     """
-    if spec.task.transform is None:
+    if not needs_feed(spec):
         return None
     if folder is None:
         return Feed(spec.task)
@@ -306,17 +330,14 @@ class Glimpse(Mapping[str, Any]):
         return len(self._look())
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if type(one) is not type(other):
-        return False
-    if not hasattr(one, "__array__"):
-        return bool(one == other)
-    mine, theirs = np.asarray(one), np.asarray(other)
-    if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
-        return False
-    return _same(mine.tolist(), theirs.tolist()) if mine.dtype == object else mine.tobytes() == theirs.tobytes()
+def _checked(batch: Any) -> Batch:
+    """Return what a transform returned, if it is a batch."""
+    if not isinstance(batch, dict):
+        raise TaskError(
+            f"transform() returned {'None' if batch is None else f'a {type(batch).__name__}'}; return the batch, "
+            "a dict of arrays"
+        )
+    return batch
 
 
 def _watched(task: Task, glimpse: Glimpse) -> Callable[[Batch, np.random.Generator | None], Batch]:

@@ -80,10 +80,10 @@ class Stream:
         self.rows = min(dataset.partition_rows[partition], self._length * batch_size)
         self._session = session
         self._dtypes = _dtypes(dataset)
-        self._feed = feed
+        self._feed = feed if feed is not None and feed.serves(dataset) else None
         self._together = together
         self._resident = None
-        if device_cache is not None and feed is None:
+        if device_cache is not None and self._feed is None:
             self._resident = device_cache.find(dataset, partition, session.prepare)
 
     def __len__(self) -> int:
@@ -99,8 +99,9 @@ class Stream:
         if feed is None:
             return prefetch(session.prepare(batch, self._dtypes) for batch in source.batches())
         config = None if self._together else getattr(session, "config", {})
-        batches = feed.batches(source, config)
-        return _timed(prefetch(session.prepare(batch, self._dtypes) for batch in batches), feed.pace(source))
+        batches = (session.prepare(batch, self._dtypes) for batch in feed.batches(source, config))
+        # Live items draw from the generators of the process, which training uses, too: they are made in its thread.
+        return _timed(batches if source.dataset.is_live else prefetch(batches), feed.pace(source))
 
 
 def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
@@ -118,6 +119,8 @@ def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:
 
 def valid_batch(dataset: Dataset, placement: Placement = CPU) -> int:
     """Return how many rows of a data set are evaluated at once."""
+    if dataset.is_live:
+        return VALID_BATCH
     size = max(1, dataset.size)
     more = 0 if placement.kind == "cpu" else min(VALID_ROWS, 32 * VALID_BYTES * dataset.rows // size)
     return max(VALID_BATCH, VALID_BYTES * dataset.rows // size, more)

@@ -1,0 +1,56 @@
+"""Plain weights: the state dict of a model, out of a version and in a file of its own, without pickle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from hopfleet.errors import CheckpointError, UsageError
+from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.torch import checkpoint
+from hopfleet.support.files import write_atomically
+
+FILE = "model.safetensors"
+"""Name of a file with plain weights."""
+
+Weights = dict[str, torch.Tensor]
+
+
+def state_dict(source: object) -> Weights:
+    """Return the weights of a model as ``model.load_state_dict`` takes them, on the CPU.
+
+    ``source`` is the file of a version, a file of plain weights, a run folder or its folder ``best``, or a trial or
+    the results of an experiment, whose best version counts. The file of a version has the weights as the last update
+    left them, even if the task averages its weights.
+    """
+    source = getattr(source, "best", source)
+    source = getattr(source, "checkpoint", source)
+    if not isinstance(source, str | os.PathLike):
+        raise UsageError(f"state_dict({source!r}): pass a file, a run folder, a trial or results")
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        return _read(path)
+    for file in (path / FILE, path / "best" / FILE):
+        if file.is_file():
+            return _read(file)
+    raise UsageError(
+        f"state_dict({str(path)!r}): there is no best/{FILE}, which is written when the experiment is complete; "
+        "pass a trial, e.g. hop.load(...).best, or the file of a version"
+    )
+
+
+def write(path: Path, weights: Weights) -> None:
+    """Write weights to a file that ``safetensors.torch.load_file`` reads. Weights that are tied are written twice."""
+    plain = {name: value.detach().cpu().contiguous() for name, value in weights.items() if torch.is_tensor(value)}
+    write_atomically(path, lambda place: safetensors.write(place, plain, {"format": "pt"}), durable=True)
+
+
+def _read(path: Path) -> Weights:
+    tensors, metadata = safetensors.read(path)
+    if checkpoint.FORMAT in metadata:
+        return checkpoint.weights(path)
+    if metadata.get("format") == "pt":
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+    raise CheckpointError(f"{path}: has no weights of a PyTorch model")

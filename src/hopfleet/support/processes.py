@@ -1,0 +1,24 @@
+"""Processes of this machine, told apart from later ones with the same number."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def identity(pid: int) -> str:
+    """Return a text that names a process and no other, empty where the system does not tell (only Linux does)."""
+    try:
+        # The name, in parentheses, may contain anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return f"{Path('/proc/self/ns/pid').readlink()} {pid} {fields[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
+def is_over(text: str) -> bool:
+    """Whether a process with this identity has ended; False if it may run where this process cannot see it."""
+    space, _, rest = text.partition(" ")
+    pid = rest.partition(" ")[0]
+    own = identity(os.getpid())
+    return bool(own) and own.startswith(f"{space} ") and pid.isdigit() and identity(int(pid)) != text

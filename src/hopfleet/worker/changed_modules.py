@@ -1,0 +1,137 @@
+"""Values that a script has set in modules of its own, such as ``settings.SIZE = 3`` after ``import settings``.
+
+Workers import such modules anew and would not see the values. A change is found by comparison with the source: a name
+that the source binds once, to a literal, and that now has another value was set from outside. Plain values travel to
+workers; of others, the user is warned.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from hopfleet.frameworks.base import Task
+
+MODULES = 200
+"""Modules that are compared with their source at most."""
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types of values that mean the same in every process; tuples, lists, sets and dicts of them do, too."""
+
+
+class Changes(NamedTuple):
+    """The values that were set in modules, and the names of those that cannot travel."""
+
+    values: dict[str, dict[str, Any]]
+    stuck: list[str]
+
+
+def changes(task: Task) -> Changes:
+    """Return what was changed in the user's own modules that the code of a task can reach."""
+    found = Changes({}, [])
+    for module in _own_modules(task):
+        for name in _changed(module):
+            value = getattr(module, name)
+            if _is_plain(value):
+                found.values.setdefault(module.__name__, {})[name] = value
+            else:
+                found.stuck.append(f"{module.__name__}.{name}")
+    return found
+
+
+def _own_modules(task: Task) -> list[ModuleType]:
+    """Return the user's own modules that the module of a task refers to, directly or through other such modules."""
+    folders = [Path(entry).resolve() for entry in dict.fromkeys(["", sys.path[0]])]
+    start = sys.modules.get(type(task).__module__)
+    waiting, seen = [start] if start is not None else [], dict[str, ModuleType]()
+    while waiting and len(seen) < MODULES:
+        module = waiting.pop()
+        seen[module.__name__] = module
+        for value in list(vars(module).values()):
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            other = sys.modules.get(name) if isinstance(name, str) else None
+            if other is not None and other.__name__ not in seen and other not in waiting and _is_own(other, folders):
+                waiting.append(other)
+    return [module for module in seen.values() if module is not start or _is_own(module, folders)]
+
+
+def _is_own(module: ModuleType, folders: list[Path]) -> bool:
+    """Whether workers import a module from a file in one of the folders, which is not an installed package."""
+    file = getattr(module, "__file__", None)
+    if type(module) is not ModuleType or not file or getattr(module, "__spec__", None) is None:
+        return False  # of a script that is running, the values travel with the task
+    path, top = Path(file).resolve(), module.__name__.partition(".")[0]
+    installed = [Path(place) for name, place in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))]
+    if top == "hopfleet" or top.startswith("__") or path.suffix != ".py" or not path.is_file():
+        return False
+    return any(folder in path.parents for folder in folders) and not any(place in path.parents for place in installed)
+
+
+def _changed(module: ModuleType) -> list[str]:
+    """Return the names whose values differ from the source of a module."""
+    try:
+        tree = ast.parse(Path(str(module.__file__)).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    values = vars(module)
+    differ = [name for name, same in _claims(tree, module.__name__) if name in values and not same(values[name])]
+    bound = Counter(_bound(tree)) if differ else {}
+    return [name for name in differ if bound[name] == 1]
+
+
+def _claims(tree: ast.Module, module: str) -> Iterator[tuple[str, Callable[[object], bool]]]:
+    """Yield the names that a source binds at its top level, each with a test whether a value is still the same."""
+    for statement in tree.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                with contextlib.suppress(ValueError, TypeError, SyntaxError):
+                    literal = ast.literal_eval(value)
+                    if not isinstance(literal, list | dict | set):  # the module's own code may fill these
+                        yield name, partial(_is_literal, literal)
+            case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name, decorator_list=[]):
+                yield name, partial(_is_defined_in, module)
+            case _:
+                pass
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """Yield each name as often as the source may bind it: names that functions declare as global count as well."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield other or name.partition(".")[0]
+            case ast.Global(names=names):
+                yield from names
+            case _:
+                pass
+
+
+def _is_literal(literal: object, value: object) -> bool:
+    return type(value) is type(literal) and repr(value) == repr(literal)
+
+
+def _is_defined_in(module: str, value: object) -> bool:
+    return isinstance(value, FunctionType | type) and value.__module__ == module
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return type(value) is dict and all(_is_plain(part) for pair in value.items() for part in pair)
+    if isinstance(value, tuple | list | set | frozenset):
+        return type(value) in (tuple, list, set, frozenset) and all(map(_is_plain, value))
+    return type(value) in PLAIN

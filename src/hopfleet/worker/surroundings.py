@@ -1,0 +1,110 @@
+"""The surroundings of the user's code: how the script has configured ``logging`` and ``warnings``, and which values it
+has set in modules of its own. They are read in the script's process, travel with the WorkerSpec, and hold in workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hopfleet.frameworks.base import Task
+from hopfleet.support.logging import StandardError, messages
+from hopfleet.worker.changed_modules import changes
+from hopfleet.worker.pickling import dumps
+
+
+class Output(NamedTuple):
+    """How records are written to a stream; by default as Python does where no handler is configured."""
+
+    level: int = logging.WARNING
+    format: str = "%(message)s"
+    dates: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a worker takes over from the script's process; the default takes over nothing."""
+
+    #: The levels of loggers by name, that of the root by an empty name.
+    levels: Mapping[str, int] = field(default_factory=dict)
+    output: Output = field(default_factory=Output)
+    #: Whether ``logging.captureWarnings`` is on.
+    logs_warnings: bool = False
+    #: The filters of warnings, each pickled by itself; None leaves those of the worker.
+    filters: tuple[bytes, ...] | None = None
+    #: Values that the script has set in modules, by the name of the module and of the attribute.
+    modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, task: Task) -> Surroundings:
+        """Return the surroundings of this process, for a task."""
+        return cls(
+            levels=dict(_levels()),
+            output=_output(),
+            logs_warnings=warnings.showwarning.__module__ == logging.__name__,
+            filters=tuple(_filters()),
+            modules=changes(task).values,
+        )
+
+    def adopt(self) -> None:
+        """Take over these surroundings in this process."""
+        for name, level in self.levels.items():
+            logging.getLogger(name).setLevel(level)
+        handler = StandardError()
+        handler.setLevel(self.output.level)
+        handler.setFormatter(logging.Formatter(self.output.format, self.output.dates))
+        logging.getLogger().addHandler(handler)
+        if self.filters is not None:
+            _adopt_filters(self.filters)
+        logging.captureWarnings(self.logs_warnings)
+        for module, values in self.modules.items():
+            try:
+                found = importlib.import_module(module)
+            except ImportError as error:
+                messages().warning("%s: %s", module, error)
+                continue
+            for name, value in values.items():
+                setattr(found, name, value)
+
+
+def _levels() -> Iterator[tuple[str, int]]:
+    root = logging.getLogger()
+    yield "", root.level
+    for name, logger in list(root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET:
+            yield name, logger.level
+
+
+def _output() -> Output:
+    """Return how the root writes to its first stream; if it has none, how any other logger does."""
+    root = logging.getLogger()
+    others = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
+    for logger in [root, *others]:
+        for handler in logger.handlers if logger.name != messages().name else ():
+            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+                formatter = handler.formatter or logging.Formatter()
+                return Output(handler.level, getattr(formatter, "_fmt", None) or "%(message)s", formatter.datefmt)
+    return Output()
+
+
+def _filters() -> Iterator[bytes]:
+    """Yield the filters of warnings. One that cannot be pickled is left out."""
+    for action, message, category, module, line in warnings.filters:
+        patterns = [getattr(pattern, "pattern", pattern) or "" for pattern in (message, module)]
+        with contextlib.suppress(Exception):
+            yield dumps((action, patterns[0], category, patterns[1], line))
+
+
+def _adopt_filters(filters: tuple[bytes, ...]) -> None:
+    warnings.resetwarnings()
+    for each in filters:
+        # A category of a module that cannot be imported here cannot be warned of here.
+        with contextlib.suppress(Exception):
+            action, message, category, module, line = pickle.loads(each)
+            warnings.filterwarnings(action, message, category, module, line, append=True)

@@ -1,0 +1,78 @@
+"""Ctrl-C in a script and in a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopfleet.errors import HopfleetError, Interrupted
+
+SCRIPT = """
+import os
+import signal
+import sys
+
+import numpy as np
+
+import hopfleet as hop
+from hopfleet.testing.tasks import CountingTask
+
+
+class Mine(CountingTask):
+    def open(self, config, **more):
+        if config["number"] == 2:
+            for _ in range({times}):
+                os.kill(os.getpid(), signal.SIGINT)
+        return super().open(config, **more)
+
+
+experiment = hop.Experiment(
+    Mine(),
+    train={{"x": np.arange(8.0)}},
+    space={{"number": hop.grid_search([1, 2])}},
+    search=hop.Grid(max_epochs=3),
+    partitions=2,
+    batch_size=2,
+    backend="inline",
+    name="mine",
+)
+{call}
+print("after")
+"""
+
+
+def run(folder: Path, call: str = "experiment.fit(quiet=True)", times: int = 1) -> subprocess.CompletedProcess[str]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(call=call, times=times))
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_script_ends_in_one_line(own_home: Path, tmp_path: Path, times: int) -> None:
+    done = run(tmp_path, times=times)
+    assert (done.returncode, done.stdout) == (130, "")
+    first = "mine was interrupted and can continue:"
+    second = "stopped at once; finished units are kept; continue with:"
+    assert done.stderr == f"hopfleet: {[first, second][times - 1]} hopfleet resume mine, or call fit() again\n"
+
+
+def test_a_script_that_catches_it_goes_on(own_home: Path, tmp_path: Path) -> None:
+    call = "try:\n    experiment.fit(quiet=True)\nexcept KeyboardInterrupt as error:\n    print(type(error).__name__)"
+    done = run(tmp_path, call)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Interrupted\nafter\n", "")
+
+
+def test_other_errors_keep_their_traceback(own_home: Path, tmp_path: Path) -> None:
+    call = "try:\n    experiment.fit(quiet=True)\nexcept hop.HopfleetError:\n    raise ValueError('mine')"
+    done = run(tmp_path, call)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and done.stderr.endswith("ValueError: mine\n")
+
+
+def test_a_notebook_shows_the_message_alone() -> None:
+    error = Interrupted("mine was interrupted")
+    assert isinstance(error, HopfleetError)
+    assert error._render_traceback_() == ["mine was interrupted"]

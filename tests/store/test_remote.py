@@ -1,0 +1,80 @@
+"""A storage that stalls: operations end in time, and nothing counts as lost while there is no answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopfleet.domain.version_ref import VersionRef
+from hopfleet.errors import CheckpointError
+from hopfleet.store.versions import remote
+from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
+from hopfleet.store.versions.remote import Remote
+from hopfleet.support import files
+
+REF = VersionRef("t0001", 4, 7)
+
+
+@pytest.fixture
+def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A file system in memory that answers nothing until the event is set."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    answers = threading.Event()
+    monkeypatch.setattr(remote, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    for name in ("put_file", "get_file", "size", "find", "cat_file"):
+        before = getattr(MemoryFileSystem, name)
+
+        def wait(self: Any, *arguments: Any, before: Any = before, **options: Any) -> Any:
+            answers.wait(10)
+            return before(self, *arguments, **options)
+
+        monkeypatch.setattr(MemoryFileSystem, name, wait)
+    yield answers
+    answers.set()
+
+
+def test_operations_end_in_time(stalled: threading.Event, tmp_path: Path) -> None:
+    storage = Remote(f"memory://{tmp_path}")
+    (tmp_path / "file").write_bytes(b"four")
+    with pytest.raises(OSError, match=r"/t0001/v.safetensors: cannot be sent \(TimeoutError: no answer within"):
+        storage.upload(tmp_path / "file", "t0001/v.safetensors")
+    with pytest.raises(OSError, match=r"cannot be fetched \(TimeoutError: no answer within"):
+        storage.download("t0001/v.safetensors", tmp_path / "copy")
+    with pytest.raises(OSError, match=r"cannot be listed \(TimeoutError: no answer within"):
+        storage.names()
+    with pytest.raises(TimeoutError):
+        storage.read_text("token")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left of the attempts"
+
+
+def test_a_node_waits_for_a_version_and_the_driver_says_so(stalled: threading.Event, tmp_path: Path) -> None:
+    url = f"memory://{tmp_path}/storage"
+    node = NodeVersions(local_versions(tmp_path / "n1", "n1"), url)
+    driver = RemoteVersions(local_versions(tmp_path / "run"), url)
+    stalled.set()
+    node.write(REF, lambda path: path.write_bytes(b"four"), durable=True, size=4)
+    node.send(REF)
+    stalled.clear()
+    with pytest.raises(OSError, match="cannot be fetched"):
+        driver.find(REF)
+    with pytest.raises(OSError, match="cannot be listed"):
+        driver.collect()
+    threading.Timer(0.3, stalled.set).start()
+    assert node.find(REF).read_bytes() == b"four"
+    with pytest.raises(CheckpointError, match="is not there"):
+        node.find(REF._replace(version=5))
+    node.release()
+
+
+def test_a_job_that_ends_in_time() -> None:
+    assert files.limited(lambda: 1, 10.0) == 1
+    with pytest.raises(ZeroDivisionError):
+        files.limited(lambda: 1 / 0, 10.0)
+    with pytest.raises(TimeoutError, match="of its own"):
+        files.limited(lambda: (_ for _ in ()).throw(TimeoutError("of its own")), 10.0)

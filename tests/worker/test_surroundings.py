@@ -1,0 +1,159 @@
+"""The surroundings of the user's code: modules that a script has changed, loggers, filters, and reported records."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hopfleet.worker.changed_modules import changes
+from hopfleet.worker.records import MOST, MOST_OF_ONE, RecordReporter
+from hopfleet.worker.surroundings import Output, Surroundings
+
+TASK = """
+import deeper_settings
+from own_settings import SIZE
+
+class Task:
+    pass
+"""
+
+OWN = """
+import deeper_settings
+
+SIZE: int = 1
+RATE = 0.5
+NAME = "plain"
+SHAPE = (1, 2)
+NOTHING = None
+TWICE = 1
+TWICE = 2
+FILLED = {}
+calls = 0
+computed = len("abc")
+
+def function():
+    global calls
+    calls += 1
+    FILLED["x"] = object()
+
+def wrapped():
+    pass
+
+wrapped = [wrapped]
+
+class Kind:
+    pass
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    sources = {"own_task": TASK, "own_settings": OWN, "deeper_settings": "DEPTH = 1\n"}
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield {name: importlib.import_module(name) for name in sources}
+    for name in sources:
+        del sys.modules[name]
+
+
+def test_untouched_modules_have_no_changes(modules: dict[str, Any]) -> None:
+    own = modules["own_settings"]
+    own.function()  # the module's own code changes its state
+    assert changes(modules["own_task"].Task()) == ({}, [])
+
+
+def test_values_that_a_script_has_set(modules: dict[str, Any]) -> None:
+    own = modules["own_settings"]
+    modules["own_task"].own = own  # ``from own_settings import SIZE`` alone does not refer to the module
+    own.SIZE, own.RATE, own.NAME, own.SHAPE, own.NOTHING = 3, 1, "other", (1, [2]), {"a": None}
+    own.TWICE, own.computed = 5, 7  # the source does not say what these are in another process
+    own.function, own.Kind = len, object()
+    modules["deeper_settings"].DEPTH = True
+    found = changes(modules["own_task"].Task())
+    assert found.values == {
+        "own_settings": {"SIZE": 3, "RATE": 1, "NAME": "other", "SHAPE": (1, [2]), "NOTHING": {"a": None}},
+        "deeper_settings": {"DEPTH": True},
+    }
+    assert sorted(found.stuck) == ["own_settings.Kind", "own_settings.function"]
+
+
+@contextlib.contextmanager
+def untouched() -> Iterator[logging.Logger]:
+    """The root logger, which has no handlers of others meanwhile and is left as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    with warnings.catch_warnings():
+        yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("own").setLevel(logging.NOTSET)
+    logging.captureWarnings(False)
+
+
+def test_loggers_and_filters_travel(modules: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with untouched() as root:
+        logging.basicConfig(level=logging.INFO, format="%(name)s / %(message)s")
+        logging.getLogger("own").setLevel(logging.DEBUG)
+        warnings.simplefilter("error", ResourceWarning)
+        warnings.filterwarnings("ignore", "no use", module="own")
+        filters = warnings.filters[:]
+        there = Surroundings.of(modules["own_task"].Task())
+        assert there.output == Output(logging.NOTSET, "%(name)s / %(message)s", None)
+
+        root.handlers.clear()
+        root.setLevel(logging.WARNING)
+        logging.getLogger("own").setLevel(logging.NOTSET)
+        warnings.resetwarnings()
+        there.adopt()
+        logging.getLogger("own").debug("hello")
+        logging.getLogger("other").debug("not wanted")
+        assert capsys.readouterr().err == "own / hello\n"
+        assert [(one[0], one[2], one[4]) for one in warnings.filters] == [(one[0], one[2], one[4]) for one in filters]
+        assert warnings.filters[0][1].match("no use at all") and warnings.filters[0][3].match("own")
+
+
+def test_without_a_handler_warnings_are_written_as_usual(capsys: pytest.CaptureFixture[str]) -> None:
+    with untouched():
+        Surroundings().adopt()
+        logging.getLogger("own").warning("careful")
+        logging.getLogger("own").info("not wanted")
+        assert capsys.readouterr().err == "careful\n"
+
+
+def test_a_module_that_workers_cannot_import_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with untouched():
+        Surroundings(modules={"not_here": {"SIZE": 3}}).adopt()
+        assert "not_here" in capsys.readouterr().err
+
+
+def test_each_message_is_reported_once_and_few_of_one_line() -> None:
+    with untouched() as root:
+        reports: list[tuple[str, str]] = []
+        reporter = RecordReporter(lambda trial, text: reports.append((trial, text)))
+        root.addHandler(reporter)
+        logger = logging.getLogger("own")
+        logger.info("not wanted")
+        for _ in range(2):
+            logger.warning("twice")
+        for number in range(100):
+            logger.error("again %d", number)
+        assert len(reports) == 1 + MOST_OF_ONE
+        assert reports[0] == ("", "WARNING own: twice")
+        assert reports[-1][1] == "ERROR own: again 4; further ones are in the logs of trials"
+        for line in range(100):
+            record = logging.LogRecord("own", logging.WARNING, "file", line, "line %d: " + 1000 * "x", (line,), None)
+            root.handle(record)
+        assert len(reports) == MOST
+        assert max(len(text) for _, text in reports) < 600
