@@ -146,7 +146,8 @@ class Mutator:
             return self.bytes(value)
         if isinstance(value, str) and value[:1] in ("{", "["):
             if self.random.random() < 0.8:
-                return json.dumps(self.json(json.loads(value)))
+                with contextlib.suppress(ValueError):  # damaged before
+                    return json.dumps(self.json(json.loads(value)))
             return self.bytes(value.encode()).decode("latin-1")
         changed = self.scalar(value)
         if isinstance(changed, str):

@@ -68,7 +68,7 @@ def answer(asked: m.RequestMade, office: Office) -> tuple[list[Step], str]:
         return REQUESTS[asked.request](office, **asked.arguments)
     except UsageError as error:
         raise Refused(str(error)) from error
-    except TypeError as error:
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:  # malformed arguments
         raise Refused(f"request {asked.request!r}: {error}") from error
 
 
