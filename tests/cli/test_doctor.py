@@ -51,3 +51,18 @@ def test_extensions_of_other_packages_are_listed(cli: Cli, tmp_path: Path, monke
     (info / "entry_points.txt").write_text("[hopfleet.policies]\npatient = tiny:patient\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "policy patient  from the package tiny 1.2" in cli("doctor").out
+
+
+def test_names_that_clash_are_problems(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, names in (("tiny", ["same", "random"]), ("small", ["same"])):
+        info = tmp_path / f"{package}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        lines = [f"{name} = {package}:{name}" for name in names]
+        (info / "entry_points.txt").write_text("\n".join(["[hopfleet.policies]", *lines]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = cli("doctor")
+    assert outcome.code == 1
+    said = " ".join(outcome.out.split())
+    assert "the policy random of tiny 1.2 has a name of Hopfleet's own; rename its entry point" in said
+    assert "the policy same is registered by small 1.2 and tiny 1.2; uninstall all but one of them" in said

@@ -86,7 +86,7 @@ def test_failed_trials_make_exit_code_1(cli: Cli, script: Write) -> None:
     path.write_text(path.read_text().replace("[False, True]", "[1, 2]"))
     outcome = cli("run", str(path), "-q", "--overwrite")
     assert outcome.code == 1
-    assert "hopfleet: mine: all 2 trials failed; the first one raised " in outcome.err
+    assert "hopfleet: mine: all 2 trials failed, the first one with " in outcome.err
 
 
 def test_check_tries_the_task_in_this_process(cli: Cli, script: Write) -> None:

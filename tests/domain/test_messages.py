@@ -96,7 +96,7 @@ PINNED = [
         {"worker": "w1", "device": "cpu", "partitions": [0, 2]},
     ),
     (
-        m.UnitFinished("w1", UNIT, 7, 6, 1.0, 2.0, True, {"loss": RowSum.of(0.5, 4)}, ("lr",), 0.5),
+        m.UnitFinished("w1", UNIT, 7, 6, 1.0, 2.0, True, {"loss": RowSum.of(0.5, 4)}, ("lr",), 0.5, ("rate",)),
         "UnitFinished",
         {
             "worker": "w1",
@@ -110,6 +110,7 @@ PINNED = [
             "ended": 2.0,
             "hopped": True,
             "unused": ["lr"],
+            "absent": ["rate"],
             "share": 0.5,
             "sums": {"loss": RowSum.of(0.5, 4).encode()},
         },

@@ -69,7 +69,7 @@ def test_all_trials_failed_is_raised_with_the_first_traceback(tmp_path: Path) ->
     with pytest.raises(hop.AllTrialsFailed) as failed:
         experiment(Late(tmp_path / "never"), run_options=hop.RunOptions(**patient)).fit(quiet=True)
     text = str(failed.value)
-    assert "e: all 8 trials failed; the first one raised ValueError: a short batch of 7 rows" in text
+    assert "e: all 8 trials failed, the first one with ValueError: a short batch of 7 rows" in text
     assert "raise ValueError" in text
     assert "hopfleet show e --trial t0001" in text and "hop.load('e')" in text and "all_failed='return'" in text
     options = hop.RunOptions(**patient, all_failed="return")

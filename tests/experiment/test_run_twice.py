@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import hopfleet as hop
 from hopfleet.errors import ExperimentExists, UsageError
 from hopfleet.experiment.code import digests
 from hopfleet.store.local import open_journal
+from hopfleet.support.machine import Machine
 from tests.helpers import warm
 from tests.helpers.cli import counting
 from tests.helpers.sample_tasks import Plain, arrays
@@ -133,6 +136,16 @@ def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
     asked = counting("mine", run_options=hop.RunOptions(folder=tmp_path / "file" / "run"))
     with pytest.raises(UsageError, match=r"file/run: the run folder cannot be written \(Not a directory\); set"):
         asked.fit(quiet=True)
+
+
+def test_more_workers_than_a_machine_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.support.machine.LEAST_CROWD", 2)
+    monkeypatch.setattr("hopfleet.experiment.resources.this_machine", lambda: Machine(cores=0, memory=8 << 30))
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        counting("mine", backend="local", workers=1000).fit()
+    assert "mine: 2 workers on cpu (1000 were asked for)" in shown.getvalue()
+    assert "warning: workers=1000: too many for" in shown.getvalue()
 
 
 # ------------------------------------------------------------------------------------------------ the code of a task

@@ -110,3 +110,14 @@ def test_a_changed_configuration_is_noticed() -> None:
     config = TrackedConfig(values)
     config["betas"] = torch.zeros(2)
     assert config.changed(values) is not None
+
+
+def test_keys_that_were_asked_for_in_vain_are_known() -> None:
+    config = TrackedConfig({"lr": 0.1, "net": {"depth": 2}})
+    assert config.get("lr") == config.pop("lr") == 0.1
+    assert config.pop("lr", None) is None, "it was there before"
+    assert config.get("rate", 1) == 1 and config["net"].get("width") is None
+    assert config.absent() == ("net.width", "rate")
+    other = TrackedConfig({})
+    other.share(config)
+    assert other.absent() == ("net.width", "rate")

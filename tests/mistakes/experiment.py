@@ -27,6 +27,12 @@ def two_metrics(self: Any, model: Any, batch: Any) -> Any:
     return {"accuracy": 0.5, "loss": 1.0}
 
 
+class Misspelt(hop.Callback):
+    def on_trail_start(self, trial: Any) -> None: ...
+
+
+ABSENT = "mps" if torch.cuda.is_available() else "cuda"
+
 MISTAKES = [
     refused("no batch", "batch_size=0", "at least 1", batch_size=0),
     refused("a batch size as a float", "batch_size=32.0", "must be an integer", batch_size=32.0),
@@ -78,6 +84,22 @@ MISTAKES = [
     refused("no backend", "backend=None", "must be a backend", "'local'", backend=None),
     refused("a backend that is a number", "backend=3", "must be a backend", "'local'", backend=3),
     refused("a callback that is a number", "callbacks=3", "derived from hop.Callback", callbacks=[3]),
+    refused(
+        "a misspelt hook of a callback",
+        *("Misspelt.on_trail_start: there is no such hook", "did you mean 'on_trial_start'?"),
+        callbacks=[Misspelt()],
+    ),
+    refused("an empty name", "name=''", "is empty", "leave it out", name=""),
+    refused(
+        "a device that is not there",
+        *(f"device='{ABSENT}'", "this machine has", "device='auto'"),
+        worker_options=hop.WorkerOptions(device=ABSENT),
+    ),
+    refused(
+        "a run folder that cannot be written",
+        *("/dev/null/runs", "cannot be written", "HOPFLEET_HOME", "RunOptions(folder=...)"),
+        run_options=hop.RunOptions(folder="/dev/null/runs"),
+    ),
     refused("a callback that is not installed", "callbacks='wandb'", "no package registers one", callbacks="wandb"),
     refused("a name with a space", "name='my exp'", "use letters", name="my exp"),
     refused("a name that is a path", "name='runs/a'", "use letters", name="runs/a"),

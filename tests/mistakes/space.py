@@ -12,7 +12,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import SpaceError, UsageError
-from tests.helpers.mistakes import Mistake, Warned, experiment, fit, shown
+from tests.helpers.mistakes import Mistake, Warned, experiment, fit, shown, task
 
 optuna_float = optuna.distributions.FloatDistribution
 optuna_int = optuna.distributions.IntDistribution
@@ -31,6 +31,11 @@ def asked(name: str, function: Any, *says: str) -> Mistake:
 
 def dimension(name: str, make: Any, *says: str) -> Mistake:
     return Mistake(name, make, SpaceError, says)
+
+
+def build_with_default(self: Any, config: Any) -> Any:
+    model = torch.nn.Linear(4, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=config.get("momentum", 0.0))
 
 
 MISTAKES = [
@@ -124,5 +129,11 @@ MISTAKES = [
         lambda: shown(space={"lr": 0.1, "momentum": 0.9}),
         Warned,
         ("config['momentum']", "never read", "remove it from the space"),
+    ),
+    Mistake(
+        "a key that is misspelt in the space",
+        lambda: shown(task(build=build_with_default), space={"lr": 0.1, "momentun": 0.9}),
+        Warned,
+        ("config['momentun']", "never read", "it asked for momentum instead"),
     ),
 ]

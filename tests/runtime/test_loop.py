@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from hopfleet.backends.inline import Inline
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
@@ -24,6 +25,7 @@ from hopfleet.scheduler.policies import POLICIES
 from hopfleet.search import Random
 from hopfleet.search.base import Goal
 from hopfleet.store.journal import Journal
+from tests.helpers.cluster.chained import chained
 
 START = [m.RunStarted("test")]
 
@@ -350,3 +352,25 @@ def test_a_unit_that_hangs_runs_again(tmp_path):
         assert overdue.attempt == 1 and overdue.seconds > 5.0
         assert [x.attempt for x in messages if isinstance(x, m.StopUnit)] == [1]
         validate_history(messages, 3)
+
+
+class Troubled(Inline):
+    """A cluster of one machine whose network is down for some looks in the middle of a run."""
+
+    looks = 0
+
+    def offer(self, device: str, threads: int) -> tuple[int, str]:
+        return 1, "one machine"
+
+    def trouble(self) -> str:
+        self.looks += 1
+        return "the network is down" if 5 <= self.looks < 10 else ""
+
+
+def test_trouble_of_a_cluster_is_said_once_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    backend = Troubled()
+    chained("troubled", backend, workers=1).fit()
+    shown = "".join(capsys.readouterr())
+    assert backend.looks > 10
+    assert shown.count("waiting: the network is down; the run continues when this is resolved") == 1
+    assert shown.count("the run continues\n") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopfleet.support import machine as machines
-from hopfleet.support.machine import Machine, choose_workers, this_machine
+from hopfleet.support.machine import Machine, choose_workers, most_workers, this_machine
 
 GIB = 1 << 30
 BIG = Machine(cores=16, memory=64 * GIB)
@@ -28,6 +28,10 @@ BIG = Machine(cores=16, memory=64 * GIB)
 def test_choose_workers(machine, options, count, why):
     options = {"device": "cpu", "devices": 1, "threads": 1, "trials": 100} | options
     assert choose_workers(machine, **options) == (count, why)
+
+
+def test_most_workers():
+    assert [most_workers(Machine(cores, 1 << 30)) for cores in (1, 2, 64)] == [16, 16, 512]
 
 
 def test_this_machine_offers_something():

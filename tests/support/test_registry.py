@@ -14,6 +14,7 @@ import hopfleet as hop
 from hopfleet.errors import UsageError
 from hopfleet.runs.replay import replay
 from hopfleet.support import registry
+from hopfleet.testing.tasks import CountingTask
 
 Install = Callable[..., None]
 
@@ -151,6 +152,16 @@ def test_a_package_that_cannot_be_loaded_is_named(install: Install, code: str, w
         UsageError, match=rf"policy='bad': the package broken 1.2 cannot load broken:policy \({words}\)"
     ):
         hop.simulate(policy="bad")
+
+
+def test_a_policy_in_place_of_its_maker(install: Install) -> None:
+    code = "def policy(schedule, rng): return None\ndef number(): return 3\n"
+    install("wrong", code, {"hopfleet.policies": {"itself": "wrong:policy", "three": "wrong:number"}})
+    for name, words in (("itself", "TypeError: .*missing 2 required"), ("three", "it made 3")):
+        with pytest.raises(
+            UsageError, match=rf"policy='{name}': its entry point must name a class or a function.*\({words}"
+        ):
+            hop.Experiment(CountingTask(), train={"x": [1.0]}, space={"a": 1}, run_options=hop.RunOptions(policy=name))
 
 
 def test_every_group_is_documented() -> None:

@@ -55,7 +55,7 @@ def doctor(
         facts([(f"{kind} {name}", f"from the package {package}") for kind, name, package in extensions])
         echo()
     facts([*_machine(), ("home folder", f"{home()}, {problem or 'writable'}"), ("free disk", _free_disk())])
-    complaints = [f"{name} is missing" for name in missing]
+    complaints = [f"{name} is missing" for name in missing] + _clashes()
     if problem:
         complaints.append(f"the home folder is {problem}; set HOPFLEET_HOME to another folder")
     if ray:
@@ -64,6 +64,18 @@ def doctor(
     echo()
     echo("Problems: " + "; ".join(complaints) if complaints else "No problems found.")
     return 1 if complaints else 0
+
+
+def _clashes() -> list[str]:
+    """Return the problems with names of extensions that other packages register."""
+    from hopfleet.backends import BACKENDS
+    from hopfleet.scheduler.policies import POLICIES
+    from hopfleet.search import SEARCHES
+    from hopfleet.search.stopping import STOPPING_RULES
+    from hopfleet.store.local import STORES
+
+    own = {"search": SEARCHES, "stop": STOPPING_RULES, "policy": POLICIES, "backend": BACKENDS, "store": STORES}
+    return registry.clashes(own)
 
 
 def _cluster(address: str) -> list[str]:

@@ -18,7 +18,7 @@ from hopfleet.data import open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.trial import Config
-from hopfleet.errors import UsageError
+from hopfleet.errors import UsageError, describe
 from hopfleet.forecast.fusion import FUSES
 from hopfleet.frameworks.base import Task
 from hopfleet.phrases import shown
@@ -190,10 +190,26 @@ def policy(given: str) -> Callable[[], Policy]:
     if not isinstance(given, str):
         raise UsageError(f"policy={given!r}: must be a name; register a policy of your own as an entry point")
     found = registry.find("policy", given, POLICIES)
+    if given not in POLICIES:
+        _check_maker(given, found)
     if found is not Exact:
         return found
     require_solver()
     return partial(Exact, in_background)
+
+
+def _check_maker(name: str, maker: Callable[[], Any]) -> None:
+    """Raise UsageError unless a registered object makes policies."""
+    made: Any
+    try:
+        made = maker()
+    except TypeError as error:
+        made = error
+    if not callable(made):
+        raise UsageError(
+            f"policy={name!r}: its entry point must name a class or a function without arguments that makes a policy; "
+            f"{shown(maker)} is not one ({describe(made) if isinstance(made, TypeError) else f'it made {shown(made)}'})"
+        )
 
 
 def batch_size(given: Any) -> int:

@@ -276,6 +276,7 @@ class Experiment:
             limit=SHOWN,
             others=self.goal.others,
             limits=self.goal.limits,
+            expected=self.search.expected(len(self.points)),
         )
 
     # ----------------------------------------------------------------------------------------------- resources
@@ -374,6 +375,11 @@ class Experiment:
 
     def _warnings(self, forecast: Forecast) -> Iterator[str]:
         """Yield warnings about settings that a run cannot follow as the user may expect."""
+        if isinstance(self.workers, int) and self.workers > forecast.outline.workers:
+            yield (
+                f"workers={self.workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with "
+                f"{forecast.outline.workers}; workers='auto' takes one per core or GPU"
+            )
         trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
         if self.run_options.policy == "exact" and (warning := too_large(trials, partitions)):
             yield warning

@@ -13,9 +13,9 @@ def raise_if_all_failed(results: Results) -> None:
     if not failed or len(failed) < len(results.trials):
         return
     first, handle = failed[0], results.folder.handle
-    others = f"all {len(failed)} trials failed; the first one" if len(failed) > 1 else "the only trial failed:"
+    which = f"all {len(failed)} trials failed, the first one with" if len(failed) > 1 else "the only trial failed with"
     raise AllTrialsFailed(
-        f"{results.name}: {others} raised {_why(first)}\n\nhopfleet show {handle} --trial {first.id} shows it again, "
+        f"{results.name}: {which} {_why(first)}\n\nhopfleet show {handle} --trial {first.id} shows it again, "
         f"hop.load({handle!r}) opens the results; with hop.RunOptions(all_failed='return'), fit() returns them"
     )
 

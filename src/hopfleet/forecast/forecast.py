@@ -31,6 +31,7 @@ from hopfleet.forecast.profiling import (
 from hopfleet.forecast.rehearsal import SLOW, Outline, foresee, worth_profiling
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.wording import plural
+from hopfleet.phrases import did_you_mean, listed
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal
@@ -150,8 +151,8 @@ def check_metrics(goal: Goal, *, has_valid: bool, found: Collection[str] | None 
         raise UsageError(f"metric={evaluated[0]!r}: there is no valid=... data; give some, or use metric='train_loss'")
     missing = next((name for name in named if found is not None and name not in found), None)
     if missing is not None:
-        known = ", ".join(found or ())
-        raise UsageError(f"metric={missing!r}: metrics() does not return it; it returns {known}")
+        near, known = did_you_mean(missing, found or ()), listed(missing, found or ())
+        raise UsageError(f"metric={missing!r}: metrics() does not return it; {near}it returns {known}")
     return named
 
 

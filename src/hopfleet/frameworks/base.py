@@ -141,6 +141,10 @@ class Session(ABC):
     def unused(self) -> tuple[str, ...]:
         """Return the configuration keys that the task has not read so far."""
 
+    def absent(self) -> tuple[str, ...]:
+        """Return the keys that the task asked for, with a default, and that its configuration does not have."""
+        return ()
+
 
 Result = dict[str, RowSum] | Exception
 """The outcome of a member's part: sums, or the exception that ended it."""
@@ -285,13 +289,21 @@ class TrackedConfig(dict[str, Any]):
     It is a copy: a task that changes it changes nothing else. ``changed`` tells.
     """
 
-    def __init__(self, values: Mapping[str, Any], seen: set[str] | None = None, prefix: str = "") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        seen: set[str] | None = None,
+        prefix: str = "",
+        absent: set[str] | None = None,
+    ) -> None:
         self._seen: set[str] = set() if seen is None else seen
+        #: Keys that were asked for in vain.
+        self._absent: set[str] = set() if absent is None else absent
         self._prefix = prefix
         super().__init__(
             {
                 key: (
-                    TrackedConfig(value, self._seen, f"{prefix}{key}.")
+                    TrackedConfig(value, self._seen, f"{prefix}{key}.", self._absent)
                     if isinstance(value, Mapping)
                     else copy.deepcopy(value)
                     if isinstance(value, list)
@@ -311,6 +323,10 @@ class TrackedConfig(dict[str, Any]):
                 unread.append(self._prefix + key)
         return tuple(unread)
 
+    def absent(self) -> tuple[str, ...]:
+        """Return the keys that were asked for in vain, as dotted paths."""
+        return tuple(sorted(self._absent))
+
     def changed(self, values: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
         """Return the first key whose value is not the one in ``values`` any more, with both values.
 
@@ -327,6 +343,7 @@ class TrackedConfig(dict[str, Any]):
     def share(self, other: TrackedConfig) -> None:
         """Count the keys read of another configuration as read of this one, too."""
         self._seen |= other._seen
+        self._absent |= other._absent
 
     def __getitem__(self, key: str) -> Any:
         self._seen.add(self._prefix + key)
@@ -343,12 +360,18 @@ class TrackedConfig(dict[str, Any]):
         raise AttributeError(f"config.{name}: the configuration is a dict; write config[{name!r}]")
 
     def get(self, key: str, default: Any = None) -> Any:
-        self._seen.add(self._prefix + key)
+        self._note(key)
         return super().get(key, default)
 
     def pop(self, key: str, *default: Any) -> Any:
-        self._seen.add(self._prefix + key)
+        self._note(key)
         return super().pop(key, *default)
+
+    def _note(self, key: str) -> None:
+        name = f"{self._prefix}{key}"
+        if key not in self and name not in self._seen:
+            self._absent.add(name)
+        self._seen.add(name)
 
     def __iter__(self) -> Iterator[str]:
         # Code that iterates over the configuration, as f(**config) does, may use every key.

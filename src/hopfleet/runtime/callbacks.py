@@ -29,6 +29,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.errors import UsageError, describe
 from hopfleet.monitor.observer import Observer
+from hopfleet.phrases import did_you_mean, listed
 from hopfleet.support import registry
 from hopfleet.support.logging import messages
 
@@ -131,6 +132,12 @@ def callbacks(given: Sequence[Callback | str]) -> list[Callback]:
     for each in found:
         if not isinstance(each, Callback):
             raise UsageError(f"callbacks={each!r}: must be an object of a class derived from hop.Callback, or its name")
+        for name in dir(type(each)):
+            if name.startswith("on_") and name not in HOOKS and callable(getattr(each, name)):
+                raise UsageError(
+                    f"callback {type(each).__name__}.{name}: there is no such hook, so it would never be called; "
+                    f"{did_you_mean(name, HOOKS)}the hooks are {listed(name, HOOKS)}; rename a helper of your own"
+                )
     return found
 
 

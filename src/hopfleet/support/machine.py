@@ -9,6 +9,9 @@ from pathlib import Path
 WORKER_MEMORY = 1 << 30
 """Bytes of memory for a worker with a framework and a model of moderate size."""
 
+CROWD, LEAST_CROWD = 8, 16
+"""Worker processes per core that a machine is given at most, and the number that every machine is given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -48,6 +51,11 @@ def choose_workers(machine: Machine, *, device: str, devices: int, threads: int,
         few = f"are only {trials} trials" if trials > 1 else "is only one trial"
         offer, why = trials, f"there {few}, and a trial trains on one worker at a time"
     return offer, why
+
+
+def most_workers(machine: Machine) -> int:
+    """Return how many worker processes a machine is given at most; more would only wait for each other."""
+    return max(LEAST_CROWD, CROWD * machine.cores)
 
 
 def spare_cores(machine: Machine, *, device: str, workers: int, threads: int) -> int:

@@ -11,7 +11,7 @@ package that is installed while Python runs is found, and importing Hopfleet imp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -71,6 +71,20 @@ def names(kind: str, builtin: Mapping[str, Any]) -> list[str]:
 def registered() -> list[tuple[str, str, str]]:
     """Return the kind, the name and the package of every extension that another package registers."""
     return [(kind, point.name, _package(point)) for kind in GROUPS for point in _registered(kind)]
+
+
+def clashes(builtin: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return what is wrong with the names that packages register; ``builtin`` holds Hopfleet's own names by kind."""
+    packages: dict[tuple[str, str], list[str]] = {}
+    for kind, name, package in registered():
+        packages.setdefault((kind, name), []).append(package)
+    found = []
+    for (kind, name), theirs in packages.items():
+        if name in builtin.get(kind, ()):
+            found.append(f"the {kind} {name} of {theirs[0]} has a name of Hopfleet's own; rename its entry point")
+        elif len(theirs) > 1:
+            found.append(f"the {kind} {name} is registered by {' and '.join(theirs)}; uninstall all but one of them")
+    return found
 
 
 def _registered(kind: str) -> list[EntryPoint]:

@@ -45,7 +45,8 @@ def users_traceback(error: BaseException) -> TracebackType | None:
 def format_traceback(error: BaseException) -> str:
     """Return an exception as Python prints it, but from the user's first frame on.
 
-    An exception without any frame of the user's is printed in full, unless Hopfleet raised it on purpose.
+    An exception without any frame of the user's is printed in full, unless Hopfleet raised it on purpose: its message
+    says it all, and the text is empty.
     """
     whole = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
@@ -57,7 +58,8 @@ def format_traceback(error: BaseException) -> str:
             firsts = (number for number, frame in enumerate(part.stack) if users_file(frame.filename))
             del part.stack[: next(firsts, len(part.stack) if _on_purpose(part) else 0)]
             parts += [*filter(None, (part.__cause__, part.__context__)), *(part.exceptions or ())]
-    return "".join(whole.format())
+    alone = whole.__cause__ is None and (whole.__context__ is None or whole.__suppress_context__)
+    return "" if alone and _on_purpose(whole) and not whole.stack else "".join(whole.format())
 
 
 def _on_purpose(part: traceback.TracebackException) -> bool:

@@ -107,14 +107,15 @@ class UnitRunner:
         share: float = 1.0,
     ) -> None:
         """Keep the model and report the unit. Only training makes a new version and tells which keys it read."""
-        version, unused = command.model.version, tuple[str, ...]()
+        version, unused, absent = command.model.version, tuple[str, ...](), tuple[str, ...]()
         if command.unit.trains:
             version += 1
             unused = tuple(key for key in session.unused() if key != "batch_size")
+            absent = session.absent() if unused else ()
         self._models.put(command.trial, session, version)
         moved = hopped and command.unit.trains
         where, times = (self._worker, command.unit, command.attempt, version), (started, clock.now())
-        self._emit(UnitFinished(*where, *times, moved, sums, unused, share))
+        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent))
 
     @contextlib.contextmanager
     def reporting(self, command: RunUnit, trial: Trial, started: float | None = None) -> Iterator[float]:

@@ -110,12 +110,12 @@ class Hosts:
 
         wait_until(made)
 
-    def drive(self, name: str, *, epochs: int, **ray: Any) -> None:
+    def drive(self, name: str, *, epochs: int, host: str = DRIVER, **ray: Any) -> None:
         """Begin to run an experiment on the driver's host; without options of Ray, on that host alone."""
-        told = json.dumps({"name": name, "epochs": epochs, "ray": ray, "host": self.network.addresses[DRIVER]})
+        told = json.dumps({"name": name, "epochs": epochs, "ray": ray, "host": self.network.addresses[host]})
         words = [sys.executable, "-c", textwrap.dedent(SCRIPT), told]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._driver = self.network.start(DRIVER, words, env=self._environment, **pipes)
+        self._driver = self.network.start(host, words, env=self._environment, **pipes)
 
     @property
     def driver_ended(self) -> bool:

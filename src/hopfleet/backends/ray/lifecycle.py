@@ -120,7 +120,9 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _link_holds(self, node: NodeHandle) -> bool:
         """Whether another host has answered since a node fell silent."""
-        answers = {self._head.address: self._head.answered} if self._head else {}
+        answers = {}
+        if self._head is not None and self._head.address != self._here:
+            answers[self._head.address] = self._head.answered
         for other in self._nodes.values():
             answers[other.node.address] = max(other.last_answer, answers.get(other.node.address, 0.0))
         return link_holds(node.node.address, node.heard, answers, self._here)

@@ -111,6 +111,12 @@ def _write_metric(metric: float | None, body: Body) -> None:
         body["metric"] = metric
 
 
+def _write_absent(keys: tuple[str, ...], body: Body) -> None:
+    """Write the keys that a task asked for in vain, if there are any."""
+    if keys:
+        body["absent"] = list(keys)
+
+
 _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
@@ -124,6 +130,7 @@ _FINISHED = (
     *_plain("worker", "attempt", "version", "started", "ended", "hopped", "share"),
     _SUMS,
     _coded("unused", list, tuple),
+    _Part("absent", _write_absent, lambda body: tuple(body["absent"])),
 )
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (

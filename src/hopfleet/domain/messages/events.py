@@ -78,6 +78,7 @@ class UnitFinished:
     sums: Mapping[str, RowSum] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  #: configuration keys that the task has not read so far
     share: float = 1.0  #: this trial's part of the time from ``started`` to ``ended``, which a flotilla divides
+    absent: tuple[str, ...] = ()  #: keys that the task asked for, with a default, and the configuration does not have
 
     @property
     def trial(self) -> str:

@@ -15,6 +15,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView
+from hopfleet.phrases import listed
 
 
 def watchers(view: LiveView) -> list[Observer]:
@@ -23,19 +24,30 @@ def watchers(view: LiveView) -> list[Observer]:
 
 
 class UnusedKeys(Observer):
-    """Warns at the end of a run about configuration keys that no trial has read."""
+    """Warns about configuration keys that no trial has read, in the second epoch of a trial and at the end of a run."""
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
         self._unused: set[str] | None = None  #: None until a unit was trained
+        self._absent: set[str] = set()
+        self._warned = False
 
     def update(self, time: float, message: Message) -> None:
         if isinstance(message, UnitFinished) and message.unit.trains:
             unused = set(message.unused)
             self._unused = unused if self._unused is None else self._unused & unused
-        elif isinstance(message, Finish):
+            self._absent.update(message.absent)
+        # By its second epoch, a trial has built, trained and evaluated.
+        second = isinstance(message, UnitFinished) and message.unit.epoch > 1
+        if (second or isinstance(message, Finish)) and not self._warned:
+            self._warned = True
             for key in sorted(self._unused or ()):
-                self._view.warn(f"the task never read config[{key!r}]; check its spelling, or remove it from the space")
+                self._view.warn(f"the task never read config[{key!r}]; {self._remedy(key)}")
+
+    def _remedy(self, key: str) -> str:
+        if not self._absent:
+            return "check its spelling, or remove it from the space"
+        return f"it asked for {listed(key, sorted(self._absent))} instead, which the space does not have"
 
 
 class DiskNotes(Observer):
