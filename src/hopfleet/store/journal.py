@@ -164,6 +164,8 @@ class Journal:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise self._translated(error) from error
+        except sqlite3.DatabaseError as error:
+            raise JournalError(f"{self.path}: {_problem(error)}") from error
         self._head = number, digest
         if request:
             self.requests.taken(request)
