@@ -86,6 +86,7 @@ def _trained_in_sequence(trial: hop.TrialResult, folder: Path) -> tuple[Any, Any
     return model, optimizer, None
 
 
+@pytest.mark.slow
 def test_the_same_bits_from_transform_workers_and_after_a_resumption(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = models(experiment("wanted").fit(quiet=True))
     options = hop.WorkerOptions(transform_workers=1)
