@@ -1,7 +1,7 @@
 """Training as anybody would write it, in one process and in sequence, to compare Hopfleet's bits with.
 
-It shares no code with Hopfleet but the task's own build() and loss() and, on CUDA, hop.capturable: rows are read straight
-from the Arrow files, orders and seeds follow the rules given in docs/concepts.md.
+It shares no code with Hopfleet but the task's own build() and loss() and, on CUDA, hop.capturable: rows are read from
+the Arrow files, orders and seeds follow the rules given in docs/concepts.md.
 """
 
 from __future__ import annotations
