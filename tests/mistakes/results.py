@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import shutil
+
 import hopfleet as hop
-from hopfleet.errors import NotFound, UsageError
+from hopfleet.errors import JournalError, NotFound, UsageError
 from tests.helpers.mistakes import Mistake, fit
 
+
+def without(file: str) -> None:
+    """Delete a file of a finished run, and run it again."""
+    (fit(name="mine").folder.path / file).unlink()
+    fit(name="mine")
+
+
+def here() -> None:
+    """Move a run to the current directory, and open it by its name alone."""
+    shutil.move(fit(name="mine").folder.path, "mine")
+    hop.load("mine")
+
+
+def edited() -> None:
+    """Change a value in the definition by hand."""
+    path = fit(name="mine").folder.definition_file
+    path.write_text(path.read_text().replace('"mode": "min"', '"mode": "least"'))
+    hop.load("mine")
+
+
 MISTAKES = [
+    Mistake(
+        "a finished run without its journal",
+        lambda: without("journal.sqlite"),
+        JournalError,
+        ("journal.sqlite: is missing", "hopfleet recover mine", "overwrite=True"),
+    ),
+    Mistake(
+        "a finished run without its definition",
+        lambda: without("experiment.json"),
+        JournalError,
+        ("experiment.json: is missing", "hopfleet recover mine", "overwrite=True"),
+    ),
+    Mistake("a definition edited by hand", edited, JournalError, ("'mode'", "'least'", "hopfleet recover mine")),
+    Mistake("a run folder that was moved, by its name", here, NotFound, ("'mine'", "use ./mine")),
     Mistake(
         "a chart that does not exist",
         lambda: fit().plot("curve"),
