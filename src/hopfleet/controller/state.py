@@ -15,7 +15,7 @@ from hopfleet.controller.losses import REMEDY, Losses, ran_too_long
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.trial import Config, Parent, Trial, TrialState
+from hopfleet.domain.trial import Config, Parent, Trial, TrialState, trial_name
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.orders import fixed_order, remaining_order
@@ -103,11 +103,6 @@ class State:
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
         return self.draining or bool(self.hopeless)
-
-    @property
-    def between_rounds(self) -> bool:
-        """Whether no trial has begun its epoch of the next round."""
-        return all(progress.begins_epoch for progress in self.schedule.trials.values())
 
     @property
     def over(self) -> str:
@@ -451,8 +446,3 @@ class State:
     def _(self, message: m.SearchExtended) -> None:
         self.search.extend(trials=message.trials, epochs=message.epochs, space=spaces.parse(message.space))
         self.dry = False
-
-
-def trial_name(number: int) -> str:
-    """Return the name of the trial with a number: the first is ``t0001``."""
-    return f"t{number + 1:04d}"

@@ -26,7 +26,7 @@ class Interruption:
         self._attempts.add(attempt)
 
     def ordered(self, attempts: Iterable[int]) -> set[int]:
-        """Return those of the attempts that are to be given up."""
+        """Return those of the attempts that the worker was told to give up."""
         if time.monotonic() >= self._due:
             self.listen()
             self._due = time.monotonic() + LISTEN_SECONDS
