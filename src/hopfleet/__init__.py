@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from hopfleet.domain.trial import TrialState as TrialState
     from hopfleet.errors import AllTrialsFailed as AllTrialsFailed
     from hopfleet.errors import HopfleetError as HopfleetError
+    from hopfleet.errors import Interrupted as Interrupted
     from hopfleet.experiment.experiment import Experiment as Experiment
     from hopfleet.experiment.options import RunOptions as RunOptions
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
@@ -73,6 +75,7 @@ _HOMES = {
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",
+    "capturable": "hopfleet.frameworks.torch.capturable",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
     "CMAES": "hopfleet.search.optuna",
@@ -87,6 +90,7 @@ _HOMES = {
     "HopfleetError": "hopfleet.errors",
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
+    "Interrupted": "hopfleet.errors",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
     "Local": "hopfleet.backends.local.backend",

@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from hopfleet.domain.messages import Message
+from hopfleet.domain.messages import Message, RunHeld, TrialAdded, TrialEnded
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
-from hopfleet.monitor.terminal.live import LiveView, NotebookView, PlainView, QuietView, TerminalView, open_view
+from hopfleet.monitor.terminal.live import (
+    FAILURES,
+    LiveView,
+    NotebookView,
+    PlainView,
+    QuietView,
+    TerminalView,
+    open_view,
+)
 
 Records = list[tuple[float, Message]]
 
@@ -75,6 +83,29 @@ def told(view: LiveView, time: float, message: Message) -> None:
         observer.update(time, message)
 
 
+def failures(count: int) -> Records:
+    added = [(0.0, TrialAdded(f"t{number}", number, {"lr": 0.1}, 0, 1)) for number in range(count)]
+    ended = [
+        (1.0, TrialEnded(f"t{number}", TrialState.FAILED, "ValueError: too small (task.py:12)"))
+        for number in range(count)
+    ]
+    return [*added, *ended]
+
+
+def test_a_terminal_shows_why_the_first_trials_failed(history: History) -> None:
+    stream = Terminal()
+    follow(TerminalView(history, stream), failures(FAILURES + 2))
+    shown = stream.getvalue()
+    assert "t0 failed: ValueError: too small (task.py:12)" in shown
+    assert f"t{FAILURES - 1} failed: " in shown and f"t{FAILURES} failed: " not in shown
+    assert shown.count("more trials failed; hopfleet show lists them all") == 1
+
+
+def test_a_notebook_shows_why_a_trial_failed(history: History, notebook: list[str]) -> None:
+    follow(NotebookView(history), failures(1))
+    assert "t0 failed: ValueError: too small (task.py:12)" in notebook[-1]
+
+
 def follow(view: LiveView, records: Records) -> None:
     with view:
         for time, message in records:
@@ -98,7 +129,7 @@ def test_a_view_only_reads_its_history(history: History, records: Records) -> No
 
 def test_plain_lines_say_how_far_the_run_is(history: History, records: Records) -> None:
     lines = plain_lines(history, records)
-    standing = [line for line in lines if re.fullmatch(r"\[ *\S.*s\] \d+/128 units(  eta .+?)?(  best .+)?", line)]
+    standing = [line for line in lines if re.fullmatch(r"\[ *\S.*s\] \d+/12\d units(  eta .+?)?(  best .+)?", line)]
     assert 8 <= len(standing) <= history.elapsed / 5
     assert any(re.search(r"eta (\d+m )?\d+s  best t\d+ accuracy=0\.\d+$", line) for line in standing)
 
@@ -110,7 +141,7 @@ def test_plain_lines_tell_of_every_end_and_every_trouble(history: History, recor
     assert len(re.findall(r"t0001 failed  2/4 epochs .*: RuntimeError: CUDA out of memory", text)) == 1
     assert "worker w1 lost: no heartbeat" in text
     assert "resumed, run 2" in text
-    assert re.search(r"finished  128/128 units  best t\d+ accuracy=", lines[-1])
+    assert re.search(r"finished  120/120 units  best t\d+ accuracy=", lines[-1])
 
 
 def test_a_stream_that_knows_only_ascii_still_gets_lines(history: History) -> None:
@@ -187,6 +218,10 @@ def test_the_clock_ticks_while_no_message_comes(
         clock.now += 3600
         view.refresh()
         assert " 1h 00m" in stream.getvalue()
+        told(view, records[40][0], RunHeld(True))
+        clock.now += 3600 * 9
+        view.refresh()
+        assert " 10h 00m" not in stream.getvalue(), "it stands still while the run is paused"
 
 
 @pytest.mark.parametrize("kind", [PlainView, TerminalView])
@@ -207,7 +242,7 @@ def test_a_notebook_shows_one_output_and_updates_it(history: History, records: R
             told(view, time, message)
         view.warn("key 'dropout' is never read")
     assert len(records) / 10 < len(notebook) < len(records) / 4
-    assert notebook[-1].startswith("<pre") and "128/128 units" in notebook[-1]
+    assert notebook[-1].startswith("<pre") and "120/120 units" in notebook[-1]
     assert "is never read" in notebook[-1]
 
 
