@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
@@ -73,6 +74,7 @@ _HOMES = {
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",
+    "capturable": "hopfleet.frameworks.torch.capturable",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
     "CMAES": "hopfleet.search.optuna",

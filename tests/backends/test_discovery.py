@@ -88,3 +88,19 @@ def test_a_node_that_comes_after_the_last_ends_the_wait(monkeypatch: pytest.Monk
     assert made.newcomers({}, 1) == [(B, 1)]
     clock[0] += discovery.GROW_SECONDS + 1
     assert made.check_wait() == ""
+
+
+def test_a_head_without_its_state_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = begun(monkeypatch)
+    asked: list[str] = []
+    monkeypatch.setattr(discovery, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(discovery.cluster, "head_forgot", lambda: True)
+    monkeypatch.setattr(discovery.cluster, "nodes", lambda: asked.append("nodes"))
+    made.watch(lambda: 0)
+    _, watcher = made._watching  # type: ignore[misc]
+    watcher.join(30)
+    with pytest.raises(WorkersLost, match="was started again without its state; `hopfleet resume` continues"):
+        made.check_wait()
+    assert made.now() == {}
+    made.close()
+    assert not asked, "Ray would end the process"

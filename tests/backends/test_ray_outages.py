@@ -87,3 +87,16 @@ def test_a_head_that_is_lost_for_good_ends_the_run_in_time(own_home: Path) -> No
         assert re.search(
             r"WorkersLost: the head of the Ray cluster, \S+, has not answered for .* s; `hopfleet resume`", said
         )
+
+
+@long
+def test_a_head_that_comes_back_without_its_state_ends_the_run(own_home: Path) -> None:
+    """Ray would end the process at the next question to such a head."""
+    folder = RunFolder(own_home / "forgotten")
+    with hosts(own_home, **recommended()) as made:
+        made.drive("forgotten", epochs=2000, address=made.address)
+        wait_for_units(made, folder, 10)
+        made.lose_head()
+        made.start(HEAD)
+        said = made.said(code=1)
+        assert "WorkersLost: the head of the Ray cluster was started again without its state; `hopfleet resume`" in said

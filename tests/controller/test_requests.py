@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hopfleet.domain import messages as m
@@ -49,10 +51,38 @@ def trained(**options):
 def test_what_nobody_knows():
     desk = Wheel("w1")
     assert "unknown; there are add, clone" in desk.refused("dance")
-    assert "unexpected keyword argument 'loud'" in desk.refused("stop", trial="t0001", loud=True)
+    assert desk.refused("stop", trial="t0001", loud=True) == "loud=True: unknown; stop takes trial, now"
+    assert desk.refused("stop") == "trial: is missing; stop takes trial, now"
+    (answer,) = desk.tell(m.RequestMade("stop", ["t0001"], "ada", 7))
+    assert answer.text == "request 'stop': its arguments are ['t0001']; must be a dict of names to values"
     for request in ("stop", "resume", "delete", "clone", "prioritise"):
         assert desk.refused(request, trial="t0009").startswith("trial 't0009': there is none of that name")
-    assert desk.refused("stop", trial=3).startswith("trial 3: ")
+    assert desk.refused("stop", trial=3).startswith("trial=3: must be the name of a trial")
+
+
+@pytest.mark.parametrize(
+    ("request_", "given", "words"),
+    [
+        ("stop", {"trial": "t0001", "now": "x"}, "now='x': must be True or False"),
+        ("resume", {"trial": "t0001", "epochs": "x"}, "epochs='x': must be an integer of at least 1"),
+        ("resume", {"trial": "t0001", "epochs": True}, "epochs=True: must be an integer of at least 1"),
+        ("clone", {"trial": "t0001", "epochs": 2.5}, "epochs=2.5: must be an integer of at least 1"),
+        ("clone", {"trial": "t0001", "changes": "x"}, "changes='x': must be a dict of names to values, e.g."),
+        ("clone", {"trial": "t0001", "changes": {"x": math.nan}}, "x=nan: must be a finite number, as in uniform"),
+        ("clone", {"trial": "t0001", "changes": {"x": "y"}}, "x='y': must be a number, as in uniform(0, 1)"),
+        ("add", {"config": "x"}, "config='x': must be a dict of names to values"),
+        ("add", {"config": {"x": -3}}, "x=-3: must be a number of at least 0, as in uniform(0, 1)"),
+        ("add", {"config": {"y": 3}}, "config: y is unknown, x is missing; the keys are x"),
+        ("extend", {"space": "x"}, "space='x': must be a dict of names to dimensions, e.g. {'lr': 'loguniform"),
+        ("extend", {"space": {"x": "uniform(1)"}}, "x=uniform(1): "),
+        ("extend", {"trials": "x"}, "trials='x': must be an integer of at least 0"),
+        ("prioritise", {"trial": "t0001", "level": -1}, "level=-1: must be an integer of at least 0"),
+        ("workers", {"by": "x"}, "by='x': must be an integer, e.g. 2 or -1"),
+        ("workers", {"count": -1}, "count=-1: must be an integer of at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_reasons(request_, given, words):
+    assert Wheel("w1").refused(request_, **given).startswith(words)
 
 
 def test_a_trial_stops_after_its_unit_with_a_durable_model_and_can_be_resumed():
@@ -206,8 +236,10 @@ def test_configurations_are_added():
     desk = Wheel("w1")
     _, follow = desk.granted("add", config={"x": 9})
     assert of(follow, m.TrialAdded)[0].origin == "person"
-    assert desk.refused("add", config={}).startswith("config={}: must be a dict")
-    assert desk.refused("add", config={"y": 1, "z": 2}) == "config: y is unknown, z is unknown, x is missing"
+    assert desk.refused("add", config={}) == "config: x is missing; the keys are x"
+    assert desk.refused("add", config={"y": 1, "z": 2}) == (
+        "config: y is unknown, z is unknown, x is missing; the keys are x"
+    )
 
 
 def test_levels_go_first():
@@ -280,7 +312,7 @@ def test_all_pause_and_go_on():
 def test_workers_come():
     desk = Wheel("w1", "w2")
     assert desk.refused("workers", count=2) == "there are 2 workers already"
-    assert desk.refused("workers", count=0) == "workers=0: must be an integer of at least 1"
+    assert desk.refused("workers", count=0) == "count=0: must be an integer of at least 1"
     assert desk.granted("workers", count=4) == ("from 2 to 4 workers", [m.AddWorkers(2)])
     assert desk.ask("workers", by=1) == []  # it is answered when they are there
     desk.tell(m.WorkerJoined("w3"))

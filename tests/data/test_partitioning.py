@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hopfleet.data import Kind, open_dataset, partition, sources, spill
+from hopfleet.data import Kind, open_dataset, partition, partitioning, sources, spill
 from hopfleet.errors import DataChanged, DataError
 from tests.helpers.processes import run
 from tests.helpers.tables import DTYPES, bits, every_kind, files, numbers, rows_of, stored
@@ -429,6 +431,18 @@ class TestTarget:
             partition(range(10), tmp_path / "set", partitions=2)
         assert partition(range(10), tmp_path / "set", partitions=2, overwrite=True).rows == 10
 
+    @pytest.mark.parametrize("step", ["mkdtemp", "write_cells"])
+    def test_that_cannot_be_written_says_why(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+        def refuse(*arguments: Any, **how: Any) -> None:
+            raise OSError(errno.EACCES if step == "mkdtemp" else errno.ENOSPC, os.strerror(errno.EACCES), "somewhere")
+
+        place = partitioning.tempfile if step == "mkdtemp" else partitioning
+        monkeypatch.setattr(place, step, refuse)
+        remedy = "change its permissions, or give another" if step == "mkdtemp" else "make room on that disk"
+        with pytest.raises(DataError, match=rf"{tmp_path}: cannot be written.* \(Permission denied\); {remedy}"):
+            partition({"x": [1]}, tmp_path / "set", partitions=1)
+        assert not list(tmp_path.iterdir())
+
     def test_whose_parent_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(DataError, match="cannot be created"):
@@ -475,3 +489,20 @@ check(partition(folder + "/a.parquet", folder + "/3", partitions=1))
 """
     done = run(code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda x, y: (x, y),
+        lambda x, y: (torch.from_numpy(x), torch.from_numpy(y)),
+        lambda x, y: (x, y.tolist()),
+        lambda x, y: (pd.DataFrame(x, columns=["a", "b"]), pd.Series(y)),
+    ],
+)
+def test_a_pair_of_arrays_is_x_and_y(tmp_path: Path, pair: Any) -> None:
+    x, y = np.arange(20.0).reshape(10, 2), np.arange(10)
+    expected = partition({"x": x, "y": y}, tmp_path / "dict", partitions=2)
+    assert partition(pair(x, y), tmp_path / "pair", partitions=2).fingerprint == expected.fingerprint
+    three = partition((x, y, y), tmp_path / "three", partitions=2)
+    assert list(three.columns) == ["0", "1", "2"]

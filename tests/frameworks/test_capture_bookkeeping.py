@@ -20,7 +20,7 @@ from hopfleet.frameworks.torch.engines import capture_backend, cuda_graphs
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved
-from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from tests.helpers.recorded_capture import RecordedCapture, RecordedGraph, recorded_capture
@@ -207,7 +207,10 @@ REFUSALS = {
     Host: "random numbers are drawn on the host (numpy)",
     Accumulating: "gradients are accumulated over several batches",
     Reading: "operation not permitted when stream is capturing",
-    Scaling: "a gradient scaler reads values",
+}
+
+EAGER_UPDATES = {
+    Scaling: "operation not permitted when stream is capturing",
     Advised: "capturable is False; build the optimizer with capturable=True or fused=True",
 }
 
@@ -224,6 +227,40 @@ def test_a_refusal_names_its_reason_once_and_leaves_the_bits(task, tmp_path, cap
     assert not any(work.startswith("replay") for work in backend.log)
     assert gc.isenabled() and backend.workspaces_cleared == 2 * backend.captures
     assert backend.unjoined() == [], "the device is synchronized after a failed capture"
+
+
+@pytest.mark.parametrize("task", EAGER_UPDATES)
+def test_updates_that_cannot_be_captured_are_made_eagerly_after_captured_gradients(task, tmp_path, capfd):
+    (sessions, backend), (alone, _) = several(task()), several(task())
+    for _ in range(3):
+        unit(sessions, alone, Batches(8, 8, 5), tmp_path)
+    said = capfd.readouterr().err
+    assert said.count("only gradients are captured, and updates are made in turn") == 1
+    assert EAGER_UPDATES[task] in said
+    assert all(capture.gradients for one in sessions for capture in one.kept[Steps].values())
+    assert [len(one.kept[Steps]) for one in sessions] == [2, 2, 2], "whole batches and the last, smaller one"
+    assert backend.unjoined() == []
+
+
+def test_an_update_that_raises_ends_its_member_alone(tmp_path):
+    class Breaking(Task):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            model, optimizer, *rest = super().build(config)
+            count = [0]
+
+            def hook(*_: object) -> None:
+                count[0] += 1
+                if config["lr"] == SEVERAL[1]["lr"] and count[0] > 10:
+                    raise ValueError("worn out")
+
+            optimizer.register_step_post_hook(hook)
+            return model, optimizer, *rest
+
+    (sessions, _), (alone, _) = several(Breaking()), several(Task())
+    found = CudaGraphs(sessions).train(Batches(*[8] * 12), last=[False] * 3)
+    assert "worn out" in str(found[1])
+    for number in (0, 2):
+        assert found[number] == alone[number].train(Batches(*[8] * 12), last=False)
 
 
 def test_a_column_that_is_no_tensor_is_refused(tmp_path, capfd):
@@ -263,7 +300,7 @@ def test_a_kind_that_was_refused_is_not_tried_again(tmp_path):
     sessions, backend = several(Reading())
     for _ in range(3):
         CudaGraphs(sessions).train(Batches(8, 8), last=[False] * 3)
-    assert backend.captures == 2, "one attempt for each kind of member: with and without dropout"
+    assert backend.captures == 4, "two attempts for each kind of member: whole steps, and gradients alone"
 
 
 # ---------------------------------------------------------------------------------------------------------- members
@@ -314,6 +351,20 @@ def test_the_backend_decides_which_engine_captures():
     sessions, _ = several(Task())
     task = Task()
     assert type(task.framework.flotilla(sessions)) is CudaGraphs
-    assert type(task.framework.flotilla(sessions, fast=True)) is Stacked
+    assert type(task.framework.flotilla(sessions, fast=True)) is StackedGraphs
     plain = [task.framework.open(SEVERAL[0], seed=0, placement=CPU, threads=1) for _ in range(2)]
     assert type(task.framework.flotilla(plain)) is Interleaved
+    assert type(task.framework.flotilla(plain, fast=True)) is Stacked
+
+
+def test_beside_a_stack_other_members_are_captured(tmp_path):
+    configs = [{"lr": 0.1 / n} for n in range(1, 5)] + [{"lr": 0.1, "form": "other"}]
+    (sessions, backend), (alone, _) = several(Task(), configs), several(Task(), configs)
+    for _ in range(2):
+        found = StackedGraphs(sessions).train(Batches(8, 8, 8), last=[False] * 5)
+        expected = [one.train(Batches(8, 8, 8), last=False) for one in alone]
+        assert found[4] == expected[4] and bits(sessions[4], tmp_path) == bits(alone[4], tmp_path)
+        for mine, theirs in zip(found[:4], expected[:4], strict=True):
+            assert float(mine["train_loss"].mean) == pytest.approx(float(theirs["train_loss"].mean), rel=1e-5)
+    assert [Steps in one.kept for one in sessions] == [False] * 4 + [True]
+    assert backend.unjoined() == []

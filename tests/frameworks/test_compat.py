@@ -108,6 +108,34 @@ def test_hooks_of_optimizers_are_noticed() -> None:
         handle.remove()
 
 
+def test_hooks_that_are_known_do_not_count() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+    class Known:
+        def hook(self, *_: object) -> None:
+            pass
+
+    known = Known()
+    optimizer.register_step_pre_hook(known.hook)
+    assert _compat.has_step_hooks(optimizer) and not _compat.has_step_hooks(optimizer, known)
+
+
+def test_a_scaler_forgets_an_update_that_was_begun() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1, fused=True)
+    _compat.supports_scaling(optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    assert _compat.scaler_tensors(scaler) == _compat.scaler_tensors(None) == []
+    for _ in range(2):
+        scaler.scale(weight.sum()).backward()
+        scaler.unscale_(optimizer)
+        _compat.abandon_update(scaler)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert len(_compat.scaler_tensors(scaler)) == 2
+
+
 def test_a_schedule_does_not_warn_of_an_optimizer_that_counts_as_stepped() -> None:
     """Warnings are errors in these tests."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)

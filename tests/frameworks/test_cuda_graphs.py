@@ -5,42 +5,20 @@ Each test runs with CUDA where there is a GPU, and everywhere with a stand-in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.domain.placement import Placement
-from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.torch.engines import capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
-from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
-from tests.helpers.recorded_capture import recorded_capture
+from tests.helpers.captures import Batches, Place, bits, compare, several
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@dataclass(frozen=True)
-class Place:
-    """A device on which steps are captured."""
-
-    device: str
-
-    @property
-    def on_cuda(self) -> bool:
-        return self.device != "cpu"
-
-    def cache(self) -> EngineCache:
-        cache = EngineCache()
-        if not self.on_cuda:
-            recorded_capture(cache)
-        return cache
 
 
 @pytest.fixture(params=[pytest.param("cuda:0", marks=needs_gpu), "cpu"])
@@ -58,25 +36,6 @@ OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda p, lr, cuda: torch.optim.AdamW(p, lr=torch.tensor(lr), fused=True),
     "rmsprop": lambda p, lr, cuda: torch.optim.RMSprop(p, lr=lr, capturable=cuda),
 }
-
-
-class Batches:
-    def __init__(
-        self, device: str, shape: tuple[int, ...] = (20,), count: int = 9, ragged: bool = True, seed: int = 0
-    ) -> None:
-        self.device, self.shape, self.count, self.ragged, self.seed = device, shape, count, ragged, seed
-        self.rows = 64 * count - 24 * ragged
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        generator = torch.Generator().manual_seed(self.seed)
-        for number in range(self.count):
-            rows = 40 if self.ragged and number == self.count - 1 else 64
-            x = torch.randn(rows, *self.shape, generator=generator)
-            y = torch.randint(0, 3, (rows,), generator=generator)
-            yield {"x": x.to(self.device), "y": y.to(self.device)}
 
 
 class Task(hop.TorchTask):
@@ -111,43 +70,6 @@ class Images(Task):
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
 
 
-def several(place: Place, task: hop.TorchTask, configs: list[dict[str, Any]]) -> list[TorchSession]:
-    cache = place.cache()
-    return [
-        task.framework.open(config, seed=number, placement=Placement.on(place.device), threads=1, cache=cache)
-        for number, config in enumerate(configs)
-    ]
-
-
-def bits(one: TorchSession, folder: Path) -> bytes:
-    one.save(folder / "bits")
-    return (folder / "bits").read_bytes()
-
-
-def compare(
-    place: Place, task: hop.TorchTask, configs: list[dict[str, Any]], folder: Path, shape: tuple[int, ...] = (20,)
-) -> Any:
-    """Train five units, each on other data, with evaluations and a hop in between; return the captures of each."""
-    alone, together = (several(place, task, configs) for _ in range(2))
-    captures = []
-    for unit, (ragged, last) in enumerate(((True, False), (True, False), (True, False), (False, True), (True, False))):
-        batches = Batches(place.device, shape, ragged=ragged, seed=unit)
-        found = task.framework.flotilla(together).train(batches, last=[last] * len(configs))
-        captures.append([one.kept.get(Steps) for one in together])
-        assert found == [one.train(batches, last=last) for one in alone]
-        assert task.framework.flotilla(together).evaluate(batches, seed=3) == [
-            one.evaluate(batches, seed=3) for one in alone
-        ]
-        assert [bits(one, folder) for one in together] == [bits(one, folder) for one in alone]
-        if unit == 1:
-            together[0].save(folder / "hop")
-            together[0] = task.framework.open(
-                configs[0], seed=99, placement=Placement.on(place.device), threads=1, cache=together[1].cache
-            )
-            together[0].load(folder / "hop")
-    return captures
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_bits_of_eager_training(place, tmp_path, name):
     configs = [{"optimizer": name, "lr": lr, "dropout": drop} for lr, drop in ((0.1, 0.5), (0.01, 0.0), (0.03, 0.2))]
@@ -167,7 +89,9 @@ def test_a_capture_holds_while_nothing_moves(place, tmp_path):
     Task(place).framework.flotilla(members).train(
         Batches(place.device), last=[True, True]
     )  # the learning rate has changed
-    assert all(one.kept[Steps][size] is not old[size] for one, old in zip(members, before, strict=True))
+    # On CUDA, captures read the learning rate from the device.
+    kept = [one.kept[Steps][size] is old[size] for one, old in zip(members, before, strict=True)]
+    assert kept == [place.on_cuda] * 2
 
 
 def test_evaluations_are_captured_too(place, tmp_path):
@@ -193,6 +117,8 @@ def test_convolutions_and_batch_norm(place, tmp_path):
 
 
 class Plain(Task):
+    capture = False
+
     def build(self, config: Mapping[str, Any]) -> Any:
         model, *_ = super().build({**config, "optimizer": "sgd"})
         return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
@@ -215,14 +141,41 @@ class Noisy(Task):
         return super().loss(model, batch) * (1 + 0.01 * float(torch.rand(1)))
 
 
-@pytest.mark.parametrize("task", [Plain, Peeking, Gathering, Noisy])
+class Hooked(Task):
+    """An optimizer with a hook of the user, which changes what it sees."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, schedule = super().build(config)
+        optimizer.register_step_post_hook(lambda *_: [p.data.mul_(0.999) for p in model.parameters()])
+        return model, optimizer, schedule
+
+
+class Cycled(Task):
+    lr_step = "batch"
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, *_ = super().build(config)
+        optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+        return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, config["lr"], total_steps=1000)
+
+
+@pytest.mark.parametrize("task", [Gathering, Hooked, Cycled])
+def test_gradients_are_captured_where_updates_cannot_be(place, tmp_path, task, capfd):
+    configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
+    captures = compare(place, task(place), configs, tmp_path)
+    assert all(capture for unit in captures for capture in unit)
+    said = capfd.readouterr().err
+    assert said.count("only gradients are captured") == 1 and "steps are not captured" not in said
+
+
+@pytest.mark.parametrize("task", [Plain, Peeking, Noisy])
 def test_what_cannot_be_captured_trains_all_the_same(place, tmp_path, task, capfd):
     configs = [{"optimizer": "sgd", "lr": lr, "dropout": 0.1} for lr in (0.1, 0.01)]
     captures = compare(place, task(place), configs, tmp_path)
     assert not any(capture for unit in captures for capture in unit)
     said = capfd.readouterr().err
     assert said.count("steps are not captured") == 1
-    assert task is not Plain or not place.on_cuda or "capturable=True" in said
+    assert task is not Plain or "capture = False" in said
 
 
 def test_a_member_with_nan_leaves_the_others_alone(place, tmp_path):
@@ -266,4 +219,6 @@ class Quick(Task):
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_schedules_that_step_after_each_batch(place, tmp_path, name):
     captures = compare(place, Quick(place), [{"optimizer": name, "lr": lr} for lr in (0.1, 0.01)], tmp_path)
-    assert not any(capture for unit in captures for capture in unit)
+    assert all(capture for unit in captures for capture in unit)
+    # On CUDA, captured updates read the learning rate from the device; elsewhere updates are made eagerly.
+    assert all(bool(one.gradients) != place.on_cuda for unit in captures for some in unit for one in some.values())

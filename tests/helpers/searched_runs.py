@@ -26,9 +26,15 @@ Metrics = Callable[[Trial, int], Mapping[str, float]]
 
 
 def made(
-    search: Search, space: Mapping[str, Any], metrics: Metrics, *, metric: str = "accuracy", mode: Mode = "max"
+    search: Search,
+    space: Mapping[str, Any],
+    metrics: Metrics,
+    *,
+    metric: str = "accuracy",
+    mode: Mode = "max",
+    look: Callable[[History], None] = lambda history: None,
 ) -> History:
-    """The history of a whole experiment over 2 partitions with 4 workers."""
+    """The history of a whole experiment over 2 partitions with 4 workers; ``look`` sees it after each step."""
     search.setup(space, seed=0, goal=Goal(metric, mode))
     backend = Simulated(metrics=metrics)
     controller = Controller(
@@ -38,12 +44,13 @@ def made(
         seed=0,
         estimates=Estimates([1, 1]),
     )
-    history = History(metric=metric, mode=mode, partitions=2, name="digits")
+    history = History(metric=metric, mode=mode, partitions=2, name="digits", expected=search.expected())
     backend.start(None, 4)
     driver = Driver(controller, backend, [history])
     for events in driver.moments([RunStarted("0")]):
         for event in events:
             driver.step([event])
+            look(history)
     assert controller.finished
     return history
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.helpers.mistakes import CommandFailed, Mistake, command, fit
+from tests.helpers.mistakes import CommandFailed, Mistake, command, copy_finished
 
 SCRIPTS = {
     "empty.py": "import hopfleet as hop\n",
@@ -18,7 +18,7 @@ def typed(line: str, *says: str) -> Mistake:
     """A command, after an experiment with the name ``e``, in a folder with the scripts above."""
 
     def run() -> None:
-        fit()
+        copy_finished()
         for name, text in SCRIPTS.items():
             Path(name).write_text(text)
         command(*line.split())

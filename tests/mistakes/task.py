@@ -9,6 +9,7 @@ import torch
 from torch.nn import CrossEntropyLoss, Linear
 from torch.nn import functional as F
 from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 import hopfleet as hop
 from hopfleet.errors import TaskError, UsageError
@@ -51,6 +52,11 @@ def option(name: str, value: Any, *says: str) -> Mistake:
 def model_and_optimizer() -> tuple[Any, Any]:
     model = Linear(4, 2)
     return model, SGD(model.parameters(), lr=0.1)
+
+
+def plateau(self: Any, config: Any) -> Any:
+    model, optimizer = model_and_optimizer()
+    return model, optimizer, ReduceLROnPlateau(optimizer, mode="max")
 
 
 def swapped(self: Any, config: Any) -> Any:
@@ -118,6 +124,22 @@ MISTAKES = [
         "build returns the loss, too",
         lambda self, config: (*model_and_optimizer(), CrossEntropyLoss()),
         *("CrossEntropyLoss", "expected an optimizer, an lr_scheduler"),
+    ),
+    build("build returns no optimizer", lambda self, config: Linear(4, 2), "no optimizer", "return model, optimizer"),
+    build(
+        "a schedule of another optimizer",
+        lambda self, config: (*model_and_optimizer(), StepLR(model_and_optimizer()[1], 1)),
+        *("a StepLR of another optimizer", "an optimizer that build() returns too"),
+    ),
+    build(
+        "a schedule without its optimizer",
+        lambda self, config: (model_and_optimizer()[0], StepLR(model_and_optimizer()[1], 1)),
+        *("a StepLR of another optimizer", "an optimizer that build() returns too"),
+    ),
+    build(
+        "a plateau in the wrong direction",
+        plateau,
+        *("ReduceLROnPlateau(mode='max')", "better if it is smaller", "mode='min'"),
     ),
     build(
         "an optimizer of another model",

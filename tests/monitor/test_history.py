@@ -9,17 +9,20 @@ from typing import get_args
 import pytest
 
 from hopfleet.domain import messages as m
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.messages import (
     DropVersion,
     EpochEnded,
     Finish,
     Message,
     RequestMade,
+    RunHeld,
     RunStarted,
     RunUnit,
     SaveVersion,
     TrialAdded,
     TrialEnded,
+    TrialPaused,
     TrialRolledBack,
     UnitFailed,
     UnitFinished,
@@ -33,6 +36,7 @@ from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.history import _HANDLERS, History, Mode
+from hopfleet.monitor.progress import Progress
 
 
 def fold(*messages: Message, mode: Mode = "max", partitions: int = 2) -> History:
@@ -194,11 +198,72 @@ def test_a_new_run_starts_without_workers_and_leaves_a_gap() -> None:
     assert history.busy_fraction() == {"w0": 0.0, "w1": 0.0}
 
 
-def test_progress_counts_what_ended_trials_left_out_as_done() -> None:
+def test_progress_leaves_out_what_ended_trials_left_out() -> None:
     history = fold(*map(added, range(3)), finished(0, 1, 0), TrialEnded("t1", TrialState.STOPPED))
     progress = history.progress()
-    assert (progress.done, progress.planned) == (1 + 4, 12)
-    assert progress.fraction == 5 / 12
+    assert (progress.done, progress.planned) == (1, 8)
+    assert progress.fraction == 1 / 8
+
+
+def expecting(expected: Expectation, *messages: Message, limit: int | None = None) -> History:
+    """A history over 2 partitions with two workers."""
+    history = History(metric="accuracy", mode="max", partitions=2, name="test", expected=expected, limit=limit)
+    for time, message in enumerate([RunStarted("0"), WorkerJoined("w0"), WorkerJoined("w1"), *messages]):
+        history.apply(100.0 + time, message)
+    return history
+
+
+def test_the_total_is_known_from_the_start() -> None:
+    assert expecting(Expectation(24)).progress().units() == "0/48 units"
+    assert expecting(Expectation(24, "about"), added(0)).progress().units() == "0 of about 48 units"
+    assert expecting(Expectation(24, "at most"), added(0)).progress().units() == "0 of at most 48 units"
+    unlimited = expecting(Expectation(None, "about"), added(0), finished(0, 1, 0)).progress()
+    assert (unlimited.units(), unlimited.fraction, unlimited.remaining()) == ("1 unit", 0.0, "")
+
+
+def test_the_remaining_time_includes_trials_yet_to_come() -> None:
+    assert expecting(Expectation(24), added(0), finished(0, 1, 0)).progress().eta == 2.0 * 47 / 2
+    about = expecting(Expectation(24, "about"), added(0), finished(0, 1, 0)).progress()
+    assert about.remaining() == "eta about 47s"
+
+
+def test_clones_and_trials_of_users_come_on_top() -> None:
+    mine = TrialAdded("t1", 1, {}, 0, 2, "person")
+    assert expecting(Expectation(4), added(0), mine).progress().planned == 8 + 4
+    assert expecting(Expectation(1), added(0), added(1)).progress().planned == 8, "more than expected"
+
+
+def test_a_budget_of_epochs_caps_the_total() -> None:
+    expected = Expectation(3, capped=True)
+    progress = expecting(expected, added(0), added(1), finished(0, 1, 0)).progress()
+    assert (progress.units(), progress.eta) == ("1/6 units", 2.0 * 4)
+
+
+def test_a_budget_of_time_limits_the_remaining_time() -> None:
+    expected = Expectation(None, "at most", seconds=10.0)
+    progress = expecting(expected, added(0), finished(0, 1, 0)).progress()
+    assert (progress.fraction, progress.remaining()) == (0.4, "eta at most 6s")
+    late = expecting(Expectation(1000, seconds=5.0), added(0), finished(0, 1, 0)).progress()
+    assert (late.fraction, late.eta) == (0.8, 1.0)
+
+
+def test_there_is_no_remaining_time_while_paused_or_once_nothing_is_known_to_be_left() -> None:
+    expected = Expectation(24)
+    assert expecting(expected, added(0), finished(0, 1, 0), RunHeld(True)).progress().remaining() == ""
+    paused = [added(0, epochs=1), finished(0, 1, 0), finished(0, 2, 1), TrialPaused("t0")]
+    assert expecting(Expectation(1, "about"), *paused).progress().eta is None
+    assert expecting(Expectation(24), *paused, Finish(True)).progress().units() == "2/2 units"
+
+
+def test_a_short_remaining_time_is_never_none_at_all() -> None:
+    assert Progress(1, 2, "exactly", 0.5, 0.01).remaining() == "eta 1s"
+
+
+def test_dropped_trials_still_count() -> None:
+    done = [added(0, epochs=1), finished(0, 1, 0), finished(0, 2, 1), TrialEnded("t0", TrialState.COMPLETED)]
+    history = expecting(Expectation(24), *done, limit=0)
+    assert not history.trials
+    assert history.progress().units() == "2/48 units"
 
 
 def test_the_estimate_shares_the_units_among_the_live_workers() -> None:
@@ -220,7 +285,7 @@ def test_there_is_no_estimate_without_a_measurement_or_a_worker() -> None:
 
 def test_nothing_is_ahead_when_all_trials_ended() -> None:
     progress = fold(added(0), TrialEnded("t0", TrialState.FAILED, "no")).progress()
-    assert (progress.fraction, progress.eta) == (1.0, 0.0)
+    assert (progress.planned, progress.eta) == (0, None)
 
 
 def test_busy_fraction_counts_overlapping_work_once() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hopfleet.domain.messages import Message
+from hopfleet.domain.messages import Message, RunHeld
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
 from hopfleet.monitor.terminal.live import LiveView, NotebookView, PlainView, QuietView, TerminalView, open_view
@@ -98,7 +98,7 @@ def test_a_view_only_reads_its_history(history: History, records: Records) -> No
 
 def test_plain_lines_say_how_far_the_run_is(history: History, records: Records) -> None:
     lines = plain_lines(history, records)
-    standing = [line for line in lines if re.fullmatch(r"\[ *\S.*s\] \d+/128 units(  eta .+?)?(  best .+)?", line)]
+    standing = [line for line in lines if re.fullmatch(r"\[ *\S.*s\] \d+/12\d units(  eta .+?)?(  best .+)?", line)]
     assert 8 <= len(standing) <= history.elapsed / 5
     assert any(re.search(r"eta (\d+m )?\d+s  best t\d+ accuracy=0\.\d+$", line) for line in standing)
 
@@ -110,7 +110,7 @@ def test_plain_lines_tell_of_every_end_and_every_trouble(history: History, recor
     assert len(re.findall(r"t0001 failed  2/4 epochs .*: RuntimeError: CUDA out of memory", text)) == 1
     assert "worker w1 lost: no heartbeat" in text
     assert "resumed, run 2" in text
-    assert re.search(r"finished  128/128 units  best t\d+ accuracy=", lines[-1])
+    assert re.search(r"finished  120/120 units  best t\d+ accuracy=", lines[-1])
 
 
 def test_a_stream_that_knows_only_ascii_still_gets_lines(history: History) -> None:
@@ -187,6 +187,10 @@ def test_the_clock_ticks_while_no_message_comes(
         clock.now += 3600
         view.refresh()
         assert " 1h 00m" in stream.getvalue()
+        told(view, records[40][0], RunHeld(True))
+        clock.now += 3600 * 9
+        view.refresh()
+        assert " 10h 00m" not in stream.getvalue(), "it stands still while the run is paused"
 
 
 @pytest.mark.parametrize("kind", [PlainView, TerminalView])
@@ -207,7 +211,7 @@ def test_a_notebook_shows_one_output_and_updates_it(history: History, records: R
             told(view, time, message)
         view.warn("key 'dropout' is never read")
     assert len(records) / 10 < len(notebook) < len(records) / 4
-    assert notebook[-1].startswith("<pre") and "128/128 units" in notebook[-1]
+    assert notebook[-1].startswith("<pre") and "120/120 units" in notebook[-1]
     assert "is never read" in notebook[-1]
 
 

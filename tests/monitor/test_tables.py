@@ -79,7 +79,7 @@ def test_the_header_sums_up(eventful_history: History) -> None:
     assert leader is not None
     title, progress, best = text_of(header(eventful_history)).splitlines()
     assert title.split() == ["digits", "7", "completed", "1", "failed", "run", "2"]
-    assert progress.endswith("128/128 units  100%  1m 22s")
+    assert progress.endswith("120/120 units  100%  1m 22s")
     assert best.startswith(f"best {leader.id}  accuracy=") and "width=" in best and "momentum" not in best
 
 

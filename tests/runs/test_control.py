@@ -236,8 +236,7 @@ def test_a_stopped_trial_goes_on_with_the_same_bits_in_the_same_run_and_in_the_n
         assert trial.state is hop.TrialState.COMPLETED
         assert [sorted(epoch) for epoch in trial.visits] == [[0, 1, 2, 3]] * 4
         assert_trained_alone(trial, run.folder)
-    with pytest.raises(UsageError, match="is finished already"):
-        here(run, 4).fit(quiet=True)
+    assert here(run, 4).fit(quiet=True).finished
 
 
 @pytest.mark.parametrize(("lr", "factor"), [(0.05, 1.0), (0.1, 2.0)])
@@ -323,6 +322,17 @@ REFUSED: list[tuple[Callable[[hop.Control], str], str]] = [
     (lambda control: control.extend(space={"rate": 1}), "no 'rate'; it has optimizer, lr"),
     (lambda control: control.extend(space={"lr": hop.sample_from(len)}), "a function cannot be written as text"),
     (lambda control: control.extend(space={"lr": "uniform(1)"}), "uniform"),
+    (lambda control: control.resume(1, epochs="x"), "epochs='x': must be an integer of at least 1"),  # type: ignore[arg-type]
+    (lambda control: control.resume(1, epochs=object()), "must be an integer of at least 1"),  # type: ignore[arg-type]
+    (lambda control: control.stop(1, now="x"), "now='x': must be True or False"),  # type: ignore[arg-type]
+    (lambda control: control.clone(1, {"lr": float("nan")}), "lr=nan: must be a finite number"),
+    (lambda control: control.clone(1, {"width": -3}), "width=-3: must be a number above 0"),
+    (lambda control: control.clone(1, "x"), "changes='x': must be a dict"),  # type: ignore[arg-type]
+    (lambda control: control.clone(1, warm=True, epochs=1), "epochs=1: t0001 has already trained for 1 epochs"),
+    (lambda control: control.add("x"), "config='x': must be a dict"),  # type: ignore[arg-type]
+    (lambda control: control.extend(space="x"), "space='x': must be a dict"),  # type: ignore[arg-type]
+    (lambda control: control.extend(epochs="x"), "epochs='x': must be an integer of at least 0"),  # type: ignore[arg-type]
+    (lambda control: control.prioritise(1, -1), "level=-1: must be an integer of at least 0"),
     (lambda control: control.pause(), "is not running"),
     (lambda control: control.proceed(), "is not running"),
     (lambda control: control.workers(0), "at least 1"),

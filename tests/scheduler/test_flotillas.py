@@ -65,6 +65,15 @@ def test_only_those_that_want_the_same_rows_and_batches():
     assert along(desk, "w1", Unit("t1", 1, 0)) == ["t5"]  # t4 is an epoch ahead
 
 
+def test_trials_of_the_same_form_come_first():
+    """Weights of one form can be stacked; whatever room is left goes to others."""
+    desk = Desk(None, trials=6)
+    for number, form in enumerate("abaaba", 1):
+        desk[f"t{number}"].trial.config["form"] = form  # type: ignore[index]
+    fusion = Fusion(lambda config: None, lambda config: config["form"], most=5, memory=100, size=1)
+    assert along(desk, "w1", Unit("t1", 1, 0), fusion) == ["t3", "t4", "t6", "t2"]
+
+
 def test_who_was_lost_with_a_worker_goes_alone():
     desk = Desk(None, trials=3)
     desk["t2"].losses.append("killed")

@@ -22,14 +22,14 @@ class Answer(Signposted):
 
 
 def test_a_missing_attribute_names_its_counterpart() -> None:
-    with pytest.raises(AttributeError, match="'Answer' object has no attribute 'result'; write answer.value"):
+    with pytest.raises(AttributeError, match=r"'Answer' object has no attribute 'result'; write answer.value"):
         _ = Answer().result  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="'Answer' object has no attribute 'other'$"):
+    with pytest.raises(AttributeError, match=r"'Answer' object has no attribute 'other'$"):
         _ = Answer().other  # type: ignore[attr-defined]
 
 
 def test_everything_else_is_as_usual() -> None:
     assert not hasattr(Answer(), "result")
     assert pickle.loads(pickle.dumps(Answer())).value == 42
-    with pytest.raises(AttributeError, match="'int' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"'int' object has no attribute 'nothing'"):
         _ = Answer().broken

@@ -86,8 +86,10 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
         for alias in node.names
     }
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
-    assert pickles == {(file, "cloudpickle") for file in ("process.py", "spec.py", "worker_actor.py", "frameworks.py")}
-    assert {file for file, name in calls() if name == "cloudpickle.loads"} == {"process.py", "worker_actor.py"}
+    # What surroundings.py loads has come as a part of the WorkerSpec, which process.py and worker_actor.py load.
+    loading = {"process.py", "worker_actor.py", "surroundings.py"}
+    assert pickles == {(file, "cloudpickle") for file in (*loading, "pickling.py", "frameworks.py")}
+    assert {file for file, name in calls() if name == "cloudpickle.loads"} == loading
     assert not {name for _, name in calls()} & {"torch.load", "numpy.load", "np.load", "marshal.loads"}
 
 

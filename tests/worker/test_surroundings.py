@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import logging
 import sys
 import warnings
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from hopfleet.worker.changed_modules import changes
+from hopfleet.worker.logs import copied
 from hopfleet.worker.records import MOST, MOST_OF_ONE, RecordReporter
-from hopfleet.worker.surroundings import Output, Surroundings
+from hopfleet.worker.surroundings import Surroundings
 
 TASK = """
 import deeper_settings
@@ -104,13 +106,12 @@ def untouched() -> Iterator[logging.Logger]:
 
 def test_loggers_and_filters_travel(modules: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     with untouched() as root:
-        logging.basicConfig(level=logging.INFO, format="%(name)s / %(message)s")
+        logging.basicConfig(level=logging.INFO, format="{name} / {message}", style="{")
         logging.getLogger("own").setLevel(logging.DEBUG)
         warnings.simplefilter("error", ResourceWarning)
         warnings.filterwarnings("ignore", "no use", module="own")
         filters = warnings.filters[:]
         there = Surroundings.of(modules["own_task"].Task())
-        assert there.output == Output(logging.NOTSET, "%(name)s / %(message)s", None)
 
         root.handlers.clear()
         root.setLevel(logging.WARNING)
@@ -157,3 +158,21 @@ def test_each_message_is_reported_once_and_few_of_one_line() -> None:
             root.handle(record)
         assert len(reports) == MOST
         assert max(len(text) for _, text in reports) < 600
+
+
+def test_records_of_inline_workers_are_in_the_log_and_where_the_script_wants_them(tmp_path: Path) -> None:
+    with untouched() as root:
+        shown = io.StringIO()
+        logging.basicConfig(level=logging.INFO, format="%(name)s / %(message)s", stream=shown)
+        with copied(tmp_path / "t1.log", tmp_path / "t2.log") as turn:
+            logging.getLogger("own").info("hello")
+            turn(1)
+            logging.getLogger("own").warning("careful")
+        logging.getLogger("own").info("later")
+        assert len(root.handlers) == 1
+    assert (tmp_path / "t1.log").read_text() == "own / hello\n"
+    assert (tmp_path / "t2.log").read_text() == "own / careful\n"
+    assert shown.getvalue() == "own / hello\nown / careful\nown / later\n"
+    with untouched(), copied(tmp_path / "t3.log"):
+        logging.getLogger("own").warning("without a handler")
+    assert (tmp_path / "t3.log").read_text() == "without a handler\n"

@@ -144,14 +144,14 @@ def show(
 
 def _experiment_json(results: Results) -> dict[str, Any]:
     history = results.history
-    busy = history.busy_fraction()
+    busy, progress = history.busy_fraction(), history.progress()
     return {
         "definition": results.definition,
         "runs": history.runs,
         "hops": history.hops,
         "elapsed": history.elapsed,
-        "progress": {"done": history.progress().done, "planned": history.progress().planned},
-        "eta": history.progress().eta,
+        "progress": {"done": progress.done, "planned": progress.planned, "bound": progress.bound},
+        "eta": progress.eta,
         "paused": history.held,
         "waits_for": history.waits_for,
         "missing_partitions": list(history.missing),

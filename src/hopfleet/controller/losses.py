@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hopfleet.domain.messages import UnitOverdue
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.scheduler.progress import Outcome
@@ -52,6 +53,14 @@ class Losses:
             f"the last time {reason}. It seems to be the machine rather than the trials; mend it and resume"
         )
         return True
+
+
+def ran_too_long(message: UnitOverdue) -> str:
+    """Return why a unit is given up: how long it ran, its limit and its estimate."""
+    expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
+    source = " that unit_timeout='auto' derived" if message.derived else " of unit_timeout"
+    limit = f", above the limit of {message.limit:.3g} s{source}" if message.limit else ""
+    return f"it ran for {message.seconds:.3g} s{limit}{expected}"
 
 
 def _all(reasons: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.trial import Config, TrialState
@@ -18,7 +19,7 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.scheduler.progress import Progress
 from hopfleet.scheduler.schedule import Schedule
-from hopfleet.search.base import Clone, Search, at_least, at_least_one
+from hopfleet.search.base import Clone, Search, at_least_one
 
 
 class Refused(Exception):
@@ -45,13 +46,13 @@ class Office:
     #: The name that the next trial will have.
     next_trial: str
 
-    def known(self, trial: Any) -> Progress:
-        progress = self.schedule.find(trial) if isinstance(trial, str) else None
+    def known(self, trial: str) -> Progress:
+        progress = self.schedule.find(trial)
         if progress is None:
             raise Refused(f"trial {trial!r}: there is none of that name; hopfleet show lists them")
         return progress
 
-    def live(self, trial: Any) -> Progress:
+    def live(self, trial: str) -> Progress:
         progress = self.known(trial)
         if trial not in self.schedule.trials:
             raise Refused(f"{trial} does not train: it is {progress.state.value}")
@@ -62,14 +63,12 @@ class Office:
 
 def answer(asked: m.RequestMade, office: Office) -> tuple[list[Step], str]:
     """Return the steps of a request, in order, and the answer to the user. Raises Refused."""
-    if asked.request not in REQUESTS:
-        raise Refused(f"request {asked.request!r}: unknown; there are {', '.join(sorted(REQUESTS))}")
     try:
-        return REQUESTS[asked.request](office, **asked.arguments)
+        check_arguments(asked.request, asked.arguments, office.search.space)
+        given = {name: value for name, value in asked.arguments.items() if value is not None}
+        return REQUESTS[asked.request](office, **given)
     except UsageError as error:
         raise Refused(str(error)) from error
-    except TypeError as error:
-        raise Refused(f"request {asked.request!r}: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------- one trial
@@ -104,7 +103,7 @@ def _resume(office: Office, trial: str, epochs: int | None = None) -> tuple[list
     if trial in office.schedule.trials and progress.outcome is None and epochs is None:
         raise Refused(f"{trial} is {progress.state.value} already; to train it longer, say until which epoch")
     done = progress.epochs_ended
-    until = max(office.search.max_epochs, progress.trial.epochs) if epochs is None else at_least_one("epochs", epochs)
+    until = max(office.search.max_epochs, progress.trial.epochs) if epochs is None else epochs
     if until <= done:
         raise Refused(f"epochs={until}: {trial} has trained for {done} epochs already; ask for more")
     if trial in office.schedule.trials and progress.outcome is None and until <= progress.trial.epochs:
@@ -139,8 +138,7 @@ def _clone(
     done = parent.clonable
     if warm and not done:
         raise Refused(f"{trial} has no saved model yet; wait for the end of its first epoch, or clone it cold")
-    until = None if epochs is None else at_least_one("epochs", epochs)
-    begins = done // office.schedule.partitions if warm else 0
+    until, begins = epochs, done // office.schedule.partitions if warm else 0
     if until is None:
         until = office.search.max_epochs + (begins if begins >= office.search.max_epochs else 0)
     if until <= begins:
@@ -150,20 +148,11 @@ def _clone(
 
 
 def _add(office: Office, config: Mapping[str, Any]) -> tuple[list[Step], str]:
-    if not isinstance(config, Mapping) or not config:
-        raise Refused(f"config={config!r}: must be a dict of names to values")
-    given, wanted = set(spaces.flatten(config)), set(spaces.flatten(office.search.examples(1)[0]))
-    # What a function asks for depends on its own answers.
-    if given != wanted and not callable(office.search.space):
-        wrong = [f"{name} is unknown" for name in sorted(given - wanted)]
-        wrong += [f"{name} is missing" for name in sorted(wanted - given)]
-        raise Refused(f"config: {', '.join(wrong)}")
     return [Add(spaces.plain(config))], f"{office.next_trial} is added"
 
 
 def _prioritise(office: Office, trial: str, level: int = 1) -> tuple[list[Step], str]:
     office.live(trial)
-    at_least(0, "level", level)
     return [m.TrialPrioritised(trial, level)], f"{trial} has level {level}"
 
 
@@ -173,8 +162,6 @@ def _prioritise(office: Office, trial: str, level: int = 1) -> tuple[list[Step],
 def _extend(
     office: Office, trials: int = 0, epochs: int = 0, space: Mapping[str, Any] | None = None
 ) -> tuple[list[Step], str]:
-    at_least(0, "trials", trials)
-    at_least(0, "epochs", epochs)
     if not (trials or epochs or space):
         raise Refused("extend by what? Give trials, epochs or dimensions")
     search = office.search

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from hopfleet.controller.failures import Failures
-from hopfleet.controller.losses import REMEDY, Losses
+from hopfleet.controller.losses import REMEDY, Losses, ran_too_long
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config, Parent, Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.scheduler.orders import fixed_order
+from hopfleet.scheduler.orders import fixed_order, remaining_order
 from hopfleet.scheduler.placement import Place
 from hopfleet.scheduler.progress import Outcome, Progress, Save
 from hopfleet.scheduler.schedule import Schedule
@@ -74,7 +74,6 @@ class State:
         self.stopped: dict[str, int] = {}
         #: Workers lost in a row while they ran a unit.
         self.losses = Losses(schedule)
-        #: Trials that failed before any trial had finished a unit.
         self.failures = Failures(fail_fast=fail_fast)
         #: Partitions on their way to a worker, and placements that failed.
         self.coming: dict[Place, None] = {}
@@ -296,10 +295,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.UnitOverdue) -> None:
-        expected = f"; estimated {message.expected:.3g} s" if message.expected else ""
-        source = " that unit_timeout='auto' derived" if message.derived else " of unit_timeout"
-        limit = f", above the limit of {message.limit:.3g} s{source}" if message.limit else ""
-        self.schedule.mark_overdue(message.worker, f"it ran for {message.seconds:.3g} s{limit}{expected}")
+        self.schedule.mark_overdue(message.worker, ran_too_long(message))
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:
@@ -387,12 +383,8 @@ class State:
         self.search.added(trial)
 
     def _order(self, trial: Trial, visits: Sequence[int] = ()) -> list[int]:
-        """Return the fixed order of a trial after its parent's visits, each partition of an epoch once."""
-        partitions = self.schedule.partitions
-        order = fixed_order(self.seed, trial.number, partitions=partitions, epochs=trial.epochs)
-        begun = len(visits) - len(visits) % partitions
-        rest = [partition for partition in order[begun : begun + partitions] if partition not in visits[begun:]]
-        return [*rest, *order[begun + partitions :]]
+        order = fixed_order(self.seed, trial.number, partitions=self.schedule.partitions, epochs=trial.epochs)
+        return remaining_order(order, visits, partitions=self.schedule.partitions)
 
     @_apply.register
     def _(self, message: m.TrialStopped) -> None:

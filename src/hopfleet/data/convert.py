@@ -113,16 +113,34 @@ def column_cells(name: str, values: list[Any] | Array, first_row: int, expected:
     missing = sum(map(is_missing, values))
     if missing and not all(issubclass(kind, (*_SCALARS, np.number)) for kind in types):
         refuse_missing(name, missing, f"rows {first_row} to {first_row + len(values) - 1}")
+    if any(issubclass(kind, (str, bytes, bytearray)) for kind in types):
+        _refuse_mixture(name, values, first_row)
     if len(types) == 1 and issubclass(next(iter(types)), (*_SCALARS, np.generic)):
         return fixed_cells(name, _array(name, values, first_row))
     return _stacked(name, values, first_row, expected)
+
+
+def _refuse_mixture(name: str, values: list[Any], first_row: int) -> NoReturn:
+    """Raise DataError for a column of several types, and name some rows of each."""
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(values, first_row):
+        rows.setdefault(type(value).__name__, []).append(row)
+    listed = " and ".join(
+        f"{kind} (row{'s' if len(some) > 1 else ''} {', '.join(map(str, some[:3]))}{', ...' if len(some) > 3 else ''})"
+        for kind, some in rows.items()
+    )
+    raise DataError(
+        f"column {name!r}: mixes {listed}; convert all rows to one type, such as str(value), or drop the odd ones"
+    )
 
 
 def _array(name: str, value: Any, row: int) -> Array:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"column {name!r}, row {row}: cannot be converted to an array ({error})") from error
+        raise DataError(
+            f"column {name!r}, row {row}: cannot be converted to an array ({error}); pad nested lists to one length"
+        ) from error
     if array.dtype.kind in "OUSTV" and array.dtype.name != "bfloat16":
         shown = repr(value)
         shown = shown if len(shown) < 60 else f"{shown[:56]} ..."

@@ -25,13 +25,13 @@ from hopfleet.data.dataset import Dataset
 from hopfleet.data.files import write_cells
 from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
 from hopfleet.data.live import ROW, Live
-from hopfleet.data.manifest import Manifest, PartitionFile, partition_name, read_manifest
+from hopfleet.data.manifest import LiveItems, Manifest, PartitionFile, partition_name, read_manifest
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
-from hopfleet.support.files import digest, has_folders, sync
+from hopfleet.support.files import digest, has_folders, sync, trouble
 
 
 def partition(
@@ -46,11 +46,11 @@ def partition(
 ) -> Dataset:
     """Shuffle the rows of ``source`` into the partitions of a new data set in ``folder``.
 
-    ``source`` is a dict of arrays, tensors or lists; a pandas DataFrame; an Arrow table; the path of a Parquet file or
-    of a folder of Parquet files; a data set with ``__len__`` and ``__getitem__``; or an iterable of rows, which may be
-    larger than memory. A row is a dict, a pair (columns "x" and "y"), a longer tuple (columns "0", "1", ...) or a
-    single value ("x"). Of ``hop.live(dataset)``, only the numbers of the rows are stored. ``folder`` is a local path or
-    an fsspec URL.
+    ``source`` is a dict of arrays, tensors or lists; a tuple of arrays such as (X, y); a pandas DataFrame; an Arrow
+    table; the path of a Parquet file or of a folder of Parquet files; a data set with ``__len__`` and ``__getitem__``;
+    or an iterable of rows, which may be larger than memory. A row is a dict, a pair (columns "x" and "y"), a longer
+    tuple (columns "0", "1", ...) or a single value ("x"); a tuple of arrays is named likewise. Of
+    ``hop.live(dataset)``, only the numbers of the rows are stored. ``folder`` is a local path or an fsspec URL.
 
     By default there are 8 partitions, whose sizes differ by at most one row. ``capacities`` holds a number for each
     partition, such as the speed of the worker that will read it; sizes are proportional to these numbers, and every
@@ -74,6 +74,7 @@ def partition(
         _check_rows(rows.rows, partitions)
         if before is not None:
             _refuse_changes(target, before.outline_changes(rows.rows, partitions, seed))
+    live = None if items is None else items.describe()
 
     with _workspace(target) as workspace:
         schema = Schema()
@@ -91,7 +92,10 @@ def partition(
         _check_rows(schema.rows, partitions)
         built = workspace / "built"
         built.mkdir()
-        made = _write(built, spill, schema, seed, items)
+        try:
+            made = _write(built, spill, schema, seed, live)
+        except OSError as error:
+            raise DataError(trouble(workspace.parent, error)) from error
         del spill
         shutil.rmtree(workspace / "spill", ignore_errors=True)
         before = _existing(target, overwrite)
@@ -194,14 +198,14 @@ def _intact(dataset: Dataset) -> bool:
     return True
 
 
-def _write(built: Path, spill: Spill, schema: Schema, seed: int, items: Live | None) -> Manifest:
+def _write(built: Path, spill: Spill, schema: Schema, seed: int, live: LiveItems | None) -> Manifest:
     """Write the partition files and, last, the manifest."""
     files = []
     for index, rows in enumerate(spill.counts.tolist()):
         path = built / partition_name(index)
         write_cells(path, schema.columns, spill.partition(index, schema.columns), sync=True)
         files.append(PartitionFile(path.name, rows, path.stat().st_size, digest(path)))
-    made = Manifest(schema.columns, tuple(files), seed, None if items is None else items.describe())
+    made = Manifest(schema.columns, tuple(files), seed, live)
     (built / manifest.FILE).write_text(made.to_json())
     sync(built / manifest.FILE)
     sync(built)
@@ -250,15 +254,17 @@ def _workspace(target: Folder) -> Iterator[Path]:
         parent, prefix = path.parent, f".{path.name}.partial-"
         try:
             parent.mkdir(parents=True, exist_ok=True)
+            _sweep(parent, prefix)
         except OSError as error:
-            raise DataError(f"{path}: cannot be created ({error}); give another folder") from error
-        _sweep(parent, prefix)
+            raise DataError(f"{path}: cannot be created ({error.strerror}); give another folder") from error
     else:
         parent, prefix = Path(tempfile.gettempdir()), "hopfleet-partial-"
     try:
         workspace = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
     except OSError as error:
-        raise DataError(f"{parent}: cannot be written to ({error}); give another folder") from error
+        raise DataError(
+            f"{parent}: cannot be written to ({error.strerror}); change its permissions, or give another folder"
+        ) from error
     handle = os.open(workspace, os.O_RDONLY)
     try:
         # The lock ends with the process and so distinguishes a folder in use from one left behind.

@@ -65,6 +65,10 @@ def open_source(source: Any) -> Source:
         return _frame(source)
     if isinstance(source, np.ndarray) or is_tensor(source):
         return _columns({"x": source})
+    if isinstance(source, list):
+        _check_list(source)
+    if isinstance(source, tuple) and len(source) > 1 and _is_array(source[0]):
+        return _columns(row_columns(tuple(map(_matrix, source))))
     if _is_instance(source, "torch.utils.data", "DataLoader"):
         raise DataError("a DataLoader yields batches, not rows; pass its data set, loader.dataset")
     streamed = _is_instance(source, "torch.utils.data", "IterableDataset")
@@ -82,6 +86,36 @@ def open_source(source: Any) -> Source:
 def _is_instance(value: object, module: str, name: str) -> bool:
     """Check isinstance without importing the module: an instance cannot exist before its module is imported."""
     return isinstance(value, getattr(sys.modules.get(module), name, ()))
+
+
+def _is_array(value: object) -> bool:
+    """Whether a value has several rows of its own."""
+    if _is_instance(value, "pandas", "DataFrame") or _is_instance(value, "pandas", "Series"):
+        return True
+    return (isinstance(value, np.ndarray) or is_tensor(value)) and bool(getattr(value, "shape", ()))
+
+
+def _check_list(values: list[Any]) -> None:
+    """Raise DataError for a list of columns, which would be read as a list of rows."""
+    few = values[:4]
+    if len(values) == len(few) and all(map(_is_array, few)) and len({len(array.shape) for array in few}) > 1:
+        shapes = ", ".join(str(list(array.shape)) for array in few)
+        raise DataError(
+            f"a list of arrays of the shapes {shapes} would be read as one row each; pass the columns as a tuple, "
+            '(X, y), or as a dict, {"x": X, "y": y}'
+        )
+
+
+def _matrix(array: Any) -> Any:
+    """Return a DataFrame in a tuple of columns as one array; return any other column as is."""
+    if not _is_instance(array, "pandas", "DataFrame"):
+        return array
+    if not all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in array.dtypes):
+        raise DataError(
+            "the DataFrame in (X, y): has columns that are not numbers, so it is no matrix; pass one DataFrame with "
+            "all columns, X.assign(y=y)"
+        )
+    return array.to_numpy()
 
 
 def _sliced(rows: int, row_bytes: int, slicers: Mapping[str, Slicer]) -> Iterator[Chunk]:

@@ -66,6 +66,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "code": code.digests(experiment.task),
         "space": spaces.describe(experiment.space),
         "search": experiment.search.describe(),
+        "expected": experiment.search.expected(len(experiment.points)).as_json(),
         "metric": goal.metric,
         "mode": goal.mode,
         **{key: value for key, value in further.items() if value},

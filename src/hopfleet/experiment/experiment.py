@@ -281,6 +281,7 @@ class Experiment(Signposted):
             limit=SHOWN,
             others=self.goal.others,
             limits=self.goal.limits,
+            expected=self.search.expected(len(self.points)),
         )
 
     # ----------------------------------------------------------------------------------------------- resources
@@ -382,7 +383,7 @@ class Experiment(Signposted):
         if isinstance(self.workers, int) and self.workers > forecast.outline.workers:
             yield (
                 f"workers={self.workers}: too many for {plural(this_machine().cores, 'core')}; the run starts with "
-                f"{forecast.outline.workers}; workers='auto' takes as many as there are cores or GPUs"
+                f"{forecast.outline.workers}; workers='auto' takes one per core or GPU"
             )
         trials, partitions = min(self.search.trials, MAX_LIVE), len(forecast.outline.rows)
         if self.run_options.policy == "exact" and (warning := too_large(trials, partitions)):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopfleet.backends.base import Backend, Cluster
-from hopfleet.data import Dataset, partition
+from hopfleet.data import Dataset, Live, open_dataset, partition
+from hopfleet.data.sources import open_source
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
@@ -69,7 +70,9 @@ def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int)
     if isinstance(source, Dataset):
         return source
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return partition(source, folder, partitions=partitions or _fitting_partitions(source), seed=seed)
+    if partitions is None:
+        partitions = len(open_dataset(folder)) if folder.exists() else _fitting_partitions(source)
+    return partition(source, folder, partitions=partitions, seed=seed)
 
 
 def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) -> None:
@@ -91,17 +94,8 @@ def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) ->
 
 def _fitting_partitions(source: Any) -> int:
     """Return how many partitions suit the rows: at most 8, fewer for few rows."""
-    rows = _rows(source)
+    rows = len(source) if isinstance(source, Live) else open_source(source).rows
     return 8 if rows is None else max(1, min(8, rows // 256))
-
-
-def _rows(source: Any) -> int | None:
-    if isinstance(source, Mapping):
-        return min((len(column) for column in source.values()), default=0)
-    try:
-        return len(source)
-    except TypeError:
-        return None
 
 
 # ------------------------------------------------------------------------------------------------------------- workers

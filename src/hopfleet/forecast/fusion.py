@@ -21,7 +21,7 @@ MEMBERS = 32
 
 
 def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Profile]) -> dict[str, Fusion]:
-    """Return which trials may train together: trials with the same batches and, for stacked weights, the same model.
+    """Return which trials may train together: trials with the same batches, and for ``fast``, first the same model.
 
     ``profiles`` hold the memory that trials take; ``batch_size`` is that of configurations without their own.
     """
@@ -33,28 +33,38 @@ def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Prof
     size = max((profile.memory for profile in profiles), default=0)
     # Members that step in turn have no upper limit of their own; twice as many leave no trial out.
     most = MEMBERS if spare else 2 * MEMBERS
-    return {fuse: Fusion(partial(_group_key, fuse, batch_size), most, memory, size) for fuse in FUSES if fuse != "off"}
+    key = partial(_batch_size, batch_size)
+    return {
+        "exact": Fusion(key, most=most, memory=memory, size=size),
+        "fast": Fusion(key, _form, most=most, memory=memory, size=size),
+    }
 
 
 def apart(task: Task, fuse: str, batch_size: int, configs: Collection[Config]) -> Iterator[str]:
-    """Yield the reasons why no two trials can train together although ``fuse`` allows it."""
+    """Yield the reasons why no two trials can train together, or be stacked, although ``fuse`` allows it."""
     if fuse == "off":
         return
     if blocker := task.framework.fusion_blocker:
         yield f"trials of {type(task).__name__} train one at a time, not together: {blocker}"
-    if fuse == "fast" and len({_group_key(fuse, batch_size, config) for config in configs}) == len(configs) > 1:
+    kinds = {(_batch_size(batch_size, config), _form(config)) for config in configs}
+    if fuse == "fast" and len(kinds) == len(configs) > 1:
         differ = [
             key
             for key in dict.fromkeys(key for config in configs for key in config)
             if len({str(config.get(key)) for config in configs if not isinstance(config.get(key), float)}) > 1
         ]
         yield (
-            f"fuse='fast': no two trials can train together, since they differ in {', '.join(differ)}; stacking "
-            "needs the same batch_size and configurations that differ in floating-point values only"
+            f"fuse='fast': no two trials can be stacked, since they differ in {', '.join(differ)}; stacking needs the "
+            "same batch_size and configurations that differ in floating-point values only"
         )
 
 
-def _group_key(fuse: str, batch_size: int, config: Config) -> Hashable:
+def _batch_size(batch_size: int, config: Config) -> Hashable:
     """Return the key that trials which may train together have in common."""
-    words = {key: value for key, value in config.items() if not isinstance(value, float)}
-    return config.get("batch_size", batch_size), str(words) if fuse == "fast" else ""
+    size: Hashable = config.get("batch_size", batch_size)
+    return size
+
+
+def _form(config: Config) -> Hashable:
+    """Return the key that trials whose weights may be stacked have in common."""
+    return str({key: value for key, value in config.items() if not isinstance(value, float)})

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.messages import (
     DropVersion,
     EpochEnded,
@@ -40,8 +41,9 @@ from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
 from hopfleet.monitor.observer import Observer
+from hopfleet.monitor.progress import SUGGESTED, Progress, measure
+from hopfleet.monitor.records import Dropped
 from hopfleet.monitor.records import EpochRow as EpochRow
-from hopfleet.monitor.records import Progress as Progress
 from hopfleet.monitor.records import Span as Span
 from hopfleet.monitor.records import TrialHistory as TrialHistory
 from hopfleet.monitor.records import WorkerView as WorkerView
@@ -68,12 +70,14 @@ class History(Observer):
         limit: int | None = None,
         others: Sequence[tuple[str, str]] = (),
         limits: Sequence[Limit] = (),
+        expected: Expectation | None = None,
     ) -> None:
         self.metric = metric
         self.mode: Mode = mode
         #: All optimised metrics with their modes; limits are bounds on metrics.
         self.objectives: list[tuple[str, str]] = [(metric, mode), *others]
         self.limits = limits
+        self.expected = expected  #: the search's expectation; None if unknown
         self.partitions = partitions
         self.name = name
         self.trials: dict[str, TrialHistory] = {}
@@ -91,9 +95,9 @@ class History(Observer):
         self.missing: tuple[int, ...] = ()  #: partitions on no worker that trials wait for
         self._limit = limit
         self._let_go: Counter[TrialState] = Counter()  #: dropped trials by state
-        self._epochs_let_go = 0  #: planned epochs of dropped trials
+        self.dropped = Dropped()
         self._metric_names: dict[str, None] = {name: None for name, _ in self.objectives}  #: an ordered set
-        self._trained = 0  #: finished units, including undone ones
+        self.trained = 0  #: finished units, including undone ones
         self._evaluations: dict[tuple[str, int, int], Span] = {}  #: by trial, epoch and validation partition
 
     @property
@@ -136,7 +140,8 @@ class History(Observer):
         kept = [trial for trial in self.leaderboard() if trial.state.ended]
         for trial in kept[self._limit :]:
             self._let_go[trial.state] += 1
-            self._epochs_let_go += trial.epochs
+            self.dropped.units += trial.units_done
+            self.dropped.planned += trial.epochs * self.partitions if trial.origin in SUGGESTED else 0
             del self.trials[trial.id]
 
     def _trial(self, name: str) -> TrialHistory:
@@ -224,7 +229,7 @@ class History(Observer):
             return
         span.hopped = message.hopped
         self.hops += message.hopped
-        self._trained += 1
+        self.trained += 1
         trial = self._trial(message.trial)
         trial.units.append(span)
         if trial.state is TrialState.PENDING:
@@ -364,26 +369,8 @@ class History(Observer):
         return metric or self.metric
 
     def progress(self) -> Progress:
-        """Return the progress of all known trials.
-
-        ``eta`` is a lower bound from measured times: workers share the remaining units evenly, but the units of one
-        trial run one after another. The cost of a unit includes evaluations.
-        """
-        planned = self._epochs_let_go * self.partitions + sum(self._planned(trial) for trial in self.trials.values())
-        ahead = [self._planned(trial) - trial.units_done for trial in self.trials.values() if not trial.state.ended]
-        return Progress(planned - sum(ahead), planned, self._seconds_for(ahead))
-
-    def _planned(self, trial: TrialHistory) -> int:
-        return trial.epochs * self.partitions - len(trial.inherited)
-
-    def _seconds_for(self, ahead: list[int]) -> float | None:
-        if not any(ahead):
-            return 0.0 if self.trials else None
-        workers = len(self.live_workers())
-        if not workers or not self._trained:
-            return None
-        seconds_per_unit = sum(worker.busy for worker in self.workers.values()) / self._trained
-        return seconds_per_unit * max(sum(ahead) / workers, max(ahead))
+        """Return the progress so far, and the remaining time."""
+        return measure(self)
 
     def busy_fraction(self) -> dict[str, float]:
         """Return for each worker the fraction of its time spent on units, including the current unit."""

@@ -101,14 +101,9 @@ class WorkerView:
     earlier: float = 0.0  #: seconds present before the current period
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Units of all known trials. Units that an ended trial left out count as done; ``eta`` is in seconds."""
+@dataclass(slots=True)
+class Dropped:
+    """Units of trials that a history with a limit has dropped."""
 
-    done: int
-    planned: int
-    eta: float | None
-
-    @property
-    def fraction(self) -> float:
-        return self.done / self.planned if self.planned else 0.0
+    units: int = 0  #: trained
+    planned: int = 0  #: of trials that the search suggested

@@ -11,7 +11,7 @@ from typing import Any
 
 from hopfleet.domain.messages import UnitOverdue
 from hopfleet.domain.trial import Config
-from hopfleet.monitor.history import TrialHistory
+from hopfleet.monitor.records import TrialHistory
 from hopfleet.support.text import visible
 
 

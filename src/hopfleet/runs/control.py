@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import shlex
 import socket
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import RequestAnswered
 from hopfleet.domain.trial import TrialState
@@ -78,12 +80,12 @@ class Control:
 
         A ``warm`` clone continues from the other trial's last epoch, with its model, optimizer and random streams.
         """
-        given = spaces.plain(dict(changes or {}), ["changes"])
+        given = {} if changes is None else _plain(changes, "changes")
         return self._ask("clone", trial=_name(trial), changes=given, warm=warm, epochs=epochs)
 
     def add(self, config: Mapping[str, Any]) -> str:
         """Add a trial with a complete configuration."""
-        return self._ask("add", config=spaces.plain(dict(config), ["config"]))
+        return self._ask("add", config=_plain(config, "config"))
 
     def prioritise(self, trial: str | int, level: int = 1) -> str:
         """Schedule a trial before all trials of a lower level. Every trial starts at level 0."""
@@ -96,8 +98,7 @@ class Control:
 
         A dimension is an object or its text, as in ``{"lr": "loguniform(1e-5, 1e-2)"}``.
         """
-        described = spaces.describe(dict(space or {}))
-        spaces.parse(described)
+        described = spaces.describe(space) if isinstance(space, Mapping) else {} if space is None else space
         return self._ask("extend", trials=trials, epochs=epochs, space=described)
 
     def pause(self) -> str:
@@ -127,7 +128,11 @@ class Control:
 
     def _ask(self, request: str, **arguments: Any) -> str:
         given = {name: value for name, value in arguments.items() if value is not None}
-        if not self.folder.running:
+        running = self.folder.running
+        # The controller of a running experiment checks the same and answers, so that a refusal is in the audit trail.
+        if not running or not _is_json(given):
+            check_arguments(request, given, spaces.recalled(self.folder.definition()["space"]))
+        if not running:
             CHECKS.get(request, _unchecked)(Results(self.folder), given)
         with self._journal() as journal:
             number = journal.requests.ask(self.who, request, given)
@@ -181,11 +186,22 @@ def _check_live(results: Results, given: Mapping[str, Any]) -> None:
         raise UsageError(f"{trial.id} is {trial.state.value}: a trial that has ended cannot be stopped or prioritised")
 
 
+def _check_prioritise(results: Results, given: Mapping[str, Any]) -> None:
+    _check_live(results, given)
+    if _known(results, given["trial"]).state is TrialState.PAUSED:
+        raise UsageError(f"{given['trial']} is paused: a trial that does not train cannot be prioritised; resume it")
+
+
 def _check_resume(results: Results, given: Mapping[str, Any]) -> None:
     trial = _known(results, given["trial"])
     if trial.state is TrialState.FAILED:
         raise UsageError(f"{trial.id} failed and would fail again; clone it with another configuration")
     until = given.get("epochs")
+    if trial.state in (TrialState.PENDING, TrialState.RUNNING) and (until is None or until <= trial.epochs):
+        raise UsageError(
+            f"{trial.id} trains until epoch {trial.epochs} in the next run anyway; to train it longer, give a larger "
+            "number of epochs"
+        )
     if until is not None and until <= trial.epochs_trained:
         raise UsageError(
             f"epochs={until}: {trial.id} has already trained for {trial.epochs_trained} epochs; give a larger number"
@@ -199,20 +215,16 @@ def _check_clone(results: Results, given: Mapping[str, Any]) -> None:
         raise UsageError(
             f"{trial.id} has no saved model yet; wait for the end of its first epoch, or clone it without warm"
         )
-
-
-def _check_add(results: Results, given: Mapping[str, Any]) -> None:
-    mine, known = spaces.flatten(given["config"]), spaces.flatten(results.definition["space"])
-    wrong = [f"{name} is unknown" for name in sorted(mine.keys() - known.keys())]
-    wrong += [f"{name} is missing" for name in sorted(known.keys() - mine.keys())]
-    if wrong:
-        raise UsageError(f"config: {', '.join(wrong)}; the keys are {', '.join(known)}")
+    until = given.get("epochs")
+    if given["warm"] and until is not None and until <= trial.epochs_trained:
+        raise UsageError(
+            f"epochs={until}: {trial.id} has already trained for {trial.epochs_trained} epochs; give a larger number"
+        )
 
 
 def _check_extend(results: Results, given: Mapping[str, Any]) -> None:
     if not (given["trials"] or given["epochs"] or given["space"]):
         raise UsageError("extend: nothing to add; give trials, epochs or dimensions")
-    spaces.widened(results.definition["space"], given["space"])
 
 
 def _check_running(results: Results, given: Mapping[str, Any]) -> None:
@@ -220,16 +232,28 @@ def _check_running(results: Results, given: Mapping[str, Any]) -> None:
 
 
 CHECKS: Mapping[str, Callable[[Results, Mapping[str, Any]], None]] = {
-    "add": _check_add,
     "clone": _check_clone,
     "delete": _check_trial,
     "extend": _check_extend,
     "pause": _check_running,
-    "prioritise": _check_live,
+    "prioritise": _check_prioritise,
     "proceed": _check_running,
     "resume": _check_resume,
     "stop": _check_live,
 }
+
+
+def _plain(values: Any, name: str) -> Any:
+    """Return a dict as JSON represents it; anything else as it is, for the check of arguments."""
+    return spaces.plain(values, [name]) if isinstance(values, Mapping) else values
+
+
+def _is_json(given: Mapping[str, Any]) -> bool:
+    try:
+        json.dumps(given)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _name(trial: str | int) -> str:

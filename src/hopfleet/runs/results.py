@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
@@ -188,6 +189,7 @@ class Results(Signposted):
             name=self.definition["name"],
             others=[(name, mode) for name, mode in self.definition.get("others", ())],
             limits=[Limit.parse(text) for text in self.definition.get("limits", ())],
+            expected=Expectation.parse(self.definition.get("expected")),
         )
         self._read = 0
         self.refresh()

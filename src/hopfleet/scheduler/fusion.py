@@ -5,6 +5,8 @@ the same epoch, use batches of the same size, and can load their model there; to
 every batch once. A flotilla is formed anew for each unit, so no trial waits for another: trials that ran together are
 ready together, and usually continue together.
 
+Trials whose weights can be stacked are preferred as companions of each other.
+
 Slow and fast trials may be members of one flotilla. Where members step in turn, the worker is always busy. Where they
 step side by side, the slowest sets the pace, and it would take as long without the others, which would then run after
 it. But a flotilla must not take more than its worker's share while another worker is idle. Where hops take time, half
@@ -26,12 +28,19 @@ UNKNOWN = 8
 """Maximum number of members while the size of a model is unknown."""
 
 
+def _formless(config: Config) -> Hashable:
+    """Count all trials as alike."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """Which trials may train together, and how many."""
 
     #: Returns the group key of a configuration; trials train together only if their keys are equal.
     kin: Callable[[Config], Hashable]
+    #: Returns a finer key; among trials that may train together, those with equal finer keys come first.
+    form: Callable[[Config], Hashable] = _formless
     #: Maximum number of members.
     most: int = 32
     #: Maximum bytes of the models that a worker trains at once.
@@ -65,8 +74,15 @@ def companions(
         for progress in able(schedule, slot, unit)
         if progress is not first and not progress.losses and fusion.kin(progress.trial.config) == kin
     ]
-    # Prefer trials whose model this worker holds, then the lowest number.
-    found.sort(key=lambda progress: (progress.holder != slot.worker, progress.trial.number))
+    # Prefer trials of the same form, then those whose model this worker holds, then the lowest number.
+    form = fusion.form(first.trial.config)
+    found.sort(
+        key=lambda progress: (
+            fusion.form(progress.trial.config) != form,
+            progress.holder != slot.worker,
+            progress.trial.number,
+        )
+    )
     chosen: list[Unit] = []
     share = sum(map(schedule.unit_seconds, schedule.trials.values()))
     share /= groups * (len(schedule.slots) + coming)

@@ -7,6 +7,7 @@ pace never need the same partition at once.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from hopfleet.domain.seeds import derive
 
@@ -17,3 +18,10 @@ def fixed_order(seed: int, number: int, *, partitions: int, epochs: int) -> list
     random.Random(derive(seed, "circle")).shuffle(circle)
     start = number % partitions
     return (circle[start:] + circle[:start]) * epochs
+
+
+def remaining_order(order: Sequence[int], visits: Sequence[int], *, partitions: int) -> list[int]:
+    """Return what is left of an order after a parent's visits, each partition of an epoch once."""
+    begun = len(visits) - len(visits) % partitions
+    rest = [partition for partition in order[begun : begun + partitions] if partition not in visits[begun:]]
+    return [*rest, *order[begun + partitions :]]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.errors import UsageError
 from hopfleet.search.base import UNLIMITED, Decision, Goal, Search, Suggestion, Train, at_least_one
@@ -101,6 +103,16 @@ class ASHA(Sampled):
         ranked = (entry for level in reversed(self.levels[:-1]) for entry in self._reports[level])
         best = next((name for cost, _, name in ranked if name in self._alive and cost < math.inf), None)
         return () if best is None else [Train(best, self.max_epochs)]
+
+    def planned(self, trials: int) -> Expectation:
+        """Expect one in ``eta`` to be promoted, as if all trials of a rung came at once."""
+        if trials >= UNLIMITED:
+            return Expectation(None, "about")
+        counts = [trials // self.eta**rung for rung in range(len(self.levels))]
+        if self.complete_best:
+            counts = [max(1, count) for count in counts]
+        steps = [level - before for before, level in pairwise([0, *self.levels])]
+        return Expectation(sum(count * step for count, step in zip(counts, steps, strict=True)), "about")
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         if epochs:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Bound, Expectation
 from hopfleet.domain.objectives import PARAMS, Limit, feasible
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
@@ -247,6 +248,17 @@ class Search(ABC):
     @abstractmethod
     def trials(self) -> int:
         """Return the largest possible number of trials; known after ``setup``."""
+
+    def expected(self, points: int = 0) -> Expectation:
+        """Return the expected work of the whole experiment, which starts with ``points`` configurations to try."""
+        return self.planned(self.trials).plus(points * self.max_epochs)
+
+    def planned(self, trials: int) -> Expectation:
+        """Return the expected work of ``trials`` suggestions, by default at most ``max_epochs`` each."""
+        return self._in_full(trials, "at most")
+
+    def _in_full(self, trials: int, bound: Bound) -> Expectation:
+        return Expectation(None if trials >= UNLIMITED else trials * self.max_epochs, bound)
 
     def extend(self, *, trials: int, epochs: int, space: spaces.Space) -> None:
         """Add trials and epochs, and change dimensions of the space, at a user's request.

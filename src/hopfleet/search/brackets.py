@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle, pairwise
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Trial, TrialState
-from hopfleet.search.base import Decision, Goal, Search, Stop, Suggestion, Train
+from hopfleet.search.base import UNLIMITED, Decision, Goal, Search, Stop, Suggestion, Train
 from hopfleet.search.sampled import Sampled
 
 
@@ -154,6 +156,19 @@ class Bracketed(Sampled):
             return ()
         # An exhausted sampler cannot fill the bracket.
         return () if bracket.open and self.sample(self._begun) is not None else bracket.decide()
+
+    def planned(self, trials: int) -> Expectation:
+        if trials >= UNLIMITED:
+            return Expectation(None, "about")
+        epochs = 0
+        brackets = cycle(self.table)
+        while trials > 0:
+            size, levels = next(brackets)
+            begun = min(size, trials)
+            trials -= begun
+            for rung, (before, level) in enumerate(pairwise([0, *levels])):
+                epochs += max(1, begun // self.eta**rung) * (level - before)
+        return Expectation(epochs)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "eta": self.eta}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search.base import Goal, Search, Suggestion, at_least_one, check_concurrency, name_of
@@ -36,6 +37,9 @@ class Grid(Search):
 
     def sample(self, number: int) -> Config | None:
         return self._config(self._points[number]) if number < self.trials else None
+
+    def planned(self, trials: int) -> Expectation:
+        return self._in_full(trials, "exactly")
 
     def examples(self, count: int) -> list[Config]:
         return [self._config(point) for point in self._points[:count]]

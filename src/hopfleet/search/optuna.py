@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import feasible
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
@@ -128,6 +129,9 @@ class Optuna(Search):
         return self._trials
 
     # ------------------------------------------------------------------------------------------------ suggesting
+
+    def planned(self, trials: int) -> Expectation:
+        return self._in_full(trials, "exactly")
 
     def suggest(self, number: int) -> Suggestion | None:
         if number >= self._trials or self._study.exhausted:

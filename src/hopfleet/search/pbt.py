@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
@@ -183,6 +184,10 @@ class PBT(Sampled):
                 return _nudged(dimension, value, factor, dimension.step or 0.0)
             case _:
                 return value * factor
+
+    def planned(self, trials: int) -> Expectation:
+        """Expect a full training per member: a clone goes on where its parent stands."""
+        return Expectation(min(trials, self.population) * self.max_epochs, "about")
 
     def describe(self) -> dict[str, Any]:
         names = ("population", "interval", "quantile", "resample", "explore")

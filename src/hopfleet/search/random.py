@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Config
 from hopfleet.search.base import UNLIMITED, Search, Suggestion, at_least_one, check_concurrency
 
@@ -23,6 +24,9 @@ class Random(Search):
 
     def suggest(self, number: int) -> Suggestion | None:
         return Suggestion(self.draw(number), self.max_epochs) if number < self._trials else None
+
+    def planned(self, trials: int) -> Expectation:
+        return self._in_full(trials, "exactly")
 
     def examples(self, count: int) -> list[Config]:
         return super().examples(min(count, self._trials))

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hopfleet.domain import space as spaces
+from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
 from hopfleet.search.base import (
@@ -56,6 +58,10 @@ class StoppingRule:
     def over(self, elapsed: float) -> str:
         """Return why the experiment should end after ``elapsed`` seconds, or an empty text."""
         return ""
+
+    def limited(self, expected: Expectation) -> Expectation:
+        """Return the expected work under this rule, by default at most as much."""
+        return expected.or_less()
 
     def describe(self) -> dict[str, Any]:
         """Return the rule as JSON, with its name under ``"rule"``. A rule with arguments adds them."""
@@ -174,6 +180,16 @@ class Budget(StoppingRule):
             return f"the budget of {self.epochs} epochs is spent"
         return self._reached
 
+    def limited(self, expected: Expectation) -> Expectation:
+        epochs, bound = expected.epochs, expected.bound
+        if self.epochs is not None and (epochs is None or self.epochs < epochs):
+            exact = epochs is None or bound == "exactly"
+            expected = replace(expected, epochs=self.epochs, bound="exactly" if exact else "at most", capped=True)
+        if self.target is None and self.seconds is None:
+            return expected
+        limits = [limit for limit in (self.seconds, expected.seconds) if limit is not None]
+        return replace(expected.or_less(), seconds=min(limits, default=None))
+
     def describe(self) -> dict[str, Any]:
         limits = {name: getattr(self, name) for name in ("seconds", "epochs", "trials", "target")}
         return {"rule": "Budget", **{name: value for name, value in limits.items() if value is not None}}
@@ -255,6 +271,12 @@ class Stopping(Search):
     def epoch_limit(self) -> int | None:  # type: ignore[override]
         limits = [self.search.epoch_limit, *(rule.epoch_limit for rule in self.rules)]
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def expected(self, points: int = 0) -> Expectation:
+        expected = self.search.planned(min(self.search.trials, self.trials)).plus(points * self.max_epochs)
+        for rule in self.rules:
+            expected = rule.limited(expected)
+        return expected
 
     def over(self, elapsed: float) -> str:
         reasons = (self.search.over(elapsed), *(rule.over(elapsed) for rule in self.rules))

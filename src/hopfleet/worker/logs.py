@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from hopfleet.worker.surroundings import Output
 
 Turn = Callable[[int], None]
 """Says whose output follows, by the position of its file."""
@@ -48,18 +51,42 @@ def flush() -> None:
 
 @contextlib.contextmanager
 def copied(*paths: Path) -> Iterator[Turn]:
-    """Show output as usual and keep a copy in a file: for workers inside the user's own process."""
+    """Show output as usual and keep a copy in a file: for workers inside the user's own process.
+
+    Handlers of the script that write records to a stream of their own do so as usual; the copy gets these records too.
+    """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(path.open("a")) for path in paths]
         tees = [_Tee(sys.stdout, files[0]), _Tee(sys.stderr, files[0])]
         stack.enter_context(contextlib.redirect_stdout(tees[0]))
         stack.enter_context(contextlib.redirect_stderr(tees[1]))
 
+        records = _records(files[0])
+        root = logging.getLogger()
+        if records is not None:
+            root.addHandler(records)
+            stack.callback(root.removeHandler, records)
+
         def turn(number: int) -> None:
             for tee in tees:
                 tee.kept = files[number]
+            if records is not None:
+                records.setStream(files[number])
 
         yield turn
+
+
+def _records(file: TextIO) -> logging.StreamHandler[TextIO] | None:
+    """Return a handler that writes records to a file as the script's root logger does to its stream.
+
+    Return None if no handler of the root writes to a stream: then Python writes records to the standard error of the
+    moment, which is copied anyway.
+    """
+    if not any(isinstance(handler, logging.StreamHandler) for handler in logging.getLogger().handlers):
+        return None
+    handler = logging.StreamHandler(file)
+    Output.of_script().configure(handler)
+    return handler
 
 
 @contextlib.contextmanager

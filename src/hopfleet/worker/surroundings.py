@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import pickle
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import cloudpickle
 
 from hopfleet.frameworks.base import Task
 from hopfleet.support.logging import StandardError, messages
@@ -23,8 +24,29 @@ class Output(NamedTuple):
     """How records are written to a stream; by default as Python does where no handler is configured."""
 
     level: int = logging.WARNING
-    format: str = "%(message)s"
-    dates: str | None = None
+    #: A pickled logging.Formatter; empty if records are written without any frills.
+    formatter: bytes = b""
+
+    @classmethod
+    def of_script(cls) -> Output:
+        """Return how the root writes to its first stream; if it has none, how any other logger does."""
+        root = logging.getLogger()
+        others = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
+        for logger in [root, *others]:
+            for handler in logger.handlers if logger.name != messages().name else ():
+                if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+                    with contextlib.suppress(Exception):
+                        return cls(handler.level, dumps(handler.formatter))
+                    return cls(handler.level)
+        return cls()
+
+    def configure(self, handler: logging.Handler) -> None:
+        """Let a handler write in the same way."""
+        handler.setLevel(self.level)
+        handler.setFormatter(None)
+        # The class of a formatter may be one that cannot be imported here.
+        with contextlib.suppress(Exception):
+            handler.setFormatter(cloudpickle.loads(self.formatter))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +55,8 @@ class Surroundings:
 
     #: The levels of loggers by name, that of the root by an empty name.
     levels: Mapping[str, int] = field(default_factory=dict)
+    #: The level up to which ``logging.disable`` suppresses records.
+    disabled: int = logging.NOTSET
     output: Output = field(default_factory=Output)
     #: Whether ``logging.captureWarnings`` is on.
     logs_warnings: bool = False
@@ -46,7 +70,8 @@ class Surroundings:
         """Return the surroundings of this process, for a task."""
         return cls(
             levels=dict(_levels()),
-            output=_output(),
+            disabled=logging.getLogger().manager.disable,
+            output=Output.of_script(),
             logs_warnings=warnings.showwarning.__module__ == logging.__name__,
             filters=tuple(_filters()),
             modules=changes(task).values,
@@ -56,9 +81,9 @@ class Surroundings:
         """Take over these surroundings in this process."""
         for name, level in self.levels.items():
             logging.getLogger(name).setLevel(level)
+        logging.disable(self.disabled)
         handler = StandardError()
-        handler.setLevel(self.output.level)
-        handler.setFormatter(logging.Formatter(self.output.format, self.output.dates))
+        self.output.configure(handler)
         logging.getLogger().addHandler(handler)
         if self.filters is not None:
             _adopt_filters(self.filters)
@@ -81,18 +106,6 @@ def _levels() -> Iterator[tuple[str, int]]:
             yield name, logger.level
 
 
-def _output() -> Output:
-    """Return how the root writes to its first stream; if it has none, how any other logger does."""
-    root = logging.getLogger()
-    others = [logger for logger in list(root.manager.loggerDict.values()) if isinstance(logger, logging.Logger)]
-    for logger in [root, *others]:
-        for handler in logger.handlers if logger.name != messages().name else ():
-            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
-                formatter = handler.formatter or logging.Formatter()
-                return Output(handler.level, getattr(formatter, "_fmt", None) or "%(message)s", formatter.datefmt)
-    return Output()
-
-
 def _filters() -> Iterator[bytes]:
     """Yield the filters of warnings. One that cannot be pickled is left out."""
     for action, message, category, module, line in warnings.filters:
@@ -106,5 +119,5 @@ def _adopt_filters(filters: tuple[bytes, ...]) -> None:
     for each in filters:
         # A category of a module that cannot be imported here cannot be warned of here.
         with contextlib.suppress(Exception):
-            action, message, category, module, line = pickle.loads(each)
+            action, message, category, module, line = cloudpickle.loads(each)
             warnings.filterwarnings(action, message, category, module, line, append=True)

@@ -181,6 +181,22 @@ def head() -> Peer:
     return Peer(host.strip("[]"), int(port))
 
 
+def head_forgot() -> bool:
+    """Whether the head was started again without the state of the cluster. Block or raise while there is no head.
+
+    Call this before other functions that ask the head: they would end the process, since Ray takes that for a bug.
+    """
+    from ray.experimental.internal_kv import _internal_kv_exists
+
+    try:
+        _internal_kv_exists(b"hopfleet")
+    except Exception as error:
+        if "WrongClusterID" in str(error):
+            return True
+        raise
+    return False
+
+
 def call(address: str, port: int, timeout: float = 1.0) -> tuple[Verdict, Line | None]:
     """Open a new connection; return its outcome and the connection."""
     try:

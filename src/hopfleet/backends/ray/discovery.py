@@ -53,6 +53,8 @@ class Discovery:
         self._lost: dict[str, float] = {}
         #: Nodes as last seen, until the driving thread picks them up.
         self._seen: list[Node] = []
+        #: Whether the head was started again without the state of the cluster.
+        self._forgotten = False
         self._watching: tuple[threading.Event, threading.Thread] | None = None
         #: Room for workers requested from an autoscaler.
         self._demand = Demand({})
@@ -87,8 +89,11 @@ class Discovery:
         over = threading.Event()
 
         def watch() -> None:
-            while not over.wait(WATCH_SECONDS):
+            while not self._forgotten and not over.wait(WATCH_SECONDS):
                 with contextlib.suppress(Exception):
+                    if cluster.head_forgot():
+                        self._forgotten = True
+                        return
                     seen = [node for node in cluster.nodes() if self._lives(node)]
                     if not self._demand.keep(lacking() if self._autoscale else 0):
                         self._seen = seen
@@ -123,6 +128,8 @@ class Discovery:
     def now(self) -> dict[str, Node]:
         """Return the nodes as they are now, by id; nothing if the head does not answer."""
         with contextlib.suppress(Exception):
+            if limited(cluster.head_forgot, CLOSE_SECONDS):
+                return {}
             return {node.id: node for node in limited(cluster.nodes, CLOSE_SECONDS)}
         return {}
 
@@ -140,6 +147,8 @@ class Discovery:
 
     def check_wait(self) -> str:
         """Return why the run waits for a node, empty if it does not; give up if no node has come in time."""
+        if self._forgotten:
+            raise WorkersLost(f"the head of the Ray cluster was started again without its state; {RESUME}")
         if self._bereft is None:
             return ""
         why, deadline = self._bereft
@@ -153,7 +162,7 @@ class Discovery:
             over, watcher = self._watching
             over.set()
             watcher.join(CLOSE_SECONDS)  # otherwise the thread would ask a Ray that is gone
-            if watcher.is_alive():
+            if watcher.is_alive() or self._forgotten:
                 return  # the head is gone, and with it all requests
         with contextlib.suppress(Exception):
             self._demand.keep(0)

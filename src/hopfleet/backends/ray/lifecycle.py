@@ -98,7 +98,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         if not self._closing:
             for joined, count in self._discovery.newcomers(self._nodes, self._homeless()):
                 self._welcome(joined, count)
-        alone = "" if self._nodes else self._discovery.check_wait()
+        alone = self._discovery.check_wait()
         self._trouble = self._outage(now) or head or alone
 
     def trouble(self) -> str:

@@ -18,8 +18,10 @@ from hopfleet.scheduler.progress import Progress
 
 def close_round(state: State) -> Iterator[m.Message]:
     """End the epoch of every trial once all trials are done with theirs."""
+    if not state.in_rounds:
+        return
     live = sorted(state.schedule.trials.values(), key=lambda progress: progress.trial.number)
-    if state.in_rounds and all(_is_done(state, progress) for progress in live):
+    if all(_is_done(state, progress) for progress in live):
         for progress in live:
             if progress.outcome is None:
                 yield from end_epoch(state, progress)

@@ -32,8 +32,8 @@ from hopfleet.domain.space.constructors import (
 )
 from hopfleet.domain.space.dimension import Choice, Derived, Dimension, Float, Integer, Normal
 from hopfleet.domain.space.json_values import flatten, plain
-from hopfleet.domain.space.points import changed, complete, find, widened
-from hopfleet.domain.space.text import CONSTRUCTORS, describe, parse
+from hopfleet.domain.space.points import changed, check_values, complete, find, widened
+from hopfleet.domain.space.text import CONSTRUCTORS, describe, parse, recalled
 
 __all__ = [
     "CONSTRUCTORS",
@@ -48,6 +48,7 @@ __all__ = [
     "Space",
     "changed",
     "check",
+    "check_values",
     "choice",
     "complete",
     "configure",
@@ -66,6 +67,7 @@ __all__ = [
     "qloguniform",
     "quniform",
     "randint",
+    "recalled",
     "sample_from",
     "uniform",
     "values",

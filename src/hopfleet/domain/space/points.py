@@ -10,8 +10,8 @@ from typing import Any
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.space.chooser import Space
 from hopfleet.domain.space.configuration import OutsideSpace, walk
-from hopfleet.domain.space.dimension import Dimension
-from hopfleet.domain.space.json_values import alike, flatten, leaves, plain, put
+from hopfleet.domain.space.dimension import Choice, Derived, Dimension, Float, Integer, Normal
+from hopfleet.domain.space.json_values import alike, flatten, is_number, leaves, plain, put
 from hopfleet.domain.trial import Config
 from hopfleet.errors import SpaceError
 from hopfleet.phrases import did_you_mean
@@ -112,6 +112,57 @@ def changed(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
             )
         put(result, name.split(".") if name not in config else [name], plain(value, [name]))
     return result
+
+
+def check_values(space: Space, values: Mapping[str, Any]) -> None:
+    """Raise SpaceError for a value, given by dotted path, that cannot be meant: not finite, or unlike all of its
+    dimension in kind or in sign.
+
+    A value beyond the bounds of its dimension is allowed: users may look outside the space.
+    """
+    known = {} if callable(space) else {".".join(path): value for path, value in leaves(space)}
+    for name, value in values.items():
+        constraint = _unlike(known.get(name), value)
+        if constraint:
+            suffix = f", as in {known[name]}" if isinstance(known.get(name), Dimension) else ""
+            raise SpaceError(f"{name}={value!r}: must be {constraint}{suffix}")
+
+
+def _unlike(dimension: Any, value: Any) -> str:
+    """Return what a value should be; empty if it is that."""
+    kind, examples, fits = "", list[Any](), True
+    match dimension:
+        case Integer(low=low):
+            kind, examples, fits = "an integer", [low], type(value) is int
+        case Float(low=low):
+            kind, examples, fits = "a number", [low], is_number(value)
+        case Normal():
+            return "" if is_number(value) else "a number"
+        case Choice(options=options) if options:
+            kind, examples, fits = _kind(options, value)
+        case Derived() | None:
+            pass
+        case _:
+            kind, examples, fits = _kind([dimension], value)
+    if isinstance(value, float) and not is_number(value):
+        return "a finite number"
+    if not fits:
+        return kind
+    least = min(examples) if examples and all(map(is_number, examples)) and is_number(value) else -1
+    if least > 0 and value <= 0:
+        return f"{kind} above 0"
+    return f"{kind} of at least 0" if least == 0 and value < 0 else ""
+
+
+def _kind(examples: Sequence[Any], value: Any) -> tuple[str, list[Any], bool]:
+    """Return the kind that all examples have, the examples, and whether a value is of that kind."""
+    if all(isinstance(example, bool) for example in examples):
+        return "True or False", [], isinstance(value, bool)
+    if all(map(is_number, examples)):
+        return "a number", [*examples], is_number(value)
+    if all(isinstance(example, str) for example in examples):
+        return "text", [], isinstance(value, str)
+    return "", [], True
 
 
 def widened(space: Space, others: Space) -> Space:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hopfleet.domain.space import constructors
 from hopfleet.domain.space.chooser import Space, function_name
-from hopfleet.domain.space.dimension import Dimension
+from hopfleet.domain.space.dimension import Derived, Dimension
 from hopfleet.domain.space.json_values import plain
 from hopfleet.errors import SpaceError
 
@@ -27,6 +27,26 @@ def describe(space: Space) -> Any:
 def parse(described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the space that ``describe`` described: text like ``loguniform(1e-4, 0.1)`` becomes a dimension."""
     return {name: _parsed(name, value) for name, value in described.items()}
+
+
+def recalled(described: Any) -> Space:
+    """Return the space of a run folder as far as its text tells: a function in it, or for all of it, is unknown."""
+    if not isinstance(described, Mapping):
+        return _unknown
+    return {name: _recalled(name, value) for name, value in described.items()}
+
+
+def _recalled(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return recalled(value)
+    try:
+        return _parsed(name, value)
+    except SpaceError:
+        return Derived(_unknown)
+
+
+def _unknown(_: Any) -> None:
+    """Stand in for a function that is written as text."""
 
 
 def _parsed(name: str, value: Any) -> Any:

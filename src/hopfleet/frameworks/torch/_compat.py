@@ -84,14 +84,34 @@ def fused_update(kind: type[Optimizer]) -> Callable[..., None]:
     return update
 
 
-def has_step_hooks(optimizer: Optimizer) -> bool:
-    """Whether code of others runs before or after the steps of an optimizer, or in place of them."""
-    hooks = (
+def has_step_hooks(optimizer: Optimizer, known: object = None) -> bool:
+    """Whether code other than methods of ``known`` runs before or after the steps of an optimizer, or replaces them."""
+    tables = (
         *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
         *(_optimizers._global_optimizer_pre_hooks, _optimizers._global_optimizer_post_hooks),
     )
+    hooks = [hook for table in tables for hook in table.values()]
+    if known is not None:
+        hooks = [hook for hook in hooks if getattr(hook, "__self__", None) is not known]
     replaced = "step" in vars(optimizer) and not hasattr(vars(optimizer)["step"], "_wrapped_by_lr_sched")
     return any(hooks) or replaced
+
+
+def supports_scaling(optimizer: Optimizer) -> None:
+    """Let a gradient scaler leave the scaling of gradients to a fused update, which reads no values."""
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
+
+def scaler_tensors(scaler: torch.amp.GradScaler | None) -> list[torch.Tensor]:
+    """Return the tensors that a gradient scaler changes after each update."""
+    found = [] if scaler is None else [scaler._scale, scaler._growth_tracker]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def abandon_update(scaler: torch.amp.GradScaler | None) -> None:
+    """Let a gradient scaler forget an update that was begun and not finished."""
+    if scaler is not None:
+        scaler._per_optimizer_states.clear()
 
 
 def count_as_stepped(optimizer: Optimizer) -> None:

@@ -28,6 +28,7 @@ class TrainingOptions:
     compile: bool
     ema: float | None
     deterministic: bool
+    capture: bool
 
     @classmethod
     def of(cls, task: object) -> TrainingOptions:
@@ -41,7 +42,7 @@ class TrainingOptions:
             raise TaskError(f"accumulate={options.accumulate!r}: must be a whole number of batches, 1 or more")
         if options.ema is not None and not (_is_number(options.ema) and 0 < options.ema < 1):
             raise TaskError(f"ema={options.ema!r}: must be between 0 and 1, e.g. 0.999, or None")
-        for name in ("channels_last", "compile", "deterministic"):
+        for name in ("channels_last", "compile", "deterministic", "capture"):
             if not isinstance(getattr(options, name), bool):
                 raise TaskError(f"{name}={getattr(options, name)!r}: must be True or False")
         if (lr_step := getattr(task, "lr_step", "epoch")) not in ("epoch", "batch"):

@@ -18,6 +18,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import built, checkpoint, randomness
+from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
@@ -58,11 +59,14 @@ class TorchSession(Session):
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
         self.model.to(self.device)
         built.move_state(self.optimizers)
+        self.options: TrainingOptions
         self.adopt_options()
         context.optimizer = (self.optimizers[0] if self.optimizers else None) if single else self.optimizers
         context.lr_scheduler = self.schedulers[0] if len(self.schedulers) == 1 else (self.schedulers or None)
         context.scaler = self.scaler
         built.check_parameters(self.model, self.optimizers)
+        #: For each optimizer, its settings during captured updates; None for an optimizer that stays as it is.
+        self.updates = capturable_updates(self.optimizers) if self.options.capture else [None] * len(self.optimizers)
 
     def adopt_options(self) -> None:
         """Read the options of the task and prepare the model for them."""

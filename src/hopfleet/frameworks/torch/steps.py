@@ -58,8 +58,14 @@ class Steps:
         """Train on a batch; return its loss."""
         loss = self._backward(batch)
         if self._waiting == self._trial.options.accumulate:
-            self._update()
+            self.update()
         return loss
+
+    def gradients(self, batch: Batch) -> Metrics:
+        """Train on a batch up to its gradients; return the values to note. The caller calls ``update`` next."""
+        loss = self._backward(batch)
+        self._waiting = 0
+        return {"loss": loss}
 
     def all_but_update(self, batch: Batch) -> None:
         """Train on a batch up to its gradients. The caller makes the update and clears the gradients."""
@@ -90,7 +96,8 @@ class Steps:
         self._waiting += 1
         return loss.detach()
 
-    def _update(self) -> None:
+    def update(self) -> None:
+        """Update the weights with the gradients that there are."""
         trial, options = self._trial, self._trial.options
         self._waiting = 0
         if options.clip_norm is not None:
@@ -128,7 +135,7 @@ class Steps:
     def result(self) -> Metrics:
         """Return the mean loss of the unit. Apply waiting gradients first: none are carried into the next unit."""
         if self._waiting:
-            self._update()
+            self.update()
         if self._schedule_waits:
             self.step_schedule()
         return {"loss": self._mean_loss()}

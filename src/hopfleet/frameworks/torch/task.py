@@ -80,6 +80,9 @@ class TorchTask(Task):
     ema: float | None = None
     #: Use only algorithms that give the same bits each time; operations without one raise. This may be slower.
     deterministic: bool = False
+    #: On CUDA, capture whole steps and replay them. Optimizers are then fused or capturable during their updates, and
+    #: read learning rates from the device. With False, the constructor's own arithmetic and settings hold.
+    capture: bool = True
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)

@@ -165,9 +165,9 @@ class PlainView(LiveView):
         """Return ``34/96 units  eta 20s  best t0007 accuracy=0.9667``, and schedule the next such line."""
         self._next = self.history.elapsed + self._every
         progress, leader = self.history.progress(), self.history.best()
-        facts = [f"{progress.done}/{progress.planned} units"]
-        if progress.eta is not None and self.history.finished is None:
-            facts.append(f"eta {duration(progress.eta)}")
+        facts = [progress.units()]
+        if self.history.finished is None and progress.remaining():
+            facts.append(progress.remaining())
         if leader is not None:
             facts.append(f"best {leader.id} {self.history.metric}={number(self.history.value(leader) or 0.0)}")
         return "  ".join(facts)
@@ -223,7 +223,8 @@ class _DrawnView(LiveView):
         from rich.text import Text
 
         running = self.history.finished is None
-        elapsed = self.history.elapsed + (self._clock() - self._heard if running and self.history.runs else 0.0)
+        ticks = running and self.history.runs and not self.history.held
+        elapsed = self.history.elapsed + (self._clock() - self._heard if ticks else 0.0)
         parts: list[RenderableType] = [header(self.history, elapsed)]
         if rows > 0 and self.history.trials:
             parts += [Text(), leaderboard_table(self.history, rows)]

@@ -204,9 +204,7 @@ def header(history: History, elapsed: float | None = None) -> RenderableType:
 def _bar(history: History) -> RenderableType:
     from rich.progress_bar import ProgressBar
 
-    progress = history.progress()
-    total = max(1, progress.planned)
-    return ProgressBar(total, progress.done, complete_style="cyan", finished_style="green")
+    return ProgressBar(1.0, history.progress().fraction, complete_style="cyan", finished_style="green")
 
 
 def _states(history: History) -> Iterator[tuple[str, str]]:
@@ -222,10 +220,11 @@ def _states(history: History) -> Iterator[tuple[str, str]]:
 
 
 def progress_text(history: History, elapsed: float) -> str:
-    """Format the progress: ``34/96 units  35%  12s  eta 20s``."""
+    """Format the progress: ``34/96 units  35%  12s  eta 20s``, ``34 of about 96 units  35%  12s  eta about 20s``."""
     progress = history.progress()
-    eta = "" if progress.eta is None or history.finished is not None else f"  eta {duration(progress.eta)}"
-    return f"{progress.done}/{progress.planned} units  {progress.fraction:.0%}  {duration(elapsed)}{eta}"
+    eta = progress.remaining() if history.finished is None else ""
+    percent = f"{progress.fraction:.0%}" if progress.fraction or progress.bound != "at least" else ""
+    return "  ".join(filter(None, [progress.units(), percent, duration(elapsed), eta]))
 
 
 def _why_no_best(history: History) -> str:

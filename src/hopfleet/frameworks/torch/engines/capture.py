@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from torch.optim import Optimizer
 
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.torch import _compat
+from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
 from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
-from hopfleet.frameworks.torch.trial import Metrics
+from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
 
 CHECKS = 3
 """Replays of the first step of a kind of member that are compared with eager steps."""
@@ -46,6 +47,19 @@ class Capture:
     values: dict[str, torch.Tensor]
     #: The tensors and settings that the capture was made for; see ``footing``.
     footing: Hashable = None
+    #: In a capture of gradients, the weights and the gradients that each replay leaves; the update is made eagerly.
+    gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def attach(self) -> None:
+        """Let the weights have the gradients that replays fill."""
+        for weight, gradient in self.gradients:
+            weight.grad = gradient
+
+    def replay(self, member: Member) -> None:
+        """Take the step of the member. If an eager update raises, the exception becomes the member's result."""
+        self.graph.replay()
+        if self.gradients and member.active:
+            member.do(member.steps.update)
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:
@@ -53,18 +67,26 @@ def backend_of(session: TorchSession) -> CaptureBackend:
     return session.cache.part(GraphCache).backend
 
 
-def captured(member: Member, inputs: Batch) -> Capture:
-    """Capture the member's step on ``inputs`` without executing it. Raises Refused if that is impossible."""
+def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
+    """Capture the member's step on ``inputs`` without executing it: all of it, or its gradients without the update.
+
+    Raises Refused if that is impossible.
+    """
     session = member.session
     backend = backend_of(session)
     if on_host := member.draws - {backend.random_stream}:
         raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(on_host))})")
-    if session.scaler is not None:
-        raise Refused("a gradient scaler reads values")
-    if session.options.accumulate > 1:
-        raise Refused("gradients are accumulated over several batches")
-    if isinstance(member.work, Steps) and _changes_settings(session):
-        raise Refused("the schedule changes settings on the host after each batch")
+    if not session.options.capture:
+        raise Refused("the task sets capture = False")
+    work = member.work.take
+    if isinstance(member.work, Steps):
+        if session.options.accumulate > 1:
+            raise Refused("gradients are accumulated over several batches")
+        if whole:
+            _check_update(session)
+            upload(held_updates(session))  # nothing is uploaded inside a capture
+        else:
+            work = member.work.gradients
     device = session.device
     generator = backend.generator(device)
     generator.set_state(member.random[backend.random_stream])
@@ -79,7 +101,7 @@ def captured(member: Member, inputs: Batch) -> Capture:
             backend.on_stream(stream),
             capturing(graph, backend),
         ):
-            for name, value in member.work.take(dict(inputs)).items():
+            for name, value in work(dict(inputs)).items():
                 if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
                     raise Refused(f"{name!r} is not a single number on the device")
                 values[name] = value.reshape(1)
@@ -90,7 +112,16 @@ def captured(member: Member, inputs: Batch) -> Capture:
         backend.synchronize(device)
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
     backend.current_stream().wait_stream(stream)
-    return Capture(graph, generator, values)
+    weights = [] if whole else list(session.model.parameters())
+    return Capture(graph, generator, values, gradients=[(w, w.grad) for w in weights if w.grad is not None])
+
+
+def _check_update(session: TorchSession) -> None:
+    """Raise Refused if the update of a step cannot be part of its capture."""
+    if any(map(_compat.has_step_hooks, session.optimizers, session.updates)):
+        raise Refused("the optimizer has step hooks, which run on the host")
+    if _changes_settings(session):
+        raise Refused("the schedule changes settings on the host after each batch")
 
 
 def _changes_settings(session: TorchSession) -> bool:
@@ -99,8 +130,12 @@ def _changes_settings(session: TorchSession) -> bool:
         return False
     if any(getattr(scheduler, "cycle_momentum", False) for scheduler in session.schedulers):
         return True
-    rates = [group["lr"] for optimizer in session.optimizers for group in optimizer.param_groups]
-    return not all(torch.is_tensor(rate) and rate.is_cuda for rate in rates)
+    return any("lr" in settings for optimizer in _settings(session) for settings in optimizer)
+
+
+def held_updates(session: TorchSession) -> list[CapturableUpdate]:
+    """Return the updates whose learning rates captures read from the device."""
+    return [update for update in session.updates if update is not None and update.active]
 
 
 @contextlib.contextmanager
@@ -150,7 +185,7 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     state = member.random[stream]
     values: list[torch.Tensor] = []
     for _ in range(CHECKS):
-        capture.graph.replay()
+        capture.replay(member)
         values += [value.clone() for value in capture.values.values()]
     replayed = [*copies(session), *values, capture.generator.get_state()]
     restore(session, before)
@@ -185,7 +220,7 @@ def _tensors(session: TorchSession) -> list[torch.Tensor]:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 found += [state[name] for name in sorted(state) if torch.is_tensor(state[name])]
-    return found
+    return found + _compat.scaler_tensors(session.scaler)
 
 
 def _weights(session: TorchSession) -> list[torch.Tensor]:
@@ -199,6 +234,7 @@ def copies(session: TorchSession) -> list[torch.Tensor]:
 
 def restore(session: TorchSession, values: Sequence[torch.Tensor]) -> None:
     """Put copies back in place."""
+    _compat.abandon_update(session.scaler)
     with torch.no_grad():
         for tensor, value in zip(_tensors(session), values, strict=False):
             tensor.copy_(value)
@@ -213,26 +249,32 @@ def batch_key(batch: Batch, device: torch.device) -> Hashable | None:
 
 def kind_of(session: TorchSession) -> Hashable:
     """Return what members have in common if the comparison of one holds for the others."""
-    optimizers = [(type(one), _settings(one, of=bool)) for one in session.optimizers]
+    optimizers = [type(one) for one in session.optimizers], _settings(session, of=bool)
     return type(session.task), str(session.model), str(optimizers), str(session.device)
 
 
-def footing(member: Member, key: Hashable) -> Hashable:
-    """Return everything that a capture relies on. An evaluation does not depend on optimizers."""
+def footing(member: Member, key: Hashable, *, whole: bool) -> Hashable:
+    """Return everything that a capture relies on. Evaluations and gradients do not depend on optimizers."""
     session = member.session
-    if isinstance(member.work, Measures):
+    if isinstance(member.work, Measures) or not whole:
         return key, tuple(tensor.data_ptr() for tensor in _weights(session))
     places = tuple(tensor.data_ptr() for tensor in _tensors(session))
-    return key, places, str([_settings(optimizer) for optimizer in session.optimizers])
+    return key, places, str(_settings(session))
 
 
-def _settings(optimizer: Optimizer, of: type = object) -> list[dict[str, object]]:
-    """Return the settings of each group except tensors on the device, which a capture reads in place."""
+def _settings(session: TorchSession, of: type = object) -> list[list[dict[str, object]]]:
+    """Return the settings of each group of each optimizer, except those that a capture reads on the device."""
     return [
-        {
-            name: value.item() if torch.is_tensor(value) else value
-            for name, value in group.items()
-            if name != "params" and isinstance(value, of) and not (torch.is_tensor(value) and value.is_cuda)
-        }
-        for group in optimizer.param_groups
+        [_baked(group, update, of) for group in optimizer.param_groups]
+        for optimizer, update in zip(session.optimizers, session.updates, strict=True)
     ]
+
+
+def _baked(group: ParameterGroup, update: CapturableUpdate | None, of: type) -> dict[str, object]:
+    """Return the settings of a group that a capture contains."""
+    read = {"params", "lr"} if update is not None and update.holds(group) else {"params"}
+    return {
+        name: value.item() if torch.is_tensor(value) else value
+        for name, value in group.items()
+        if name not in read and isinstance(value, of) and not (torch.is_tensor(value) and value.is_cuda)
+    }

@@ -139,6 +139,8 @@ class GraphCache:
         self.backend: CaptureBackend = CudaBackend()
         #: By kind of member: empty if captured steps have the bits of eager ones, else the reason against captures.
         self.verdicts: dict[Hashable, str] = {}
+        #: Messages that were logged: each is logged once.
+        self.told: set[str] = set()
         #: The tensors that captured steps read their batch from, by device, names, shapes and types.
         self.inputs: dict[Hashable, Batch] = {}
         self._streams: dict[torch.device, list[Stream]] = {}

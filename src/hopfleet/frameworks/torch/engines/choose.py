@@ -17,11 +17,10 @@ def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
             "some trials are deterministic and others are not, but the setting applies to the whole process"
         )
     captures = sessions[0].cache.part(GraphCache).backend.captures_on(sessions[0].device)
-    # On CUDA, the convolutions of many models as one are slower than side by side.
-    if fast and not (captures and _compat.convolves(sessions[0].model)):
-        from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked
+    if fast and not (captures and all(_compat.convolves(session.model) for session in sessions)):
+        from hopfleet.frameworks.torch.engines.stacked.flotilla import Stacked, StackedGraphs
 
-        return Stacked(sessions)
+        return StackedGraphs(sessions) if captures else Stacked(sessions)
     if captures:
         from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 
 from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines.capture import (
     SIZES,
     Capture,
@@ -25,6 +26,7 @@ from hopfleet.frameworks.torch.engines.capture import (
     compare,
     copies,
     footing,
+    held_updates,
     kind_of,
     restore,
 )
@@ -45,7 +47,7 @@ class Replays:
         self._ready = backend.event()
         found = list(captures.values())
         self._lanes = [
-            (stream, backend.event(), [capture.graph for capture in found[number :: len(streams)]])
+            (stream, backend.event(), list(captures.items())[number :: len(streams)])
             for number, stream in enumerate(streams)
         ]
         #: Values of one type lie side by side in a table with a row for each batch.
@@ -68,11 +70,11 @@ class Replays:
         backend = self._backend
         here = backend.current_stream()
         self._ready.record(here)
-        for stream, done, graphs in self._lanes:
+        for stream, done, captures in self._lanes:
             stream.wait_event(self._ready)
             backend.set_stream(stream)
-            for graph in graphs:
-                graph.replay()
+            for member, capture in captures:
+                capture.replay(member)
             done.record(stream)
         backend.set_stream(here)
         # Join all streams: convolutions replayed on several streams without a join have been seen to hang.
@@ -134,7 +136,7 @@ class CudaGraphs(Interleaved):
         if self._key is None:
             self._key = key
             self._reuse(members)
-            self._steady = [] if self._steps_schedule else list(self._captures)
+            self._steady = list(self._captures)
         elif key != self._key and self._seen == self._room and self._steady:
             self._land()
             self._key = key
@@ -147,18 +149,25 @@ class CudaGraphs(Interleaved):
             value.copy_(batch[name], non_blocking=True)
         if self._replays is None:
             self._replays = Replays(self._captures, self._room, device, self._cache)
+            self._upload()
         self._replays.step(rows_of(batch))
         if self._steps_schedule:
             for member in self._captures:
                 if isinstance(member.work, Steps):
                     member.work.step_schedule()
+            self._upload()
         return [member for member in members if member not in self._captures]
+
+    def _upload(self) -> None:
+        """Bring the learning rates that captured steps read up to date."""
+        sessions = [member.session for member in self._captures if isinstance(member.work, Steps)]
+        upload(update for session in sessions for update in held_updates(session))
 
     def _reuse(self, members: list[Member]) -> None:
         """Reuse captures of earlier units that are still valid."""
         for member in members:
             capture = member.session.kept.get(type(member.work), {}).get(self._key)
-            if capture is not None and capture.footing == footing(member, self._key):
+            if capture is not None and capture.footing == footing(member, self._key, whole=not capture.gradients):
                 self._use(member, capture)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
@@ -169,6 +178,7 @@ class CudaGraphs(Interleaved):
         self._end_replays()
         capture.generator.set_state(member.random[self._cache.backend.random_stream])
         member.draws = frozenset()
+        capture.attach()
         self._captures[member] = capture
 
     def _end_replays(self) -> None:
@@ -189,31 +199,44 @@ class CudaGraphs(Interleaved):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         for member in members:
-            session = member.session
-            kind = (type(member.work), kind_of(session), self._key)
-            verdicts = self._cache.verdicts
-            if verdicts.get(kind):
+            why = self._attempt(member, batch, whole=True)
+            if not why:
                 continue
-            before = None if kind in verdicts else copies(session)
-            try:
-                capture = self._captured(member, batch, before)
-            except Refused as reason:
-                why = str(reason)  # a log record that kept the exception would keep its tensors too
-                if why not in verdicts.values():
-                    messages().warning("steps are not captured, and trials train in turn: %s", why)
-                verdicts[kind] = why
-                if before is not None:
-                    restore(session, before)  # undo what the attempt did on the host
-                continue
-            verdicts[kind] = ""
-            capture.footing = footing(member, self._key)
-            kept = session.kept.setdefault(type(member.work), {})
-            kept[self._key] = capture
-            if len(kept) > SIZES:
-                del kept[next(iter(kept))]
-            self._use(member, capture)
+            if isinstance(member.work, Steps) and not self._attempt(member, batch, whole=False):
+                self._tell(f"only gradients are captured, and updates are made in turn: {why}")
+            else:
+                self._tell(f"steps are not captured, and trials train in turn: {why}")
 
-    def _captured(self, member: Member, batch: Batch, before: list[torch.Tensor] | None) -> Capture:
+    def _tell(self, text: str) -> None:
+        if text not in self._cache.told:
+            self._cache.told.add(text)
+            messages().warning("%s", text)
+
+    def _attempt(self, member: Member, batch: Batch, *, whole: bool) -> str:
+        """Capture the member's step, with or without its update, and use the capture; or return a reason against it."""
+        session = member.session
+        kind = (type(member.work), whole, kind_of(session), self._key)
+        verdicts = self._cache.verdicts
+        if verdicts.get(kind):
+            return verdicts[kind]
+        before = None if kind in verdicts else copies(session)
+        try:
+            capture = self._captured(member, batch, before, whole=whole)
+        except Refused as reason:
+            verdicts[kind] = str(reason)  # the exception itself would keep its tensors
+            if before is not None:
+                restore(session, before)  # undo what the attempt did on the host
+            return verdicts[kind]
+        verdicts[kind] = ""
+        capture.footing = footing(member, self._key, whole=whole)
+        kept = session.kept.setdefault(type(member.work), {})
+        kept[self._key] = capture
+        if len(kept) > SIZES:
+            del kept[next(iter(kept))]
+        self._use(member, capture)
+        return ""
+
+    def _captured(self, member: Member, batch: Batch, before: list[torch.Tensor] | None, *, whole: bool) -> Capture:
         """Capture the member's step, and compare it with the eager step if the state ``before`` is given."""
         key, inputs = self._key, self._cache.inputs
         if key is None:
@@ -222,7 +245,7 @@ class CudaGraphs(Interleaved):
             inputs[key] = {name: torch.empty_like(value) for name, value in batch.items()}
         for name, value in inputs[key].items():
             value.copy_(batch[name])
-        capture = captured(member, inputs[key])
+        capture = captured(member, inputs[key], whole=whole)
         if before is not None:
             compare(member, capture, inputs[key], before)
         return capture

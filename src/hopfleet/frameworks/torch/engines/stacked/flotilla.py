@@ -28,13 +28,19 @@ from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import rows_of
 
+FEW = 4
+"""Members of one kind that are stacked at least where steps are captured: fewer run as fast side by side."""
+
 
 class Stacked(Interleaved):
     """Members of one kind as one program, and the others one after another."""
 
+    #: Members of one kind that are stacked at least.
+    least = 2
+
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         super().__init__(sessions)
-        self._cache = sessions[0].cache.part(StackCache)
+        self._stack_cache = sessions[0].cache.part(StackCache)
         self._backend = backend_of(sessions[0])
 
     def _run(self, members: Sequence[Member], batches: Batches) -> None:
@@ -53,7 +59,7 @@ class Stacked(Interleaved):
         captures = self._backend.captures_on(self.sessions[0].device)
         others = CudaGraphs(self.sessions) if captures else Interleaved(self.sessions)
         others.turn = self.turn
-        with using_onednn(all(known.onednn for known in self._cache.tried.values())), _uncompiled(self.sessions):
+        with using_onednn(all(known.onednn for known in self._stack_cache.tried.values())), _uncompiled(self.sessions):
             results = others.evaluate(batches, seed=seed)
         self.shares = others.shares
         return results
@@ -83,7 +89,7 @@ class Stacked(Interleaved):
             if by_batch:
                 stack.read_settings()
         randomness.put(untouched, device, quick)
-        return [member for member in members if member not in launched]
+        return super()._launch([member for member in members if member not in launched], batch)
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         whole = _kept([member.session for member in members])
@@ -94,7 +100,7 @@ class Stacked(Interleaved):
                 stack.read_settings()
                 stack.try_out(batch)
             except Exception as error:
-                self._cache.tell(f"trials train in turn: {describe(error)}")
+                self._stack_cache.tell(f"trials train in turn: {describe(error)}")
                 continue
             for member in alike:
                 member.draws = frozenset()
@@ -106,11 +112,17 @@ class Stacked(Interleaved):
         """Group the members that can be stacked with each other."""
         kinds: dict[Hashable, list[Member]] = {}
         for member in members:
+            if not self._stackable(member.session):
+                continue
             try:
                 kinds.setdefault(kind_of(member.session), []).append(member)
             except Unstackable as reason:
-                self._cache.tell(f"trials train in turn: {reason}")
-        return [alike for alike in kinds.values() if len(alike) > 1]
+                self._stack_cache.tell(f"trials train in turn: {reason}")
+        return [alike for alike in kinds.values() if len(alike) >= self.least]
+
+    def _stackable(self, session: TorchSession) -> bool:
+        """Whether stacking such a model can pay."""
+        return True
 
     def _stepped(self, stack: Stack, first: Member, batch: Batch) -> Table:
         """Make a step of a stack; replay it if it was captured."""
@@ -124,8 +136,18 @@ class Stacked(Interleaved):
                 stack.captures[key] = StackCapture(stack, batch, first.random[self._backend.random_stream])
             except Exception as error:
                 stack.sizes = len(stack.captures)
-                self._cache.tell(f"steps of the stack are not captured: {describe(error)}")
+                self._stack_cache.tell(f"steps of the stack are not captured: {describe(error)}")
         return losses
+
+
+class StackedGraphs(Stacked, CudaGraphs):
+    """Members of one kind as one captured program, and the others side by side as captured steps."""
+
+    least = FEW
+
+    def _stackable(self, session: TorchSession) -> bool:
+        # On CUDA, the convolutions of many models as one are slower than side by side.
+        return not _compat.convolves(session.model)
 
 
 def _kept(sessions: Sequence[TorchSession]) -> Stack | None:

@@ -181,10 +181,10 @@ class Stack:
     def _hand_out(self) -> None:
         """Let the state of every optimizer consist of views of its rows."""
         for row, session in enumerate(self.sessions):
-            optimizer = session.optimizers[0]
+            optimizer, update = session.optimizers[0], session.updates[0]
             places = {id(p): number for number, p in enumerate(self._layout.parameters(row))}
             for group in optimizer.param_groups:
-                there = group.get("capturable") or group.get("fused")
+                there = group.get("capturable") or group.get("fused") or (update is not None and update.active)
                 device = self.weights.device if there else torch.device("cpu")
                 if device not in self._counts:
                     self._counts[device] = torch.zeros(len(self.sessions), len(places), device=device)

@@ -1,0 +1,185 @@
+"""On a GPU: ordinary tasks, with optimizers as their constructors make them, one at a time and together.
+
+    python -m benchmarks.flotilla.ordinary [mixed sizes mlp gpt resnet gpt2] [--modes off exact fast]
+
+``mixed``: perceptrons of 1 to 3 layers of 128 to 1024 with dropout, trained by Adam, AdamW or SGD in batches of 64, 128
+or 256; ``sizes``: the same in batches of 32 to 512; ``mlp``: 1024-1000-500-2, Adam, tf32, 4 partitions; ``gpt``: AdamW
+and OneCycleLR; ``resnet``: SGD with momentum; ``gpt2``: a GPT-2 of Hugging Face with 10 million parameters, AdamW,
+batches of 8. All run through Experiment on one worker, with evaluation and a checkpoint after each epoch. ``off``
+trains the same configurations one at a time, for fewer epochs and, where they are alike, fewer of them. Figures are
+samples per second, without start-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+import hopfleet as hop
+from benchmarks.flotilla.device import GPT, VALID, Letters, Pictures, data
+
+torch.set_float32_matmul_precision("high")
+
+
+class Layers(hop.TorchTask):
+    """Perceptrons with optimizers as most people write them."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        torch.set_float32_matmul_precision("high")
+        layers: list[nn.Module] = []
+        inside = 1024
+        for _ in range(config["depth"]):
+            layers += [nn.Linear(inside, config["width"]), nn.ReLU(), nn.Dropout(config["dropout"])]
+            inside = config["width"]
+        model = nn.Sequential(*layers, nn.Linear(inside, 2))
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[config["optimizer"]]
+        return model, kind(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+class Perceptron(hop.TorchTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        torch.set_float32_matmul_precision("high")
+        model = nn.Sequential(nn.Linear(1024, 1000), nn.ReLU(), nn.Linear(1000, 500), nn.ReLU(), nn.Linear(500, 2))
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+class Cycle(Letters):
+    lr_step = "batch"
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        torch.set_float32_matmul_precision("high")
+        model = GPT()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+        return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, config["lr"], total_steps=10_000)
+
+
+class Momentum(Pictures):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = super().build(config)[0]
+        return model, torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+
+
+class HuggingFace(hop.TorchTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        from transformers import GPT2Config, GPT2LMHeadModel  # type: ignore[import-not-found]
+
+        torch.set_float32_matmul_precision("high")
+        shape = GPT2Config(vocab_size=256, n_positions=128, n_embd=384, n_layer=5, n_head=6, use_cache=False)
+        model = GPT2LMHeadModel(shape)
+        return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        x = batch["x"][:, :128].long()
+        return model(input_ids=x, labels=x).loss
+
+
+RATE = {"lr": hop.loguniform(1e-5, 1e-3)}
+
+
+def layers(sizes: list[int]) -> dict[str, Any]:
+    return {
+        **RATE,
+        "optimizer": hop.choice(["adam", "adamw", "sgd"]),
+        "width": hop.choice([128, 256, 512, 1024]),
+        "depth": hop.choice([1, 2, 3]),
+        "dropout": hop.uniform(0.0, 0.5),
+        "batch_size": hop.choice(sizes),
+    }
+
+
+class Workload(NamedTuple):
+    task: type[hop.TorchTask]
+    kind: str
+    rows: int
+    batch_size: int
+    space: dict[str, Any]
+    partitions: int
+    #: Epochs together and one at a time, and the number of configurations one at a time.
+    epochs: int
+    fewer: int
+    some: int
+
+
+WORKLOADS = {
+    "mixed": Workload(Layers, "mlp", 32768, 256, layers([64, 128, 256]), 1, 8, 1, 32),
+    "sizes": Workload(Layers, "mlp", 32768, 256, layers([32, 64, 128, 256, 512]), 1, 8, 1, 32),
+    "mlp": Workload(Perceptron, "mlp", 262144, 256, RATE, 4, 20, 2, 2),
+    "gpt": Workload(Cycle, "gpt", 8192, 16, RATE, 1, 5, 1, 2),
+    "resnet": Workload(Momentum, "resnet", 4096, 32, RATE, 1, 6, 2, 2),
+    "gpt2": Workload(HuggingFace, "gpt", 4096, 8, RATE, 1, 5, 1, 2),
+}
+
+
+def rate(name: str, mode: str, trials: int, folder: Path) -> float:
+    """Return samples per second of one mode."""
+    work = WORKLOADS[name]
+    alone = mode == "off"
+    count, epochs = (min(work.some, trials), work.fewer) if alone else (trials, work.epochs)
+    experiment = hop.Experiment(
+        work.task(),
+        train=folder / "train",
+        valid=folder / "valid",
+        space=work.space,
+        search=hop.Random(trials=count, max_epochs=epochs),
+        metric="loss",
+        mode="min",
+        batch_size=work.batch_size,
+        name=f"{name}-{mode}",
+        workers=1,
+        run_options=hop.RunOptions(policy="longest-remaining"),
+        worker_options=hop.WorkerOptions(fuse=mode),
+    )
+    results = experiment.fit(quiet=True)
+    failed = [trial for trial in results.trials if trial.state.value != "completed"]
+    assert not failed, failed[0].error
+    lines = [line for log in results.folder.logs.glob("*.log") for line in log.read_text().splitlines()]
+    for line in dict.fromkeys(line for line in lines if line.startswith("hopfleet:")):
+        print(f"  {line}", flush=True)
+    spans = sorted(results.history.spans, key=lambda span: span.started)
+    # One at a time, the first unit, in which CUDA initialises, is left out.
+    started = spans[0].ended if alone else spans[0].started
+    samples = work.rows * count * epochs - (work.rows // work.partitions if alone else 0)
+    shutil.rmtree(results.folder.path)
+    return samples / (max(span.ended for span in spans) - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("--trials", type=int, default=32)
+    parser.add_argument("--modes", nargs="*", default=["off", "exact", "fast"])
+    options = parser.parse_args()
+    for name in options.names:
+        work = WORKLOADS[name]
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            os.environ["HOPFLEET_HOME"] = str(folder / "home")
+            hop.partition(data(work.kind, work.rows, 0), folder / "train", partitions=work.partitions)
+            hop.partition(data(work.kind, work.rows // VALID, 1), folder / "valid", partitions=1)
+            found: dict[str, float] = {}
+            for mode in options.modes:
+                try:
+                    found[mode] = rate(name, mode, options.trials, folder)
+                except Exception as error:
+                    print(f"{name:7} {mode:6} failed: {error!r}", flush=True)
+                    continue
+                ratio = f"{found[mode] / found['off']:.2f} x off" if "off" in found and mode != "off" else ""
+                print(f"{name:7} {mode:6} {found[mode]:12,.0f} samples/s {ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
