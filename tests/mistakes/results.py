@@ -39,25 +39,58 @@ MISTAKES = [
         ("Right", "must be an instance, Right()"),
     ),
     Mistake(
-        "a misspelt chart", lambda: finished().plot("curve"), UsageError, ("'curve'", "did you mean 'curves'?", "gantt")
-    ),
-    Mistake(
-        "a chart of an unknown metric", lambda: finished().plot(metric="acc"), UsageError, ("'acc'", "loss, train_loss")
-    ),
-    Mistake(
-        "an unknown option of a chart",
-        lambda: finished().plot(color="red"),
+        "a chart that does not exist",
+        lambda: finished().plot("curve"),
         UsageError,
-        ("'red'", "takes metric"),
+        ("kind='curve'", "did you mean 'curves'?", "curves, gantt, importance"),
     ),
     Mistake(
-        "a picture without a format", lambda: finished().plot(path="a.xyz"), UsageError, ("'a.xyz'", ".pdf, .png, .svg")
+        "a file in place of the kind of a chart",
+        lambda: finished().plot("curves.png"),
+        UsageError,
+        ("kind='curves.png'", "to name a file, give path='curves.png'"),
+    ),
+    Mistake(
+        "a chart in a format that cannot be written",
+        lambda: finished().plot("curves", "curves.jpg"),
+        UsageError,
+        ("path='curves.jpg'", "must end in one of .pdf, .png, .svg"),
+    ),
+    Mistake(
+        "a chart of a metric that no trial reports",
+        lambda: finished().plot("curves", metric="los"),
+        UsageError,
+        ("metric='los'", "no trial reports it", "loss"),
+    ),
+    Mistake(
+        "a chart with an option of another one",
+        lambda: finished().plot("gantt", metric="loss"),
+        UsageError,
+        ("metric='loss'", "not an option of kind='gantt'", "remove it"),
+    ),
+    Mistake(
+        "rungs without promotions",
+        lambda: finished().plot("rungs"),
+        UsageError,
+        ("kind='rungs'", "no trial of this experiment was promoted", "kind='curves'"),
+    ),
+    Mistake(
+        "a lineage without clones",
+        lambda: finished().plot("lineage"),
+        UsageError,
+        ("kind='lineage'", "has no clones", "kind='curves'"),
     ),
     Mistake(
         "a front of one metric",
         lambda: finished().plot("pareto"),
         UsageError,
-        ("two or three", "metrics=['loss'"),
+        ("kind='pareto'", "needs two or three metrics, not loss", "metrics="),
+    ),
+    Mistake(
+        "parallel coordinates of equal configurations",
+        lambda: finished().plot("parallel"),
+        UsageError,
+        ("kind='parallel'", "at least two trials with different configurations"),
     ),
     attribute("best_params", finished, "results.best.config"),
     attribute("best_trial", finished, "results.best"),

@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from hopfleet.domain.messages import Message, RunHeld
+from hopfleet.domain.messages import Message, RunHeld, TrialAdded, TrialEnded
 from hopfleet.domain.trial import TrialState
 from hopfleet.monitor.history import History
-from hopfleet.monitor.terminal.live import LiveView, NotebookView, PlainView, QuietView, TerminalView, open_view
+from hopfleet.monitor.terminal.live import (
+    FAILURES,
+    LiveView,
+    NotebookView,
+    PlainView,
+    QuietView,
+    TerminalView,
+    open_view,
+)
 
 Records = list[tuple[float, Message]]
 
@@ -73,6 +81,29 @@ def told(view: LiveView, time: float, message: Message) -> None:
     """Tell the observers of a run: the history first, then the view that reads it."""
     for observer in (view.history, view):
         observer.update(time, message)
+
+
+def failures(count: int) -> Records:
+    added = [(0.0, TrialAdded(f"t{number}", number, {"lr": 0.1}, 0, 1)) for number in range(count)]
+    ended = [
+        (1.0, TrialEnded(f"t{number}", TrialState.FAILED, "ValueError: too small (task.py:12)"))
+        for number in range(count)
+    ]
+    return [*added, *ended]
+
+
+def test_a_terminal_shows_why_the_first_trials_failed(history: History) -> None:
+    stream = Terminal()
+    follow(TerminalView(history, stream), failures(FAILURES + 2))
+    shown = stream.getvalue()
+    assert "t0 failed: ValueError: too small (task.py:12)" in shown
+    assert f"t{FAILURES - 1} failed: " in shown and f"t{FAILURES} failed: " not in shown
+    assert shown.count("more trials failed; hopfleet show lists them all") == 1
+
+
+def test_a_notebook_shows_why_a_trial_failed(history: History, notebook: list[str]) -> None:
+    follow(NotebookView(history), failures(1))
+    assert "t0 failed: ValueError: too small (task.py:12)" in notebook[-1]
 
 
 def follow(view: LiveView, records: Records) -> None:

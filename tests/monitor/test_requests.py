@@ -146,8 +146,10 @@ def test_partitions_that_are_nowhere_are_named() -> None:
 def test_what_hangs_is_told_everywhere() -> None:
     for make in (PlainView, TerminalView):
         stream = io.StringIO()
-        make(history(), stream).update(1.0, UnitOverdue("w1", 7, 75.0, 2.0))  # type: ignore[operator]
-        assert "worker w1 hangs: running for 1m 15s, estimated 2s; replacing it" in one_line(stream.getvalue())
+        make(history(), stream).update(1.0, UnitOverdue("w1", 7, 75.0, 2.0, 60.0, True))  # type: ignore[operator]
+        assert "worker w1 hangs: running for 1m 15s, limit 1m 00s, estimated 2s; replacing it" in one_line(
+            stream.getvalue()
+        )
 
 
 def test_a_held_run_says_so_until_it_proceeds_or_another_begins() -> None:

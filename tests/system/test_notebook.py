@@ -11,6 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.helpers import warm
+
 pytestmark = pytest.mark.slow
 
 README = Path(__file__).parents[2] / "README.md"
@@ -22,9 +24,31 @@ def first_experiment() -> str:
     return found.group(1)
 
 
-def test_a_notebook_shows_a_table(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(first_experiment())])
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+def test_the_first_script_runs_twice(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(first_experiment())
+    outputs = []
+    for _ in range(2):
+        process = warm.Popen(
+            [sys.executable, "first.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        outputs.append(out)
+    assert "digits is finished already: nothing was trained" in outputs[1]
+    assert outputs[1].splitlines()[-1] == outputs[0].splitlines()[-1]
+
+
+def test_a_notebook_shows_a_table_and_a_cell_runs_twice(tmp_path: Path) -> None:
+    code = first_experiment()
+    changed = code.replace('config["width"], 10)', 'config["width"], 12)')
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in (code, code, changed)])
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=240, resources=resources, allow_errors=True).execute()
+    _, again, refused = [list(cell.outputs) for cell in notebook.cells]
+    assert not any(output.output_type == "error" for output in again), again
+    assert any("nothing was trained" in output.get("data", {}).get("text/html", "") for output in again)
+    (error,) = [output for output in refused if output.output_type == "error"]
+    assert error.ename == "ExperimentExists" and "code: Digits.build changed" in error.evalue
     outputs = notebook.cells[0].outputs
     pages = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
     assert any("accuracy" in page and "t0001" in page for page in pages), outputs

@@ -47,6 +47,7 @@ from hopfleet.monitor.records import EpochRow as EpochRow
 from hopfleet.monitor.records import Span as Span
 from hopfleet.monitor.records import TrialHistory as TrialHistory
 from hopfleet.monitor.records import WorkerView as WorkerView
+from hopfleet.phrases import listed
 
 Mode = Literal["min", "max"]
 
@@ -365,7 +366,9 @@ class History(Observer):
     def reported(self, metric: str | None) -> str:
         """Return ``metric``, by default the experiment's. Raise UsageError if no trial reports it."""
         if metric is not None and metric not in self._metric_names:
-            raise UsageError(f"metric={metric!r}: no trial reports it; choose one of {', '.join(self._metric_names)}")
+            raise UsageError(
+                f"metric={metric!r}: no trial reports it; choose one of {listed(metric, self._metric_names)}"
+            )
         return metric or self.metric
 
     def progress(self) -> Progress:

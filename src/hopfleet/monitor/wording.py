@@ -124,4 +124,5 @@ def waiting_for(partitions: Sequence[int]) -> str:
 def overdue(message: UnitOverdue) -> str:
     """Describe a unit that hangs."""
     expected = f", estimated {duration(message.expected)}" if message.expected else ""
-    return f"worker {message.worker} hangs: running for {duration(message.seconds)}{expected}; replacing it"
+    limit = f", limit {duration(message.limit)}" if message.limit else ""
+    return f"worker {message.worker} hangs: running for {duration(message.seconds)}{limit}{expected}; replacing it"

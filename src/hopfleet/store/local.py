@@ -38,6 +38,8 @@ STORES: Mapping[str, Callable[[], Store]] = {LOCAL: LocalStore}
 
 def find_store(name: str) -> Store:
     """Return the store of that name. Raise UsageError if there is none."""
+    if name == LOCAL:  # asked for often, and a search among all installed packages takes a while
+        return LocalStore()
     return registry.find("store", name, STORES)()
 
 
