@@ -265,7 +265,7 @@ def test_configurations_are_added():
     desk = Wheel("w1")
     _, follow = desk.granted("add", config={"x": 9})
     assert of(follow, m.TrialAdded)[0].origin == "person"
-    assert desk.refused("add", config={}).startswith("config={}: must be a dict")
+    assert desk.refused("add", config={}) == "config: x is missing; the keys are x"
     assert desk.refused("add", config={"y": 1, "z": 2}) == (
         "config: y is unknown, z is unknown, x is missing; the keys are x"
     )
