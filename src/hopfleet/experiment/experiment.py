@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
@@ -49,6 +49,7 @@ from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
+from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.worker.changed_modules import changes
 
@@ -76,13 +77,18 @@ class FitAvoided(HopfleetError):
         self.experiment = experiment
 
 
-class Experiment:
+class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes and that
     is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``old`` takes keywords of
     earlier releases; ``experiment.options`` lists their replacements.
     """
+
+    ELSEWHERE: ClassVar = {
+        **dict.fromkeys(("run", "optimize", "start"), "results = experiment.fit()"),
+        **dict.fromkeys(("best", "best_config", "trials", "plot"), "results = experiment.fit(), then results.best"),
+    }
 
     def __init__(
         self,
