@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hopfleet.domain.trial import TrialState as TrialState
     from hopfleet.errors import AllTrialsFailed as AllTrialsFailed
     from hopfleet.errors import HopfleetError as HopfleetError
+    from hopfleet.errors import Interrupted as Interrupted
     from hopfleet.experiment.experiment import Experiment as Experiment
     from hopfleet.experiment.options import RunOptions as RunOptions
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
@@ -89,6 +90,7 @@ _HOMES = {
     "HopfleetError": "hopfleet.errors",
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
+    "Interrupted": "hopfleet.errors",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
     "Local": "hopfleet.backends.local.backend",

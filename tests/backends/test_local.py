@@ -92,6 +92,15 @@ def test_a_worker_that_goes_on_in_time_is_not_lost(tmp_path: Path) -> None:
         wait_for(backend, UnitFinished)
 
 
+def test_a_worker_that_keeps_its_unit_for_too_long_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "GIVE_UP_SECONDS", 0.2)
+    with local_workers(spec(tmp_path), 1) as (backend, (first,)):
+        backend.send(unit(first), trial(seconds=60.0))
+        backend.give_up(first, 1)
+        (lost,) = wait_for(backend, WorkerLost)
+        assert (lost.worker, lost.reason) == (first, supervision.STOPPED)
+
+
 class Hogging(CountingTask):
     """Holds the interpreter for ``seconds`` in one call, working or asleep, so that nothing else runs meanwhile."""
 

@@ -27,7 +27,7 @@ from hopfleet.backends.vitals import vitals
 from hopfleet.cli.doctor import doctor
 from hopfleet.domain.messages import Event, UnitFinished, VersionSaved, WorkerJoined, WorkerLost
 from hopfleet.store.journal import Journal
-from hopfleet.store.shared_memory import TMPFS
+from hopfleet.store.shared_memory import KEY, TMPFS
 from hopfleet.support.files import digest
 from hopfleet.testing.backends import BackendSuite, spec, trial, wait_for, wait_for_any
 from hopfleet.worker.protocol import Execute
@@ -195,7 +195,8 @@ def test_versions_in_a_shared_folder(alone: dict[str, str], own_home: Path, tmp_
     results = demo("shared", Ray(storage=tmp_path / "mounted")).fit(quiet=True)
     assert fingerprints(results) == alone
     assert (own_home / "shared" / "checkpoints").resolve().parent == tmp_path / "mounted"
-    assert not list(tmp_path.glob("mounted/*/.shared-*")), "nothing is left of the check"
+    left = {path.name for path in tmp_path.glob("mounted/*/.shared-*")}
+    assert left <= {KEY}, "nothing is left of the check"
 
 
 @long

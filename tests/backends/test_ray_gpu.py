@@ -87,7 +87,7 @@ def fingerprints(results: hop.Results) -> dict[str, str]:
 def test_a_gpu_of_a_cluster_gives_the_bits_that_it_gives_alone() -> None:
     """Only the node that has a GPU is used."""
     results = experiment("cluster", "ray", device="cuda", workers=1).fit(quiet=True)
-    assert [worker.device for worker in messages(results, WorkerJoined)] == ["cuda:0"]
+    assert [str(worker.placement) for worker in messages(results, WorkerJoined)] == ["cuda:0"]
     alone = experiment("alone", "local", device="cuda", workers=1).fit(quiet=True)
     assert fingerprints(results) == fingerprints(alone)
 
@@ -96,13 +96,13 @@ def test_workers_with_and_without_a_gpu_share_one_experiment() -> None:
     """Every unit counts once, wherever it ran. Devices round differently, so bits cannot be compared; losses can."""
     results = experiment("mixed", "ray", device="auto", workers=2).fit(quiet=True)
     joined = {worker.worker: worker for worker in messages(results, WorkerJoined)}
-    assert sorted(worker.device for worker in joined.values()) == ["cpu", "cuda:0" if GPU else "cpu"]
+    assert sorted(str(worker.placement) for worker in joined.values()) == ["cpu", "cuda:0" if GPU else "cpu"]
     held = [set(range(PARTITIONS) if one.partitions is None else one.partitions) for one in joined.values()]
     assert set.union(*held) == set(range(PARTITIONS))
-    units = messages(results, UnitFinished)
+    units = [message for message in messages(results, UnitFinished) if message.unit.trains]
     assert {unit.worker for unit in units} == joined.keys()
     assert any(unit.hopped for unit in units)
-    counted = Counter((unit.trial, unit.epoch, unit.partition) for unit in units)
+    counted = Counter((done.trial, done.unit.epoch, done.unit.partition) for done in units)
     assert set(counted.values()) == {1} and len(counted) == TRIALS * EPOCHS * PARTITIONS
     plain = experiment("plain", "local", device="cpu", workers=1).fit(quiet=True)
     for mixed, alone in zip(results.trials, plain.trials, strict=True):
@@ -116,3 +116,10 @@ def test_workers_with_and_without_a_gpu_share_one_experiment() -> None:
 def test_a_gpu_is_asked_for_where_there_is_none_left() -> None:
     with pytest.raises(hop.HopfleetError, match=r"workers=2: only 1 fit, at 1 GPU each .*1 of 1 GPUs free, room for 1"):
         experiment("two", "ray", device="cuda", workers=2).fit(quiet=True)
+
+
+def test_two_workers_share_a_gpu() -> None:
+    results = experiment("halves", hop.Ray(gpus=0.5), device="auto", workers=3).fit(quiet=True)
+    devices = sorted(str(worker.placement) for worker in messages(results, WorkerJoined))
+    assert devices == (["cpu", "cuda:0", "cuda:0"] if GPU else ["cpu"] * 3)
+    assert len({unit.worker for unit in messages(results, UnitFinished)}) == 3

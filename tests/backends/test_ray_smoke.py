@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+import hopfleet as hop
 from hopfleet.domain.messages import UnitFinished
 from tests.helpers.cluster.chained import chained
 from tests.helpers.cluster.started import fingerprints, messages
+from tests.helpers.sample_tasks import Augmented, Dropping
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")
@@ -36,3 +38,26 @@ def test_a_cluster_gives_the_bits_of_one_process() -> None:
     spread = chained("spread", "ray", workers=2).fit(quiet=True)
     assert fingerprints(spread.folder) == fingerprints(alone.folder)
     assert len({unit.worker for unit in messages(spread.folder, UnitFinished)}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_live_items_have_the_same_bits_on_a_cluster() -> None:
+    def fitted(name: str, backend: str, workers: int) -> hop.Results:
+        return hop.Experiment(
+            Dropping(),
+            train=hop.live(Augmented(40)),
+            valid=hop.live(Augmented(20)),
+            space={"lr": hop.grid_search([0.1, 0.2])},
+            search=hop.Grid(max_epochs=2),
+            partitions=2,
+            batch_size=8,
+            name=name,
+            backend=backend,
+            workers=workers,
+            run_options=hop.RunOptions(order="fixed"),
+        ).fit(quiet=True)
+
+    alone, spread = fitted("alone", "inline", 1), fitted("spread", "ray", 2)
+    assert fingerprints(spread.folder) == fingerprints(alone.folder)
+    assert [trial.metrics for trial in spread.trials] == [trial.metrics for trial in alone.trials]

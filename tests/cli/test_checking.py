@@ -129,6 +129,19 @@ def test_replay_of_a_script_runs_it_up_to_its_fit(
     assert ran.read_text() == "aa", "once to train, once to find the task"
 
 
+def test_replay_of_live_data_gets_it_from_the_file(cli: Cli, script: Script) -> None:
+    path = script("backend='inline', name='mine'")
+    path.write_text(path.read_text().replace('train={"x": np.arange(40.0)}', "train=hop.live(np.arange(40.0))"))
+    assert cli("run", str(path)).code == 0
+    assert cli("replay", "mine", "--backend", "inline").code == 0
+    path.write_text(path.read_text().replace("np.arange(40.0)", "np.arange(1, 41.0)"))
+    done = cli("replay", "mine", "--backend", "inline")
+    assert done.code == 2 and "the contents of items" in done.err
+    path.unlink()
+    done = cli("replay", "mine")
+    assert done.code == 2 and "task=..., train=hop.live(dataset))" in done.err
+
+
 def test_replay_without_a_file_that_makes_the_task(cli: Cli, script: Script) -> None:
     path = script("backend='inline', name='mine'")
     cli("run", str(path))

@@ -107,7 +107,7 @@ def test_show_as_json(cli: Cli) -> None:
     shown = cli("show", "faulty", "--json").json
     assert shown["name"] == "faulty"
     assert shown["definition"]["search"]["max_epochs"] == 2
-    assert shown["progress"] == {"done": 16, "planned": 16}
+    assert shown["progress"] == {"done": 8, "planned": 8, "bound": "exactly"}
     first, second = shown["leaderboard"]
     assert (first["trial"], first["state"], first["config"]) == ("t0001", "completed", {"fault": False})
     assert second["error"] == "ValueError: asked to fail"
@@ -243,7 +243,7 @@ def test_export_csv_to_standard_output(cli: Cli) -> None:
 
 
 def test_export_parquet_of_mixed_settings(cli: Cli, tmp_path: Path) -> None:
-    fitted("mixed", {"width": hop.grid_search([1, "wide", 0.5]), "layers": [8, 8]})
+    fitted("mixed", {"width": hop.grid_search([1, "wide", 0.5]), "layers": (8, 8)})
     outcome = cli("export", "mixed", "--parquet", str(tmp_path / "trials.parquet"), "--csv", str(tmp_path / "t.csv"))
     assert outcome.code == 0
     frame = pandas.read_parquet(tmp_path / "trials.parquet")

@@ -43,9 +43,10 @@ def test_the_same_as_in_python(cli: Cli, rows: str) -> None:
 
 def test_a_data_set_is_replaced_only_if_asked(cli: Cli, rows: str) -> None:
     assert cli("partition", rows, "set", "--partitions", "2").code == 0
+    assert cli("partition", rows, "set", "--partitions", "2").code == 0  # the same again changes nothing
     again = cli("partition", rows, "set", "--partitions", "3")
     assert again.code == 2
-    assert "already holds a data set" in again.err
+    assert "already holds a data set" in again.err and "partitions 2 → 3" in " ".join(again.err.split())
     assert cli("partition", rows, "set", "--partitions", "3", "--overwrite").code == 0
     assert len(hop.open_dataset("set")) == 3
 

@@ -504,7 +504,7 @@ def test_what_takes_far_too_long_is_given_up():
     assert desk.controller.overdue({}) == desk.controller.overdue({"w1": 10.0}) == []
     (event,) = desk.controller.overdue({"w1": 10.5})
     assert event == m.UnitOverdue("w1", 1, 10.5, 0.0, 10.0)
-    assert desk.tell(event) == [m.StopUnit("w1", "t0001", 1)]
+    assert desk.tell(event) == [m.StopUnit("w1", "t0001", 1, overdue=True)]
     assert desk.controller.overdue({"w1": 11.0}) == []  # it is on its way
     assert desk.tell(m.RequestMade("drain")) == []  # nobody is told twice
 

@@ -10,6 +10,7 @@ from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
+from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search import Grid, Random
 from hopfleet.search.base import Clone, Stop, Suggestion, Train
 from tests.helpers.controller_desk import Desk, of
@@ -109,6 +110,34 @@ def test_a_trial_stops_now():
     follow = desk.tell(m.WorkerLost("w1", "killed"))
     assert of(follow, m.TrialEnded)[0].state is TrialState.STOPPED
     assert desk.controller.schedule.parked["t0001"].losses == []
+
+
+def test_a_unit_that_is_given_up_costs_nobody_else_a_unit():
+    desk = Wheel("w1", trials=3, fusion=Fusion(lambda config: 0))
+    assert len(desk.controller.schedule.slots["w1"].units) == 3
+    _, follow = desk.granted("stop", trial="t0002", now=True)
+    assert m.StopUnit("w1", "t0002", 2) in follow
+    follow = desk.tell(m.UnitStopped("w1", Unit("t0002", 1, 0), 2, 0.0, 0.5))
+    assert of(follow, m.TrialEnded) == [m.TrialEnded("t0002", TrialState.STOPPED, "stopped by a person")]
+    assert not of(follow, m.RunUnit)
+    assert [unit.trial for unit in desk.controller.schedule.slots["w1"].units] == ["t0001", "t0003"]
+    assert desk.controller.state.stopped == {}
+    # It may have ended before the worker heard of it: a late report does not count, and an overdue unit is given up.
+    desk.granted("stop", trial="t0001", now=True)
+    desk.finished()
+    assert desk.controller.state.stopped == {}
+    assert desk.tell(m.UnitStopped("w1", Unit("t0001", 1, 0), 1, 0.0, 0.5)) == []
+
+
+def test_a_stopped_trial_goes_back_to_its_last_saved_version():
+    desk = trained(epochs=3)
+    desk.finished()
+    assert (desk["t0001"].version, desk["t0001"].holder) == (3, "w1")
+    desk.granted("stop", trial="t0001", now=True)
+    slot = desk.controller.schedule.slots["w1"]
+    follow = desk.tell(m.UnitStopped("w1", slot.unit, slot.attempt, 0.0, 0.5))
+    assert of(follow, m.TrialRolledBack) == [m.TrialRolledBack("t0001", 2)]
+    assert of(follow, m.TrialEnded)
 
 
 def test_a_stopped_trial_whose_model_lies_in_shared_memory_alone_is_saved_by_anybody():
@@ -236,7 +265,7 @@ def test_configurations_are_added():
     desk = Wheel("w1")
     _, follow = desk.granted("add", config={"x": 9})
     assert of(follow, m.TrialAdded)[0].origin == "person"
-    assert desk.refused("add", config={}).startswith("config={}: must be a dict")
+    assert desk.refused("add", config={}) == "config: x is missing; the keys are x"
     assert desk.refused("add", config={"y": 1, "z": 2}) == (
         "config: y is unknown, z is unknown, x is missing; the keys are x"
     )

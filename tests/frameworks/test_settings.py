@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.errors import ExperimentExists
+from hopfleet.errors import ExperimentExists, UsageError
 from hopfleet.frameworks.torch import settings
 from tests.helpers.sample_tasks import Plain, arrays
 
@@ -74,6 +75,13 @@ def test_the_newer_precisions() -> None:
 def test_a_setting_that_this_version_lacks_is_skipped() -> None:
     settings.make({"cudnn.benchmark": True, "of.another.version": 3})
     assert settings.read() == {"cudnn.benchmark": True}
+
+
+@pytest.mark.parametrize("value", [{"default_dtype": "nn"}, {"cudnn.benchmark": []}, {"flash_sdp": "no"}])
+def test_a_value_that_makes_no_sense_is_refused_in_words(value: dict[str, Any]) -> None:
+    ((name, given),) = value.items()
+    with pytest.raises(UsageError, match=re.escape(f"the setting {name}={given!r} cannot be made here")):
+        settings.make(value)
 
 
 def test_a_benchmarking_script_benchmarks_while_a_trial_is_at_work() -> None:

@@ -15,6 +15,6 @@ def test_a_few_damaged_data_sets() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["manifest", "arrow_file", "strangers_file"])
+@pytest.mark.parametrize("target", ["manifest", "live_manifest", "arrow_file", "strangers_file"])
 def test_many_damaged_data_sets(target: str) -> None:
     assert fuzz(f"{TARGETS}:{target}", range(1000, 1600)).refused > 200

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopfleet.errors import HopfleetError
+from hopfleet.store.shared_memory import TMPFS
 from tests.helpers.mutation import Mutator
 
 Target = Callable[[Mutator, Path], None]
@@ -48,7 +49,7 @@ class Outcome:
 def fuzz(target: str, seeds: Sequence[int]) -> Outcome:
     """Run a target, ``module:function``, on inputs made from ``seeds``. Raise AssertionError with all findings."""
     command = [sys.executable, "-m", "tests.helpers.fuzzing", target, json.dumps(list(seeds))]
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=TMPFS if TMPFS.is_dir() else None) as folder:
         environment = os.environ | {"HOPFLEET_HOME": str(Path(folder, "home")), "TMPDIR": folder}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.cli import main
+from hopfleet.store.folder import home
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,19 @@ def fit(mine: Any = None, **changes: Any) -> hop.Results:
         if trial.error is not None:
             raise TrialFailed(trial.error.partition("\n\nTraceback")[0])
     return results
+
+
+@functools.cache
+def finished() -> hop.Results:
+    """The results of a run without mistakes, which all rows share."""
+    return fit()
+
+
+def copy_finished() -> None:
+    """Put the finished run into the home folder of this test, under the name ``e``."""
+    target = home() / "e"
+    if finished().folder.path != target:
+        shutil.copytree(finished().folder.path, target)
 
 
 def shown(mine: Any = None, **changes: Any) -> None:

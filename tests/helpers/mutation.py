@@ -116,7 +116,8 @@ class Mutator:
                 for name in tables or found
                 if not name.startswith("sqlite_") and database.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0]
             ]
-            self._change(database, self.random.choice(filled))
+            with contextlib.suppress(sqlite3.Error):  # a table does not take every change
+                self._change(database, self.random.choice(filled))
 
     def _change(self, database: sqlite3.Connection, table: str) -> None:
         choose = self.random
@@ -137,8 +138,7 @@ class Mutator:
         else:
             query = f'SELECT "{column}" FROM "{table}" WHERE rowid = ?'
             value = self._cell(database.execute(query, (row,)).fetchone()[0])
-            with contextlib.suppress(sqlite3.Error):  # the table does not take every value
-                database.execute(f'UPDATE OR REPLACE "{table}" SET "{column}" = ? WHERE rowid = ?', (value, row))
+            database.execute(f'UPDATE OR REPLACE "{table}" SET "{column}" = ? WHERE rowid = ?', (value, row))
 
     def _cell(self, value: Any) -> Any:
         """Return another value for a column; a column with JSON stays JSON most of the time."""
@@ -146,7 +146,8 @@ class Mutator:
             return self.bytes(value)
         if isinstance(value, str) and value[:1] in ("{", "["):
             if self.random.random() < 0.8:
-                return json.dumps(self.json(json.loads(value)))
+                with contextlib.suppress(ValueError):  # damaged before
+                    return json.dumps(self.json(json.loads(value)))
             return self.bytes(value.encode()).decode("latin-1")
         changed = self.scalar(value)
         if isinstance(changed, str):

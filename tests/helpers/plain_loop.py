@@ -1,7 +1,7 @@
 """Training as anybody would write it, in one process and in sequence, to compare Hopfleet's bits with.
 
-It shares no code with Hopfleet but the task's own build() and loss(): rows are read straight from the Arrow files,
-orders and seeds follow the rules given in docs/concepts.md.
+It shares no code with Hopfleet but the task's own build() and loss() and, on CUDA, hop.capturable: rows are read from
+the Arrow files, orders and seeds follow the rules given in docs/concepts.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+
+import hopfleet as hop
 
 
 def derived_seed(*parts: object) -> int:
@@ -54,6 +56,7 @@ def train_in_sequence(
     model, optimizer, *rest = task.build(config)
     schedule = rest[0] if rest else None
     model.to(device)
+    hop.capturable(optimizer)
     model.train()
     for epoch, partitions in enumerate(visits, 1):
         if before_epoch is not None:

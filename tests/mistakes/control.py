@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import hopfleet as hop
 from hopfleet.errors import NotFound, UsageError
-from tests.helpers.mistakes import Mistake, fit
+from tests.helpers.mistakes import Mistake, copy_finished
 
 MISTAKES = [
     Mistake(
         "control of an experiment that does not exist",
-        lambda: (fit(), hop.control("ee")),
+        lambda: (copy_finished(), hop.control("ee")),
         NotFound,
         ("ee", "no such experiment", "there are: e"),
     ),
     Mistake(
         "epochs of a resumed trial as text",
-        lambda: (fit(), hop.control("e").resume(1, epochs="x")),  # type: ignore[arg-type]
+        lambda: (copy_finished(), hop.control("e").resume(1, epochs="x")),  # type: ignore[arg-type]
         UsageError,
         ("epochs='x'", "must be an integer of at least 1"),
     ),
     Mistake(
         "a space that is text",
-        lambda: (fit(), hop.control("e").extend(space="x")),  # type: ignore[arg-type]
+        lambda: (copy_finished(), hop.control("e").extend(space="x")),  # type: ignore[arg-type]
         UsageError,
         ("space='x'", "must be a dict of names to dimensions", "loguniform"),
     ),
     Mistake(
         "a clone with a value that is not a number",
-        lambda: (fit(), hop.control("e").clone(1, {"lr": float("nan")})),
+        lambda: (copy_finished(), hop.control("e").clone(1, {"lr": float("nan")})),
         UsageError,
         ("lr=nan", "must be a finite number"),
     ),
     Mistake(
         "a clone with a negative value",
-        lambda: (fit(), hop.control("e").clone(1, {"lr": -3})),
+        lambda: (copy_finished(), hop.control("e").clone(1, {"lr": -3})),
         UsageError,
         ("lr=-3", "must be a number above 0"),
     ),

@@ -2,11 +2,68 @@
 
 from __future__ import annotations
 
-from hopfleet.errors import UsageError
+from typing import Any
+
+import hopfleet as hop
+from hopfleet.errors import SpaceError, UsageError
 from tests.helpers.mistakes import Mistake, experiment
 
+
+def refused(mistake: str, make: Any, *says: str) -> Mistake:
+    return Mistake(mistake, make, UsageError, says)
+
+
+def chosen(mistake: str, search: Any, *says: str) -> Mistake:
+    return refused(mistake, lambda: experiment(search=search), *says)
+
+
+def stopped(mistake: str, stop: Any, *says: str) -> Mistake:
+    return refused(mistake, lambda: experiment(stop=stop), *says)
+
+
+LR = {"lr": hop.uniform(0, 1)}
+
 MISTAKES = [
+    chosen("a search that does not exist", "magic", "search='magic'", "asha", "random"),
+    chosen("a misspelt search", "randm", "search='randm'", "did you mean 'random'?"),
+    chosen("a search with a capital", "Random", "search='Random'", "did you mean 'random'?"),
+    chosen("the class of a search", hop.ASHA, "ASHA", "hop.ASHA(...)"),
+    chosen("no search", None, "search=None", "hop.Random(trials=16)"),
+    refused("no trials", lambda: hop.Random(trials=0), "trials=0", "at least 1"),
+    refused("trials as text", lambda: hop.Random(trials="8"), "trials='8'", "must be an integer"),  # type: ignore[arg-type]
+    refused("trials as a float", lambda: hop.Random(trials=8.0), "trials=8.0", "must be an integer"),  # type: ignore[arg-type]
+    refused("no epochs", lambda: hop.Grid(max_epochs=0), "max_epochs=0", "at least 1"),
+    refused("half an epoch", lambda: hop.Grid(max_epochs=1.5), "max_epochs=1.5", "must be an integer"),  # type: ignore[arg-type]
+    refused("halving that keeps everything", lambda: hop.ASHA(eta=1), "eta=1", "at least 2", "the best third"),
+    refused(
+        "a first rung after the last",
+        lambda: hop.ASHA(max_epochs=9, min_epochs=20),
+        *("min_epochs=20", "at most max_epochs=9", "raise max_epochs or lower min_epochs"),
+    ),
+    refused("a sampler by name", lambda: hop.ASHA(sampler="tpe"), "sampler='tpe'", "must be a search"),  # type: ignore[arg-type]
+    refused("an Optuna sampler by name", lambda: hop.Optuna("tpe"), "sampler='tpe'", "TPESampler("),
+    refused("a budget of nothing", lambda: hop.Budget(), "Budget()", "set seconds, epochs, trials or target"),
+    refused("a negative budget", lambda: hop.Budget(epochs=-1), "epochs=-1", "at least 1"),
+    refused("no patience", lambda: hop.Patience(epochs=0), "epochs=0", "at least 1"),
+    stopped("a stopping rule that is a number", 3, "stop=3", "must be a stopping rule", "hop.Median()"),
+    stopped("the class of a stopping rule", hop.Patience, "Patience", "must be an instance, Patience()"),
+    stopped("a misspelt stopping rule", "medain", "stop='medain'", "did you mean 'median'?"),
     Mistake(
-        "a search that does not exist", lambda: experiment(search="magic"), UsageError, ("search='magic'", "random")
+        "a grid over a range",
+        lambda: experiment(space=LR, search=hop.Grid()),
+        SpaceError,
+        ("lr=uniform(0, 1)", "hop.grid_search([...])", "hop.Random(trials=...)"),
+    ),
+    Mistake(
+        "a grid over a function",
+        lambda: experiment(space=lambda trial: {"lr": trial.suggest_float("lr", 0, 1)}, search=hop.Grid()),
+        SpaceError,
+        ("a grid cannot enumerate", "hop.Random(trials=...)"),
+    ),
+    Mistake(
+        "constraints that exclude everything",
+        lambda: experiment(space=LR, constraints=[lambda config: False], points=[{}]),
+        SpaceError,
+        ("no ", "1000 draws", "make the constraints looser"),
     ),
 ]

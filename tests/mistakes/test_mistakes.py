@@ -6,17 +6,23 @@ few lines, without a traceback or the insides of a library.
 
 from __future__ import annotations
 
+import functools
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from hopfleet.errors import HopfleetError
+from hopfleet.support import registry
 from tests.helpers.mistakes import CommandFailed, Mistake, TrialFailed, Warned
 from tests.mistakes import cli, cluster, control, data, experiment, results, search, space, task
 
 AREAS = (space, task, data, experiment, search, control, cli, results, cluster)
 TABLE = [mistake for area in AREAS for mistake in area.MISTAKES]
+
+ENTRY_POINTS = functools.cache(entry_points)
+"""The packages that are installed do not change from row to row."""
 
 LINES, WIDTH = 6, 100
 """A message takes at most this many lines of a terminal."""
@@ -27,6 +33,7 @@ INSIDES = re.compile(r"Traceback \(most recent|cannot pickle| at 0x[0-9a-f]{6}|_
 @pytest.mark.parametrize("mistake", TABLE, ids=lambda mistake: mistake.name)
 def test_a_mistake_is_explained(mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "entry_points", ENTRY_POINTS)
     with pytest.raises(mistake.expect) as caught:
         mistake.run()
     # An unknown name is an AttributeError, or a TypeError for an argument, as everywhere in Python.

@@ -109,7 +109,9 @@ def test_metrics_are_the_mean_over_all_rows(tmp_path: Path) -> None:
         assert trial.metrics["accuracy"] == pytest.approx(right / 100, abs=1e-6)
 
 
-@pytest.mark.parametrize(("backend", "workers", "fuse"), [("inline", 2, "exact"), ("local", 2, "off")])
+@pytest.mark.parametrize(
+    ("backend", "workers", "fuse"), [("inline", 2, "exact"), pytest.param("local", 2, "off", marks=pytest.mark.slow)]
+)
 def test_reduce_lr_on_plateau_follows_the_metric(tmp_path: Path, backend: str, workers: int, fuse: str) -> None:
     """Rates follow the metrics of earlier epochs, in a run and in a replay."""
     folder = tmp_path / "train"

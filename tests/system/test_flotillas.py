@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,12 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.domain.messages import RunUnit
-from hopfleet.errors import UsageError
+from hopfleet.domain.messages import RunUnit, UnitFinished, UnitStopped, WorkerLost
+from hopfleet.errors import HopfleetError, UsageError
 from hopfleet.frameworks.torch.framework import TorchFramework
 from hopfleet.runs.replay import replay
 from hopfleet.store.journal import Journal
+from hopfleet.worker.interruption import Interruption
 
 
 class Line(hop.TorchTask):
@@ -159,6 +162,60 @@ def test_out_of_memory_splits_a_flotilla():
     alone, together = (fitted(Cramped(), fuse) for fuse in ("off", "exact"))
     assert outcome(alone) == outcome(together)
     assert all(trial.state.value == "completed" for trial in together.trials)
+
+
+def test_members_that_are_given_up_leave_the_others_alone(monkeypatch):
+    """Units given up halfway start anew, and no bit of any trial shows it."""
+    rng = random.Random(7)
+
+    def ordered(self, attempts):
+        return {attempt for attempt in attempts if rng.random() < 0.06}
+
+    alone = fitted(Line(), "off")
+    monkeypatch.setattr(Interruption, "ordered", ordered)
+    together, apart = fitted(Line(), "exact"), fitted(Line(), "off", name="f")
+    assert outcome(alone) == outcome(together) == outcome(apart)
+    assert together.verify().ok
+    assert min(kinds(together).count(UnitStopped), kinds(apart).count(UnitStopped)) > 2
+    assert WorkerLost not in kinds(together)
+
+
+def kinds(results: Any) -> list[type]:
+    with contextlib.closing(Journal(results.folder.journal_file)) as journal:
+        return [type(message) for _, _, message in journal.read()]
+
+
+class Slow(Line):
+    def loss(self, model, batch):
+        time.sleep(0.03)
+        return super().loss(model, batch)
+
+
+def test_stopping_a_trial_now_costs_the_others_nothing():
+    """The worker was killed, and all members of its flotilla repeated their units."""
+    answers: list[str] = []
+
+    def stop() -> None:
+        deadline = time.monotonic() + 60
+        while not answers and time.monotonic() < deadline:
+            time.sleep(0.05)
+            with contextlib.suppress(HopfleetError):
+                if RunUnit in kinds(hop.load("e-exact")):
+                    answers.append(hop.control("e-exact", wait=60).stop("t0002", now=True))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    search = hop.Random(trials=4, max_epochs=2)
+    results = fitted(Slow(), "exact", search=search, backend="local", run_options=hop.RunOptions())
+    thread.join()
+    assert answers[0].startswith("t0002 stops")
+    found = kinds(results)
+    states = {trial.id: trial.state.value for trial in results.trials}
+    assert states == {**dict.fromkeys(["t0001", "t0003", "t0004"], "completed"), "t0002": "stopped"}
+    assert WorkerLost not in found
+    # Each of the others trained two epochs of two units, once.
+    assert all(len(trial.visits) == 2 for trial in results.trials if trial.id != "t0002")
+    assert found.count(RunUnit) == found.count(UnitFinished) + found.count(UnitStopped)
 
 
 class Looping(Line):

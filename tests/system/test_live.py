@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import hopfleet as hop
-from hopfleet.errors import DataError, ExperimentExists, Interrupted, UsageError
+from hopfleet.errors import DataError, ExperimentExists, Interrupted, TaskError, UsageError
 from hopfleet.runs.replay import replay
 from hopfleet.runtime.loop import Loop
 from tests.helpers.plain_loop import derived_seed
@@ -85,6 +86,7 @@ def _trained_in_sequence(trial: hop.TrialResult, folder: Path) -> tuple[Any, Any
     return model, optimizer, None
 
 
+@pytest.mark.slow
 def test_the_same_bits_from_transform_workers_and_after_a_resumption(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = models(experiment("wanted").fit(quiet=True))
     options = hop.WorkerOptions(transform_workers=1)
@@ -121,3 +123,10 @@ def test_replays_take_the_object_again(tmp_path: Path) -> None:
     stored = hop.open_dataset(results.folder.path / "data" / "train")
     with pytest.raises(DataError, match="is a live data set"):
         experiment("second", train=stored).fit(quiet=True)
+
+
+def test_an_object_that_cannot_travel_is_named() -> None:
+    items = Augmented(60)
+    items.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(TaskError, match=r"the task or the live data set cannot be sent.*in __getitem__ on first use"):
+        experiment("heavy", train=hop.live(items), backend="local").fit(quiet=True)

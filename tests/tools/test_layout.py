@@ -12,7 +12,7 @@ from tests.helpers.processes import ROOT
 TESTS = ROOT / "tests"
 FILES = sorted(TESTS.rglob("*.py"))
 #: Folders without a counterpart in ``src/hopfleet``: shared code, attacks, whole-system tests, and tests of ``tools``.
-OTHERS = {"chaos", "fixtures", "helpers", "system", "tools"}
+OTHERS = {"chaos", "fixtures", "fuzz", "helpers", "mistakes", "system", "tools"}
 #: The longest that a file with shared code may be.
 MOST_LINES = 450
 

@@ -47,6 +47,12 @@ class Backend(Protocol):
     def stop(self, worker: str) -> None:
         """Abort the work of a worker if possible, which loses and replaces the worker. Otherwise the work just ends."""
 
+    def give_up(self, worker: str, attempt: int) -> None:
+        """Have a worker drop one unit and go on with all else; reported as UnitStopped, unless the unit ends before.
+
+        A worker that does not react in time is lost, as with ``stop``.
+        """
+
     def place(self, worker: str, partition: int) -> None:
         """Let a worker fetch a training partition. Reported as PartitionPlaced or PartitionUnavailable."""
 

@@ -56,6 +56,9 @@ class Inline:
     def stop(self, worker: str) -> None:
         """Do nothing: units run in the caller's own thread and end before a caller can ask."""
 
+    def give_up(self, worker: str, attempt: int) -> None:
+        """Do nothing: units run in the caller's own thread and end before a caller can ask."""
+
     def place(self, worker: str, partition: int) -> None:
         """Do nothing: all workers can read all partitions."""
 

@@ -23,6 +23,7 @@ from hopfleet.domain.messages import (
     SaveVersion,
     UnitFailed,
     UnitFinished,
+    UnitStopped,
     VersionSaved,
     WorkerJoined,
     WorkerLost,
@@ -39,7 +40,7 @@ Fails = Callable[[RunUnit, Trial], bool]
 Metrics = Callable[[Trial, int], Mapping[str, float]]
 Fetch = Callable[[str, int], float | None]
 
-Report = UnitFinished | UnitFailed | PartitionPlaced | PartitionUnavailable
+Report = UnitFinished | UnitFailed | UnitStopped | PartitionPlaced | PartitionUnavailable
 """Events that a lost worker can no longer report."""
 
 
@@ -157,6 +158,15 @@ class Simulated:
 
     def stop(self, worker: str) -> None:
         self._later(self._clock, Failure(self._clock, worker, self._clock))
+
+    def give_up(self, worker: str, attempt: int) -> None:
+        for when, order, event in self._queue:
+            if isinstance(event, UnitFinished | UnitFailed) and (event.worker, event.attempt) == (worker, attempt):
+                self._queue.remove((when, order, event))
+                heapq.heapify(self._queue)
+                began = min(event.started, self._clock)
+                self._later(self._clock, UnitStopped(worker, event.unit, attempt, began, self._clock))
+                return
 
     def place(self, worker: str, partition: int) -> None:
         seconds = self._fetch(worker, partition)

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from hopfleet.domain.messages import RELEASED, Event
 from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.support import clock
-from hopfleet.worker.protocol import Beat, Events, Order, Probe, Profiled, Report, Stop, Unable
+from hopfleet.worker.protocol import Beat, Events, GiveUp, Order, Probe, Profiled, Report, Stop, Unable
 from hopfleet.worker.spec import Profile
 
 AWAY_SECONDS = 1.0
@@ -36,6 +36,9 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 5.0
 
 LOG_LINES, LOG_BYTES = 25, 4096
 """Maximum lines and bytes of a trial's log that are reported with the loss of its worker."""
+
+GIVE_UP_SECONDS = 10.0
+"""Seconds that a worker has to give up a unit; it hears of that between two batches. Then the worker is ended."""
 
 STOPPED = "it was told to give up what it did"
 
@@ -60,6 +63,8 @@ class WorkerHandle:
     killed: str = ""
     #: The trial of the last unit that was sent.
     trial: str = ""
+    #: Attempts that the worker was told to give up, and when it is ended if it has not reacted.
+    giving_up: dict[int, float] = field(default_factory=dict)
     #: Orders buffered until the next send, so that the worker wakes once.
     outbox: list[Order] = field(default_factory=list)
 
@@ -120,9 +125,23 @@ class SupervisedBackend(ABC, Generic[Handle]):
             handle.killed = STOPPED
             self._kill(handle)
 
+    def give_up(self, worker: str, attempt: int) -> None:
+        if handle := self._workers.get(worker):
+            handle.outbox.append(GiveUp(attempt))
+            handle.giving_up[attempt] = time.monotonic() + GIVE_UP_SECONDS
+
+    def _stop_unresponsive(self) -> None:
+        """End workers that have not given up a unit in time."""
+        now = time.monotonic()
+        for handle in list(self._workers.values()):
+            if handle.giving_up and now > min(handle.giving_up.values()):
+                handle.giving_up.clear()
+                self.stop(handle.name)
+
     def receive(self, timeout: float) -> list[Event]:
         deadline = time.monotonic() + timeout
         while not self._events:
+            self._stop_unresponsive()
             left = deadline - time.monotonic()
             self._pump(max(0.0, left))
             if left <= 0:
@@ -181,6 +200,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
     def _pass_on(self, handle: Handle, events: Sequence[Event]) -> None:
         for event in events:
             self._note(handle, event)
+            handle.giving_up.pop(getattr(event, "attempt", 0), None)
         self._events.extend(events)
 
 

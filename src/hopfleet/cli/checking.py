@@ -1,4 +1,4 @@
-"""The commands that check experiments: verify and replay."""
+"""The commands that check and repair experiments: verify, recover and replay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import console, echo, facts, json_alone, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.errors import UsageError
-from hopfleet.store.folder import check_trusted, find_run
+from hopfleet.store.folder import check_trusted, find_damaged, find_run
 
 if TYPE_CHECKING:
     from hopfleet.frameworks.base import Task
@@ -70,6 +70,34 @@ def _print_verdict(verdict: Verdict) -> None:
         echo(note)
     for fault in verdict.faults:
         echo(f"hopfleet: {fault}", err=True)
+
+
+def recover(name: Name, json: Json = False) -> int:
+    """Rebuild a damaged run folder as far as possible.
+
+    Rebuilds the journal up to its first damaged message, and the definition from the journal. Without a journal, writes
+    recovered.json: the configurations, metrics and models of all trials, as far as they are known. Deletes nothing:
+    damaged files get another name. The exit code is 1 if something is lost.
+
+    Example: hopfleet recover demo
+    """
+    from hopfleet.forecast.preview import slow
+    from hopfleet.runs.recovery import recover as rebuild
+
+    folder = find_damaged(name)
+    with slow(quiet=False, what="recover") as tell:
+        found = rebuild(folder, tell)
+    if json:
+        lists = {"rebuilt": found.rebuilt, "lost": found.lost, "trials": found.trials}
+        print_json({"name": folder.name, "ok": found.ok, **lists})
+        return 0 if found.ok else 1
+    for text in found.rebuilt:
+        echo(f"rebuilt  {text}")
+    for text in found.lost:
+        echo(f"lost     {text}")
+    if not (found.rebuilt or found.lost):
+        echo(f"Nothing to recover; hopfleet verify {folder.handle} checks models and data.")
+    return 0 if found.ok else 1
 
 
 def replay(

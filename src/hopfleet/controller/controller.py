@@ -119,7 +119,7 @@ class Controller:
         """Whether an event comes too late to count."""
         schedule = self.schedule
         match event:
-            case m.UnitFinished() | m.UnitFailed():
+            case m.UnitFinished() | m.UnitFailed() | m.UnitStopped():
                 return not schedule.accepts(event.worker, event.unit, event.attempt)
             case m.VersionSaved() | m.SaveFailed() | m.SaveDelayed():
                 progress = schedule.trials.get(event.trial)

@@ -61,7 +61,7 @@ def _count(name: str, value: Any, space: Space) -> None:
 
 
 def _config(name: str, value: Any, space: Space) -> None:
-    if not isinstance(value, Mapping) or not value:
+    if not isinstance(value, Mapping) or (callable(space) and not value):
         raise UsageError(f"{name}={value!r}: must be a dict of names to values")
     given = spaces.flatten(spaces.plain(value, [name]))
     if not callable(space):  # what a function asks for depends on its own answers

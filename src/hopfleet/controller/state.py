@@ -15,7 +15,7 @@ from hopfleet.controller.losses import REMEDY, Losses, ran_too_long
 from hopfleet.domain import messages as m
 from hopfleet.domain import space as spaces
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.domain.trial import Config, Parent, Trial, TrialState
+from hopfleet.domain.trial import Config, Parent, Trial, TrialState, trial_name
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.scheduler.orders import fixed_order, remaining_order
@@ -70,7 +70,7 @@ class State:
         self.starting = 0
         #: Requests that waited for the run and are about to arrive.
         self.waiting = 0
-        #: Workers that were told to give up an attempt; they are lost, and replaced where possible.
+        #: Workers that were told to give up an attempt and have not done so yet.
         self.stopped: dict[str, int] = {}
         #: Workers lost in a row while they ran a unit.
         self.losses = Losses(schedule)
@@ -103,11 +103,6 @@ class State:
     def ending(self) -> bool:
         """Whether nothing more may start and the run ends once everything is saved."""
         return self.draining or bool(self.hopeless)
-
-    @property
-    def between_rounds(self) -> bool:
-        """Whether no trial has begun its epoch of the next round."""
-        return all(progress.begins_epoch for progress in self.schedule.trials.values())
 
     @property
     def over(self) -> str:
@@ -150,7 +145,7 @@ class State:
             self.touch(progress)
 
     def _tell_time(self, message: m.Message) -> None:
-        if isinstance(message, m.UnitFinished | m.UnitFailed):
+        if isinstance(message, m.UnitFinished | m.UnitFailed | m.UnitStopped):
             self.schedule.now = max(self.schedule.now, message.ended)
             before = self._last_time if self._last_time is not None else message.started
             self._last_time = max(before, message.ended)
@@ -281,6 +276,7 @@ class State:
     @_apply.register
     def _(self, message: m.UnitFinished) -> None:
         seconds = (message.ended - message.started) * message.share
+        self._end_attempt(message.worker, message.attempt)
         self.schedule.finish(message.worker, message.unit, seconds, message.sums)
         self.losses.clear()
         self.failures.prove()
@@ -292,6 +288,17 @@ class State:
         self._fail(message.trial, message.error, message.traceback)
         if self.failures.count(message):
             self.touch_all()
+
+    @_apply.register
+    def _(self, message: m.UnitStopped) -> None:
+        self._end_attempt(message.worker, message.attempt)
+        self.schedule.give_up(message.worker, message.trial)
+        self.touch(self.schedule.trials[message.trial])
+
+    def _end_attempt(self, worker: str, attempt: int) -> None:
+        """Note that an attempt to be given up has ended; the worker of an overdue one is lost even so."""
+        if self.stopped.get(worker) == attempt and not self.schedule.slots[worker].overdue:
+            del self.stopped[worker]
 
     @_apply.register
     def _(self, message: m.UnitOverdue) -> None:
@@ -439,8 +446,3 @@ class State:
     def _(self, message: m.SearchExtended) -> None:
         self.search.extend(trials=message.trials, epochs=message.epochs, space=spaces.parse(message.space))
         self.dry = False
-
-
-def trial_name(number: int) -> str:
-    """Return the name of the trial with a number: the first is ``t0001``."""
-    return f"t{number + 1:04d}"

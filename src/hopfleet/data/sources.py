@@ -250,7 +250,8 @@ def _parquet(source: str) -> Source:
                 rows += file.metadata.num_rows
                 check_names(file.schema_arrow.names)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path}: cannot be read as a Parquet file ({error})") from error
+            remedy = "read other formats first, as in hop.partition(pandas.read_csv(...), folder)"
+            raise DataError(f"{path}: cannot be read as a Parquet file ({error}); {remedy}") from error
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in paths:

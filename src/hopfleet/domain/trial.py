@@ -11,6 +11,11 @@ Config = Mapping[str, Any]
 """One point of the search space: names to JSON values, possibly nested."""
 
 
+def trial_name(number: int) -> str:
+    """Return the name of the trial with a number: the first is ``t0001``."""
+    return f"t{number + 1:04d}"
+
+
 class TrialState(Enum):
     """The state of a trial."""
 

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hopfleet.backends import BACKENDS
@@ -53,6 +54,11 @@ def dataset(role: str, source: Any) -> Any:
     if source is None:
         raise UsageError(f"{role}=None: pass a data set folder, or arrays")
     if isinstance(source, (str, os.PathLike)) and not str(source).endswith(".parquet"):
+        if Path(source).is_file():
+            raise UsageError(
+                f"{role}={str(source)!r}: is a file, not the folder of a data set; read it first, as in "
+                f"{role}=pandas.read_csv({str(source)!r})"
+            )
         return open_dataset(source)
     return source
 

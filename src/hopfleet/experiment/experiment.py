@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
@@ -41,6 +41,7 @@ from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
+from hopfleet.runtime.records import TrialRecords
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
@@ -48,6 +49,7 @@ from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
+from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.worker.changed_modules import changes
 
@@ -75,13 +77,18 @@ class FitAvoided(HopfleetError):
         self.experiment = experiment
 
 
-class Experiment:
+class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes and that
     is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``old`` takes keywords of
     earlier releases; ``experiment.options`` lists their replacements.
     """
+
+    ELSEWHERE: ClassVar = {
+        **dict.fromkeys(("run", "optimize", "start"), "results = experiment.fit()"),
+        **dict.fromkeys(("best", "best_config", "trials", "plot"), "results = experiment.fit(), then results.best"),
+    }
 
     def __init__(
         self,
@@ -349,7 +356,7 @@ class Experiment:
             controller = self._controller(forecast, found, view)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
-                observers = observers_of(view, callbacks)
+                observers = [*observers_of(view, callbacks), TrialRecords(self.folder.trials)]
                 definition = self.folder.definition()
                 loop, complete = run_loop(
                     controller, backend, journal, versions, observers, workers=plan.workers, definition=definition

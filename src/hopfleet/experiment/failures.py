@@ -5,6 +5,7 @@ from __future__ import annotations
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import AllTrialsFailed
 from hopfleet.runs.results import Results, TrialResult
+from hopfleet.support.text import visible
 
 
 def raise_if_all_failed(results: Results) -> None:
@@ -35,4 +36,4 @@ def _failed(results: Results) -> list[TrialResult]:
 
 
 def _why(trial: TrialResult) -> str:
-    return (trial.error or "an unknown error").rstrip()
+    return visible((trial.error or "an unknown error").rstrip())

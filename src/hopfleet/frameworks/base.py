@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -154,6 +154,10 @@ class IsolationError(Exception):
     """Trials that train together would not get the bits that each gets alone, so they must train one by one."""
 
 
+class GivenUp(Exception):
+    """A unit that a person asked to stop ends before its last batch."""
+
+
 class Flotilla(ABC):
     """Sessions of one task that train on one stream of batches. Each member ends with the bits that it gets alone.
 
@@ -165,6 +169,8 @@ class Flotilla(ABC):
     shares: Sequence[float] = ()
     #: Called with the number of a member before its code runs, so that its output can be told apart.
     turn: Callable[[int], None] = staticmethod(lambda number: None)
+    #: Returns the numbers of the members that were given up: their code need not run, and their results do not count.
+    given_up: Callable[[], Collection[int]] = staticmethod(lambda: ())
 
     @abstractmethod
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:

@@ -30,6 +30,7 @@ from hopfleet.domain.messages import (
     TrialRolledBack,
     UnitFailed,
     UnitFinished,
+    UnitStopped,
     VersionLost,
     VersionSaved,
     WorkerJoined,
@@ -47,6 +48,7 @@ from hopfleet.monitor.records import EpochRow as EpochRow
 from hopfleet.monitor.records import Span as Span
 from hopfleet.monitor.records import TrialHistory as TrialHistory
 from hopfleet.monitor.records import WorkerView as WorkerView
+from hopfleet.phrases import listed
 
 Mode = Literal["min", "max"]
 
@@ -212,7 +214,7 @@ class History(Observer):
         else:
             worker.doing, worker.since = message.unit, time
 
-    def _record(self, message: UnitFinished | UnitFailed) -> Span:
+    def _record(self, message: UnitFinished | UnitFailed | UnitStopped) -> Span:
         unit = message.unit
         span = Span(message.worker, unit.trial, unit.epoch, unit.partition, unit.work, message.started, message.ended)
         self.spans.append(span)
@@ -221,6 +223,9 @@ class History(Observer):
 
     def _fail_unit(self, time: float, message: UnitFailed) -> None:
         self._record(message).failed = True
+
+    def _stop_unit(self, time: float, message: UnitStopped) -> None:
+        self._record(message).undone = True
 
     def _finish_unit(self, time: float, message: UnitFinished) -> None:
         span = self._record(message)
@@ -365,7 +370,9 @@ class History(Observer):
     def reported(self, metric: str | None) -> str:
         """Return ``metric``, by default the experiment's. Raise UsageError if no trial reports it."""
         if metric is not None and metric not in self._metric_names:
-            raise UsageError(f"metric={metric!r}: no trial reports it; choose one of {', '.join(self._metric_names)}")
+            raise UsageError(
+                f"metric={metric!r}: no trial reports it; choose one of {listed(metric, self._metric_names)}"
+            )
         return metric or self.metric
 
     def progress(self) -> Progress:
@@ -391,6 +398,7 @@ _HANDLERS: Mapping[type[Any], Callable[[History, float, Any], None]] = {
     RunUnit: History._assign,
     UnitFinished: History._finish_unit,
     UnitFailed: History._fail_unit,
+    UnitStopped: History._stop_unit,
     TrialAdded: History._add,
     TrialRolledBack: History._roll_back,
     EpochEnded: History._end_epoch,

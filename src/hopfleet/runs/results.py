@@ -10,21 +10,23 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
-from hopfleet.errors import CheckpointError, NotFound, UsageError
+from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
+from hopfleet.phrases import did_you_mean, shown
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
-from hopfleet.store.local import has_journal, open_journal
+from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
+from hopfleet.support.attributes import Signposted
 from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
@@ -37,8 +39,13 @@ def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     return Results(find_run(name), task=task)
 
 
-class TrialResult:
+class TrialResult(Signposted):
     """One trial: its configuration, its metrics and its model."""
+
+    ELSEWHERE: ClassVar = {
+        **dict.fromkeys(("params", "hyperparameters"), "trial.config"),
+        **dict.fromkeys(("value", "values", "score", "metric"), "trial.metrics"),
+    }
 
     def __init__(self, results: Results, trial: TrialHistory) -> None:
         self._results = results
@@ -160,8 +167,16 @@ class TrialResult:
         return trial_html(self._trial, self._results.name)
 
 
-class Results:
+class Results(Signposted):
     """All trials of an experiment. ``best`` is the trial with the best epoch by the experiment's metric."""
+
+    ELSEWHERE: ClassVar = {
+        **dict.fromkeys(("best_trial", "get_best_result", "get_best_trial"), "results.best"),
+        **dict.fromkeys(("best_config", "best_params", "config"), "results.best.config"),
+        **dict.fromkeys(("best_value", "best_score", "metrics"), "results.best.metrics"),
+        **dict.fromkeys(("best_model", "model"), "results.best.model()"),
+        **dict.fromkeys(("get_dataframe", "trials_dataframe", "cv_results_"), "results.dataframe()"),
+    }
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
         self.folder = folder
@@ -184,7 +199,15 @@ class Results:
         if has_journal(self.folder):
             with contextlib.closing(open_journal(self.folder)) as journal:
                 for number, time, message in journal.read(self._read):
-                    self.history.apply(time, message)
+                    try:
+                        self.history.apply(time, message)
+                    except HopfleetError:
+                        raise
+                    except MALFORMED as error:
+                        raise JournalError(
+                            f"{journal.path}: is damaged: message {number} does not fit those before it "
+                            f"({describe(error)}); {self.folder.rescue}"
+                        ) from error
                     self._read = number
         return self
 
@@ -224,7 +247,9 @@ class Results:
 
     def __getitem__(self, trial: str) -> TrialResult:
         if trial not in self.history.trials:
-            raise NotFound(f"{trial!r}: no such trial; {self.name} has {len(self.history.trials)}, starting with t0001")
+            count, near = len(self.history.trials), did_you_mean(trial, self.history.trials)
+            remedy = f"; results.trials[{trial}] counts from 0" if isinstance(trial, int) else ""
+            raise NotFound(f"{trial!r}: no such trial; {near}{self.name} has {count}, starting with t0001{remedy}")
         return TrialResult(self, self.history.trials[trial])
 
     def dataframe(self) -> Any:
@@ -284,8 +309,11 @@ class Results:
     def find_task(self, task: Task | None = None) -> Task:
         """Return the given task, or the experiment's own task if it can be imported."""
         task = task or self._task
-        if task is not None:
+        if isinstance(task, Task):
             return task
+        if task is not None:
+            made = f"an instance, {task.__name__}()" if isinstance(task, type) else "an instance of the task's class"
+            raise UsageError(f"task={shown(task)}: must be {made}")
         module, name = self.definition["task"]["module"], self.definition["task"]["name"]
         remedy = f"pass it, as in model(task={name}())"
         check_trusted(self.folder)

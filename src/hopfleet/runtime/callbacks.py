@@ -25,6 +25,7 @@ from hopfleet.domain.messages import (
     TrialResumed,
     UnitFailed,
     UnitFinished,
+    UnitStopped,
 )
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.errors import UsageError, describe
@@ -163,6 +164,7 @@ class CallbackObserver(Observer):
             RunUnit: self._start,
             UnitFinished: self._finish_unit,
             UnitFailed: self._fail_unit,
+            UnitStopped: self._stop_unit,
             EpochEnded: self._end_epoch,
             TrialEnded: self._end_trial,
             TrialDeleted: self._delete,
@@ -244,7 +246,10 @@ class CallbackObserver(Observer):
     def _fail_unit(self, message: UnitFailed) -> None:
         self._end_unit(message, message.error)
 
-    def _end_unit(self, message: UnitFinished | UnitFailed, error: str = "") -> None:
+    def _stop_unit(self, message: UnitStopped) -> None:
+        self._end_unit(message, "given up: the trial was stopped")
+
+    def _end_unit(self, message: UnitFinished | UnitFailed | UnitStopped, error: str = "") -> None:
         if self._hooks["on_unit_end"]:
             unit, times = message.unit, (message.started, message.ended)
             info = UnitInfo(unit.epoch, unit.partition, unit.work.value, message.worker, *times, error)

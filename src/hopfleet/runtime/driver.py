@@ -68,6 +68,7 @@ class Executor(Protocol):
     def release(self, worker: str, /) -> None: ...
 
     def stop(self, worker: str, /) -> None: ...
+    def give_up(self, worker: str, attempt: int, /) -> None: ...
 
     def place(self, worker: str, partition: int, /) -> None: ...
 
@@ -107,12 +108,18 @@ class Driver:
             RunUnit: self.send,
             SaveVersion: self.send,
             CopyVersion: self.send,
-            StopUnit: lambda command: backend.stop(command.worker),
+            StopUnit: self._stop,
             AddWorkers: lambda command: backend.add(command.count),
             WorkerRetired: lambda decision: backend.retire(decision.worker),
             ReleaseWorker: lambda command: backend.release(command.worker),
             PlacePartition: lambda command: backend.place(command.worker, command.partition),
         }
+
+    def _stop(self, command: StopUnit) -> None:
+        if command.overdue:
+            self.backend.stop(command.worker)
+        else:
+            self.backend.give_up(command.worker, command.attempt)
 
     def send(self, command: RunUnit | SaveVersion | CopyVersion) -> None:
         """Send a command to the backend, with its trial."""

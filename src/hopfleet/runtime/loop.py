@@ -28,6 +28,7 @@ from hopfleet.domain.messages import (
     TrialEnded,
     UnitFailed,
     UnitFinished,
+    UnitStopped,
     VersionLost,
     VersionSaved,
 )
@@ -134,6 +135,7 @@ class Loop:
             # A worker with a lookahead unit begins that unit when it reports.
             UnitFinished: lambda event: self._begin(event.worker),
             UnitFailed: lambda event: self._begin(event.worker),
+            UnitStopped: lambda event: self._begin(event.worker),
             # Deleting a large file takes a while; the end of the run tidies up what is left.
             DropVersion: lambda command: self._chores.add(partial(self._versions.drop, command.ref)),
             TrialEnded: lambda decision: self._chores.add(partial(self._versions.collect, decision.trial)),

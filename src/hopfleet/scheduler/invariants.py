@@ -18,6 +18,7 @@ from hopfleet.domain.messages import (
     TrialRolledBack,
     UnitFailed,
     UnitFinished,
+    UnitStopped,
 )
 from hopfleet.errors import InvariantBroken
 from hopfleet.scheduler.progress import Progress
@@ -100,7 +101,7 @@ def validate_history(messages: Iterable[Message], partitions: int) -> None:
             case RunUnit():
                 if message.flotilla:
                     flotillas[message.attempt] = message.flotilla
-            case UnitFinished() | UnitFailed():
+            case UnitFinished() | UnitFailed() | UnitStopped():
                 where = f"{message.trial} epoch {message.unit.epoch}"
                 occupy(message.worker, message.attempt, message.started, message.ended, where)
                 if message.unit.trains:

@@ -357,6 +357,13 @@ class Schedule(ScheduleView):
         slot = self.slots[worker]
         self._refresh(self._release(slot, slot.unit_of(trial)))
 
+    def give_up(self, worker: str, trial: str) -> None:
+        """running -> waiting: the unit of a trial was given up halfway, and its worker has dropped the model."""
+        progress = self.trials[trial]
+        if progress.holder == worker:
+            progress.holder = None
+        self.abandon(worker, trial)
+
     def _release(self, slot: Slot, unit: Unit) -> Progress:
         progress = self.trials[unit.trial]
         if unit.trains:

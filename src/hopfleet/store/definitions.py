@@ -89,6 +89,7 @@ REQUIRED: Mapping[str, Check] = {
     "origin": _ORIGIN,
 }
 OPTIONAL: Mapping[str, Check] = {
+    "settings": _OBJECT,
     "others": _each(_goal),
     "limits": _each(_TEXT),
     "rules": _each(_TEXT),

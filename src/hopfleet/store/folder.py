@@ -5,6 +5,7 @@ NAME/
   journal.sqlite    everything that happened, in order
   checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial
   best/             the weights of the best version alone, in the usual format of the framework
+  trials/           t0001.json: configuration and metrics of every trial, in case the journal is lost
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
@@ -40,6 +41,9 @@ MARKER, MARK, MARKER_FORMAT = "hopfleet.json", "run folder", 1
 
 LOCK = "lock"
 
+DATABASE = b"SQLite format 3\0"
+"""The beginning of a SQLite file; a number that tells the format of a journal follows at byte 60."""
+
 
 def home() -> Path:
     """Return the folder of all runs: ``HOPFLEET_HOME``, or ``~/.hopfleet``."""
@@ -66,6 +70,7 @@ class RunFolder:
         self.profile_file = path / "profile.json"
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
+        self.trials = path / "trials"
         self.logs = path / "logs"
         self.data = path / "data"
         self.plots = path / "plots"
@@ -237,7 +242,7 @@ class RunFolder:
                 yield entry
 
     def _is_proved(self) -> bool:
-        """Whether the folder is a run folder: by its marker, or by a definition, as in folders of earlier releases."""
+        """Whether the folder is a run folder: by its marker, or by the files of earlier releases."""
         marker = self.path / MARKER
         with contextlib.suppress(OSError, ValueError):
             if stat.S_ISREG(marker.lstat().st_mode):
@@ -245,8 +250,11 @@ class RunFolder:
                 if isinstance(found, dict) and found.get("hopfleet") == MARK:
                     return True
         with contextlib.suppress(OSError, ValueError):
-            if stat.S_ISREG(self.definition_file.lstat().st_mode):
-                return not problem(read_json(self.definition_file))
+            if stat.S_ISREG(self.definition_file.lstat().st_mode) and not problem(read_json(self.definition_file)):
+                return True
+        with contextlib.suppress(OSError), open_plain(self.journal_file) as file:
+            header = file.read(len(DATABASE) + 48)
+            return header.startswith(DATABASE) and 0 < int.from_bytes(header[60:64], "big") < 100
         return False
 
     def _mark(self) -> None:
@@ -260,19 +268,31 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
     A name without a separator is looked up among the runs of the home folder only: other users may have put a folder of
     that name into the current directory.
     """
-    path = Path(name)
-    with contextlib.suppress(RuntimeError):  # no such user
-        path = path.expanduser()
-    is_path = not isinstance(name, str) or os.sep in name or name.startswith((".", "~"))
-    for candidate in (path, home() / path) if is_path else (home() / path,):
-        run = RunFolder(candidate.absolute())
+    for run in _candidates(name):
         if run.exists:
             return run
         if run.damaged:
             raise JournalError(f"{run.definition_file}: is missing, but other parts of the run are left; {run.rescue}")
     known = ", ".join(run.name for run in runs()) or "none"
-    here = "" if is_path or not RunFolder(path).exists else f"; for the folder in the current directory, use ./{name}"
+    here = "" if _is_path(name) or not RunFolder(Path(name)).exists else f"; for that in this directory, use ./{name}"
     raise NotFound(f"{str(name)!r}: no such experiment in {home()}; there are: {known}{here}")
+
+
+def find_damaged(name: str | os.PathLike[str]) -> RunFolder:
+    """Return the run folder with a name or path, even if its definition is missing."""
+    return next((run for run in _candidates(name) if run.damaged), None) or find_run(name)
+
+
+def _candidates(name: str | os.PathLike[str]) -> list[RunFolder]:
+    path = Path(name)
+    with contextlib.suppress(RuntimeError):  # no such user
+        path = path.expanduser()
+    places = (path, home() / path) if _is_path(name) else (home() / path,)
+    return [RunFolder(place.absolute()) for place in places]
+
+
+def _is_path(name: str | os.PathLike[str]) -> bool:
+    return not isinstance(name, str) or os.sep in name or name.startswith((".", "~"))
 
 
 def runs() -> Iterator[RunFolder]:

@@ -164,6 +164,8 @@ class Journal:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise self._translated(error) from error
+        except sqlite3.DatabaseError as error:
+            raise JournalError(f"{self.path}: {_problem(error)}") from error
         self._head = number, digest
         if request:
             self.requests.taken(request)
@@ -230,6 +232,9 @@ def _link(before: bytes, number: int, time: float, kind: str, body: str) -> byte
 
 
 def _problem(error: sqlite3.DatabaseError) -> str:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
         return f"cannot be written ({error}); make room on that disk"
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return f"cannot be opened ({error}); check its permissions and those of its folder"
     return f"is not a journal, or is damaged ({error})"

@@ -19,6 +19,9 @@ from hopfleet.support import registry
 
 LOCAL = "local"
 
+MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors that messages of a damaged journal may cause in what reads them; journals before format 5 have no digests."""
+
 
 class LocalStore:
     """Files in the run folder: a SQLite journal with its requests, and versions as safetensors files."""
@@ -38,6 +41,8 @@ STORES: Mapping[str, Callable[[], Store]] = {LOCAL: LocalStore}
 
 def find_store(name: str) -> Store:
     """Return the store of that name. Raise UsageError if there is none."""
+    if name == LOCAL:  # asked for often, and a search among all installed packages takes a while
+        return LocalStore()
     return registry.find("store", name, STORES)()
 
 

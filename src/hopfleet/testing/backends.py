@@ -26,6 +26,7 @@ from hopfleet.domain.messages import (
     SaveVersion,
     UnitFailed,
     UnitFinished,
+    UnitStopped,
     VersionLost,
     VersionSaved,
     WorkerJoined,
@@ -228,6 +229,20 @@ class BackendSuite:
                 first = joined.worker
             else:
                 wait_for(backend, UnitFinished)
+            backend.send(unit(first, attempt=2), trial())
+            (event,) = wait_for(backend, UnitFinished)
+            assert (event.worker, event.attempt) == (first, 2)
+
+    def test_a_unit_is_given_up_and_its_worker_lives_on(self, tmp_path: Path) -> None:
+        with self.started(tmp_path) as (backend, (first, _)):
+            backend.send(unit(first, "t0003"), trial("t0003", seconds=0.5 if self.stops else 0.0))
+            backend.give_up(first, 1)
+            if self.stops:
+                (stopped,) = wait_for(backend, UnitStopped)
+                assert (stopped.worker, stopped.unit, stopped.attempt) == (first, Unit("t0003", 1, 0), 1)
+            else:
+                wait_for(backend, UnitFinished)
+            backend.give_up(first, 1)  # too late
             backend.send(unit(first, attempt=2), trial())
             (event,) = wait_for(backend, UnitFinished)
             assert (event.worker, event.attempt) == (first, 2)

@@ -216,6 +216,21 @@ class FrameworkSuite:
         gc.collect()
         assert gone() is None, "a closed session is still referenced"
 
+    def test_settings_of_the_process_are_json_and_can_be_restored(self) -> None:
+        framework = self.make().framework
+        before = framework.settings()
+        assert json.loads(json.dumps(before)) == before, "settings() returns other values than JSON has"
+        with framework.applied({}):
+            assert framework.settings() == {}, "apply({}) leaves settings that are not the defaults"
+        assert framework.settings() == before, "apply() does not restore the settings"
+
+    def test_weights_are_exported(self, tmp_path: Path) -> None:
+        framework = self.make().framework
+        if framework.weights_file:
+            self._half(tmp_path / "half")
+            framework.export(self.config, tmp_path / "half", tmp_path / framework.weights_file)
+            assert (tmp_path / framework.weights_file).stat().st_size
+
     def test_there_is_a_device(self) -> None:
         kind, count = self.make().framework.devices()
         assert kind and count >= 1, f"devices() returns {(kind, count)}"

@@ -16,6 +16,7 @@ from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
+from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Capture, veiled
 from hopfleet.worker.secrets import read
 from hopfleet.worker.spec import WorkerSpec
@@ -35,6 +36,7 @@ class WorkerContext:
         self.guest = guest
         self.feed = Feed(spec.task) if feed is None and needs_feed(spec) else feed
         self.engine_cache = EngineCache()
+        self.interruption = Interruption()
         self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
         #: The values of secrets, by their references.
         self._secrets: dict[str, str] = {}

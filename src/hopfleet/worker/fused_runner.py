@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import IsolationError, Result, Session
+from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
+from hopfleet.worker.feeding.stream import Stream
+from hopfleet.worker.interruption import InterruptibleStream
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.unit_runner import UnitRunner, locate
@@ -36,6 +39,8 @@ class FusedRunner:
         self._models = models
         self._saver = saver
         self._units = units
+        #: The attempts of the current units that were given up.
+        self._given_up: set[int] = set()
         #: Most members of a flotilla, as learned on this worker.
         self._most = sys.maxsize
 
@@ -50,13 +55,24 @@ class FusedRunner:
         while members:
             some, members = members[: self._most], members[self._most :]
             self._run_some(some, started)
+        self._given_up.clear()
+        self._context.interruption.forget(command.attempt for command, _ in units)
+
+    def _give_up(self, members: Sequence[Member], started: float) -> None:
+        """Report members that were given up, between two batches; the others go on. Raise GivenUp if none is left."""
+        attempts = [member.command.attempt for member in members]
+        for attempt in self._context.interruption.ordered(attempts) - self._given_up:
+            self._given_up.add(attempt)
+            self._units.give_up(members[attempts.index(attempt)].command, started)
+        if self._given_up.issuperset(attempts):
+            raise GivenUp
 
     def _run_some(self, members: list[Member], started: float) -> None:
         if len(members) == 1:
             (member,) = members
             self._models.put_back(member.command.trial, member.session, member.command.model.version)
             left = members
-        elif (results := self._results(members)) is None:
+        elif (results := self._results(members, started)) is None:
             left = members  # half trained: each one starts anew
         else:
             with self._units.collecting({member.command.trial for member in members}):
@@ -65,15 +81,23 @@ class FusedRunner:
             left = [member for member, result, _ in results if self._cramped(result)]
             if left:
                 self._limit(len(members), "there is no memory for all of them", most=len(members) // 2)
-        units = [(member.command, member.trial) for member in left]
+        units = [(each.command, each.trial) for each in left if each.command.attempt not in self._given_up]
         members.clear()  # free their half-trained models
         left.clear()
         for command, trial in units:
             self._units.run(command, trial)
 
-    def _results(self, members: list[Member]) -> list[tuple[Member, Result, float]] | None:
+    def _results(self, members: list[Member], started: float) -> list[tuple[Member, Result, float]] | None:
         """Return each member's result and share of the time; None if each must start anew from its last version."""
         context, first = self._context, members[0]
+        attempts = [member.command.attempt for member in members]
+
+        def given_up() -> list[int]:
+            return [number for number, attempt in enumerate(attempts) if attempt in self._given_up]
+
+        def interruptible(stream: Stream) -> InterruptibleStream:
+            return InterruptibleStream(stream, lambda: self._give_up(members, started))
+
         logs = [context.spec.logs / f"{member.command.trial}.log" for member in members]
         try:
             with context.capture(*logs) as turn, contextlib.ExitStack() as stack:
@@ -81,7 +105,7 @@ class FusedRunner:
                     stack.enter_context(context.veiled(member.trial))
                 sessions = [member.session for member in members]
                 flotilla = context.framework.flotilla(sessions, fast=context.spec.fast)
-                flotilla.turn = turn
+                flotilla.turn, flotilla.given_up = turn, given_up
                 self._saver.under_way()
                 unit = first.command.unit
                 if unit.trains:
@@ -90,10 +114,12 @@ class FusedRunner:
                     for member in members:
                         if member.command.metric is not None:
                             member.session.observe(member.command.metric)
-                    results = flotilla.train(stream, last=[member.command.last for member in members])
+                    results = flotilla.train(interruptible(stream), last=[member.command.last for member in members])
                 else:
                     stream = context.valid_stream(first.session, unit.partition, shared=True)
-                    results = flotilla.evaluate(stream, seed=self._units.evaluation_seed(unit))
+                    results = flotilla.evaluate(interruptible(stream), seed=self._units.evaluation_seed(unit))
+        except GivenUp:
+            return []
         except (Exception, SystemExit) as error:
             self._units.check_device(error)
             if isinstance(error, IsolationError):
@@ -105,7 +131,8 @@ class FusedRunner:
             self._units.check_device(result)
             if not isinstance(result, Exception) and (context.spec.valid is None or not unit.trains):
                 context.count_parameters(member.session, result, stream.rows)
-        return list(zip(members, results, flotilla.shares, strict=True))
+        found = zip(members, results, flotilla.shares, strict=True)
+        return [entry for entry in found if entry[0].command.attempt not in self._given_up]
 
     def _check_sizes(self, members: list[Member]) -> None:
         """Check that all members use the same batch size: a flotilla has one stream of batches."""

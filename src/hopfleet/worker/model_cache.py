@@ -90,6 +90,10 @@ class ModelCache:
             if room < 0 and name != trial and name not in self.pinned:
                 del self._held[name]
 
+    def drop(self, trial: str) -> None:
+        """Forget a model that may be half trained."""
+        self._held.pop(trial, None)
+
     def put_back(self, trial: str, session: Session, version: int) -> None:
         """Return a model that was taken and not used."""
         self._held[trial] = Held(session, version)

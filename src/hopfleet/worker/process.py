@@ -6,9 +6,11 @@ of a unit: work that was not reported did not happen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 
 import cloudpickle
@@ -18,7 +20,18 @@ from hopfleet.errors import describe
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import needs_feed, open_feed
 from hopfleet.worker.logs import captured
-from hopfleet.worker.protocol import Beat, Events, Ready, Report, Unable, decode_orders, decode_start, encode_report
+from hopfleet.worker.protocol import (
+    Beat,
+    Events,
+    GiveUp,
+    Order,
+    Ready,
+    Report,
+    Unable,
+    decode_orders,
+    decode_start,
+    encode_report,
+)
 from hopfleet.worker.serving import carry_out
 from hopfleet.worker.spec import WorkerSpec
 from hopfleet.worker.unit_runner import Broken
@@ -58,6 +71,19 @@ def serve(connection: Connection) -> None:
     send(Ready(os.getpid(), start.device))
     threading.Thread(target=_beat, args=(send,), name="heart", daemon=True).start()
     # Orders are read by this very thread: a second thread would double the time of a small order.
+    later: deque[Order] = deque()
+
+    def listen() -> None:
+        """Hear in the middle of a unit that it is given up; keep all other orders for later."""
+        with contextlib.suppress(EOFError, OSError):  # the next order finds out
+            while connection.poll():
+                for order in decode_orders(connection.recv_bytes()):
+                    if isinstance(order, GiveUp):
+                        worker.interruption.order(order.attempt)
+                    else:
+                        later.append(order)
+
+    worker.interruption.listen = listen
     while True:
         try:
             if not connection.poll():
@@ -65,12 +91,19 @@ def serve(connection: Connection) -> None:
             message = connection.recv_bytes()
         except (EOFError, OSError):
             return
-        for order in decode_orders(message):
+        for order in _each(decode_orders(message), later):
             try:
                 if not carry_out(worker, order, send):
                     return
             except Broken:
                 os._exit(1)  # no further order could succeed in this process
+
+
+def _each(orders: Iterable[Order], later: deque[Order]) -> Iterator[Order]:
+    """Yield orders, then those that arrived while they were carried out."""
+    yield from orders
+    while later:
+        yield later.popleft()
 
 
 def _beat(send: Callable[[Report], None]) -> None:

@@ -38,6 +38,13 @@ class Execute:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Give up the unit with this attempt, also in the middle of it. Unlike other orders, it is heard at once."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Build a trial, evaluate one batch and time ``batches`` batches of training on a partition."""
 
@@ -66,7 +73,7 @@ class NodeLost:
     node: str
 
 
-Order = Execute | Probe | Stop | NodeJoined | NodeLost
+Order = Execute | GiveUp | Probe | Stop | NodeJoined | NodeLost
 
 # ----------------------------------------------------------------------------------------------------- from a worker
 
@@ -150,6 +157,8 @@ def decode_orders(data: bytes) -> Iterator[Order]:
             case "Execute":
                 name, body, trial = fields
                 yield Execute(decode(name, body), _trial(trial))  # type: ignore[arg-type]
+            case "GiveUp":
+                yield GiveUp(*fields)
             case "Probe":
                 trial, batches, partition = fields
                 yield Probe(_trial(trial), batches, partition)
@@ -185,6 +194,8 @@ def _order_fields(order: Order) -> list[Any]:
     match order:
         case Execute():
             return ["Execute", *encode(order.command), _trial_fields(order.trial)]
+        case GiveUp():
+            return ["GiveUp", order.attempt]
         case Probe():
             return ["Probe", _trial_fields(order.trial), order.batches, order.partition]
         case Stop():

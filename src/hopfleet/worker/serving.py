@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hopfleet.worker.protocol import Execute, Order, Probe, Profiled, Report, Stop
+from hopfleet.worker.protocol import Execute, GiveUp, Order, Probe, Profiled, Report, Stop
 from hopfleet.worker.worker import Worker
 
 
@@ -13,6 +13,8 @@ def carry_out(worker: Worker, order: Order, report: Callable[[Report], None]) ->
     match order:
         case Execute():
             worker.execute(order.command, order.trial)
+        case GiveUp():
+            pass  # the unit has ended, or it would have heard the order
         case Probe():
             report(Profiled(worker.probe(order.trial, order.batches, order.partition)))
         case Stop():

@@ -58,9 +58,11 @@ def pickled(spec: WorkerSpec) -> bytes:
     try:
         return dumps(spec)
     except Exception as error:
+        live = any(data is not None and data.is_live for data in (spec.train, spec.valid))
+        what = "the task or the live data set" if live else "the task"
         raise TaskError(
-            f"the task cannot be sent to workers ({error}): keep open files, locks, connections and the like out of "
-            "its attributes; make them in build()"
+            f"{what} cannot be sent to workers ({error}): keep open files, locks, connections and the like out of its "
+            f"attributes; make them in build(){', or in __getitem__ on first use' if live else ''}"
         ) from error
 
 

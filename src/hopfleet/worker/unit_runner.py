@@ -6,18 +6,20 @@ import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-from hopfleet.domain.messages import Event, RunUnit, UnitFailed, UnitFinished, VersionLost
+from hopfleet.domain.messages import Event, RunUnit, UnitFailed, UnitFinished, UnitStopped, VersionLost
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.errors import CheckpointError, HopfleetError, NotFinite, describe
-from hopfleet.frameworks.base import Session
+from hopfleet.frameworks.base import GivenUp, Session
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
 from hopfleet.support.user_code import describe_with_place, format_traceback
 from hopfleet.support.user_code import place as users_place
 from hopfleet.worker.context import WorkerContext
+from hopfleet.worker.feeding.stream import Stream
+from hopfleet.worker.interruption import InterruptibleStream
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
 
@@ -69,6 +71,19 @@ class UnitRunner:
         with self.reporting(command, trial) as started:
             session, hopped, sums = self._models.with_room(command, lambda: work(command, trial))
             self.finish(command, session, started, hopped, sums)
+        self._context.interruption.forget([command.attempt])
+
+    def _interruptible(self, stream: Stream, command: RunUnit) -> InterruptibleStream:
+        def check() -> None:
+            if self._context.interruption.ordered([command.attempt]):
+                raise GivenUp
+
+        return InterruptibleStream(stream, check)
+
+    def give_up(self, command: RunUnit, started: float) -> None:
+        """Report a unit that was given up, and forget its model, which may be half trained."""
+        self._models.drop(command.trial)
+        self._send([UnitStopped(self._worker, command.unit, command.attempt, started, clock.now())])
 
     def _train(self, command: RunUnit, trial: Trial) -> tuple[Session, bool, dict[str, RowSum]]:
         session, hopped = self._models.take(command, trial)
@@ -77,7 +92,7 @@ class UnitRunner:
         if command.metric is not None:
             session.observe(command.metric)
         with located(command.unit):
-            sums = session.train(stream, last=command.last)
+            sums = session.train(self._interruptible(stream, command), last=command.last)
         if self._context.spec.valid is None:
             self._context.count_parameters(session, sums, stream.rows)
         return session, hopped, sums
@@ -88,7 +103,7 @@ class UnitRunner:
         stream = self._context.valid_stream(session, command.unit.partition)
         self._saver.under_way()
         with located(command.unit):
-            sums = session.evaluate(stream, seed=self.evaluation_seed(command.unit))
+            sums = session.evaluate(self._interruptible(stream, command), seed=self.evaluation_seed(command.unit))
         self._context.count_parameters(session, sums, stream.rows)
         return session, hopped, sums
 
@@ -127,6 +142,8 @@ class UnitRunner:
                 yield started
         except Broken:
             raise
+        except GivenUp:
+            self.give_up(command, started)
         except CheckpointError as error:
             self._emit(VersionLost(command.model, str(error), self._worker, command.attempt))
         except (Exception, SystemExit) as error:

@@ -16,6 +16,7 @@ from hopfleet.store.base import VersionStore
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
+from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Capture
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.profiler import Profiler
@@ -94,6 +95,11 @@ class Worker:
     def check(self, trial: Trial) -> tuple[str, ...]:
         """Do once what a trial does, and return its metrics; raise what the task raises."""
         return self._profiler.check(trial)
+
+    @property
+    def interruption(self) -> Interruption:
+        """The attempts to give up."""
+        return self._context.interruption
 
     def rest(self) -> None:
         """Note that there is nothing to do at the moment."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+import hopfleet as hop
 from hopfleet.data import Dataset, open_dataset, partition
 from tests.helpers.mutation import NUMBERS, Mutator
 
@@ -55,6 +56,23 @@ def read(dataset: Dataset) -> list[Any]:
 @functools.cache
 def expected() -> str:
     return repr(read(open_dataset(original())))
+
+
+@functools.cache
+def live() -> Path:
+    """Make a live data set, once per process."""
+    folder = Path(tempfile.mkdtemp()) / "set"
+    partition(hop.live([(float(i), i) for i in range(9)]), folder, partitions=2)
+    return folder
+
+
+def live_manifest(mutator: Mutator, folder: Path) -> None:
+    """Damage the manifest of a live data set. It is refused, or every item is as before."""
+    shutil.copytree(live(), folder / "set")
+    mutator.file(folder / "set" / "manifest.json")
+    dataset = open_dataset(folder / "set").made_by(hop.live([(float(i), i) for i in range(9)]))
+    dataset.check(checksums=True)
+    assert repr(read(dataset)) == repr(read(open_dataset(live()).made_by(hop.live([(float(i), i) for i in range(9)]))))
 
 
 def manifest(mutator: Mutator, folder: Path) -> None:

@@ -67,6 +67,7 @@ class Fleet:
         #: Files, by trial, version and the number of the save; whether each is durable.
         self.storage: dict[VersionRef, tuple[Model, bool]] = {}
         self.failing: set[int] = set()  #: attempts that will raise
+        self.given_up: set[int] = set()  #: attempts that are dropped before their end
         self.unsavable: set[str] = set()
         self.refusals = 0  #: so many partitions cannot be placed where they should
         #: Who made each attempt, and which model came out.
@@ -132,6 +133,9 @@ class Fleet:
                 return
             case m.PlacePartition():
                 self.later(self.clock + self.rng.choice([0.0, 0.5, 3.0]), lambda: self.placed(command))
+                return
+            case m.StopUnit(overdue=False) if self.rng.random() < 0.5:
+                self.given_up.add(command.attempt)
                 return
             case m.StopUnit() | m.ReleaseWorker():
                 if command.worker in self.workers:
@@ -274,6 +278,8 @@ class Fleet:
         where, version = (worker.name, unit, command.attempt), command.model.version
         if command.attempt in self.failing:
             event: m.Event = m.UnitFailed(*where, started, ended, "ValueError: injected", "traceback")
+        elif command.attempt in self.given_up:
+            event = m.UnitStopped(*where, started, ended)
         elif unit.trains:
             worker.memory[trial] = (*model, (unit.epoch, unit.partition))
             self.authors[command.attempt] = worker, worker.memory[trial]

@@ -251,7 +251,8 @@ def _known_address(address: str | None) -> str | None:
         return None if address == "local" else address
     if os.environ.get("RAY_ADDRESS"):
         return None if os.environ["RAY_ADDRESS"] == "local" else os.environ["RAY_ADDRESS"]
-    # Ray keeps the address of the last cluster on this machine in a file, also when that cluster is long gone.
+    # Ray keeps the address of the last cluster on this machine in a file, also when that cluster is long gone. There is
+    # no public function that reads the file and starts nothing.
     with contextlib.suppress(Exception):
         from ray._private.utils import read_ray_address
 

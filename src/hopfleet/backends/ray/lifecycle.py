@@ -17,7 +17,7 @@ from hopfleet.backends.ray import cluster
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.discovery import Discovery
-from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECONDS, link_holds, worker_lost
+from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECONDS, link_holds, node_lost, worker_lost
 from hopfleet.backends.ray.node_agent import home
 from hopfleet.backends.ray.nodes import NodeHandle, Token, close_node, end, explain, open_node, own_fault
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
@@ -83,7 +83,8 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         head = self._look_at_head(now, away)
         for node in list(self._nodes.values()):
             node.look(self._calls, now, away)
-            self._judge(node, now)
+            if self._judge(node, now):
+                continue
             if self.autoscale and not self._closing and self._is_unused(node):
                 self._leave(node)
         for handle in list(self._workers.values()):
@@ -104,19 +105,29 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     def trouble(self) -> str:
         return self._trouble
 
-    def _judge(self, node: NodeHandle, now: float) -> None:
-        """Give up a lost node, unless the link of this machine may be down: then the node gets time to come back."""
-        reason, silence = node.lost(now), now - node.heard
-        if node.cut and node.raylet.verdict is not Verdict.UNREACHABLE:
+    def _judge(self, node: NodeHandle, now: float) -> bool:
+        """Give up a lost node, and return True. If the link of this machine may be down, wait for the node instead."""
+        reachable = node.raylet.verdict is not Verdict.UNREACHABLE
+        if node.silent_since and reachable:
             # The pauses between retransmissions double: connections may stay silent as long again as they were.
-            node.cut, node.heard = False, now + silence
-            for handle in self._workers.values():
-                if handle.node == node.node.id:
-                    handle.heard = max(handle.heard, node.heard)
-        elif reason and node.raylet.verdict is Verdict.UNREACHABLE and not self._closing:
-            node.cut = silence < self.outage and not self._link_holds(node)
-        if not node.cut and (reason := node.lost(now)):
-            self._lose_node(node, reason)
+            self._excuse(node, now + now - node.silent_since)
+            node.cut, node.silent_since = False, 0.0
+        elif not reachable and node.lost(now) and not self._closing:
+            node.silent_since = node.silent_since or node.heard
+            before, node.cut = node.cut, now - node.silent_since < self.outage and not self._link_holds(node)
+            if before and not node.cut:
+                self._excuse(node, now)  # the link is back: the next attempt to reach the node decides
+        if node.cut or not node.lost(now):
+            return False
+        self._lose_node(node, node_lost(node.raylet.verdict, now - (node.silent_since or node.heard)))
+        return True
+
+    def _excuse(self, node: NodeHandle, heard: float) -> None:
+        """Count the silence of a node and its workers from ``heard``."""
+        node.heard = heard
+        for handle in self._workers.values():
+            if handle.node == node.node.id:
+                handle.heard = max(handle.heard, heard)
 
     def _link_holds(self, node: NodeHandle) -> bool:
         """Whether another host has answered since a node fell silent."""
@@ -129,7 +140,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _outage(self, now: float) -> str:
         """Return what the run waits for if no other host answers; empty if some do."""
-        silent = [now - node.heard for node in self._nodes.values() if node.cut]
+        silent = [now - node.silent_since for node in self._nodes.values() if node.cut]
         if not silent:
             return ""
         return (

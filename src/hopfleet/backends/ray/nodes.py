@@ -60,6 +60,8 @@ class NodeHandle:
     joined_late: bool = False
     #: Whether the node cannot be reached, and the link of this machine may be the reason.
     cut: bool = False
+    #: When the node was last heard, if it cannot be reached; 0 if it can.
+    silent_since: float = 0.0
 
     def call(self, method: str, *arguments: Any, group: str = "files") -> Any:
         """Call the node agent; return a reference to its answer."""

@@ -31,11 +31,13 @@ from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
 from hopfleet.store.versions.cluster import receive
 from hopfleet.support.logging import messages
+from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
 from hopfleet.worker.protocol import (
     Events,
     Execute,
     Fetched,
+    GiveUp,
     NodeJoined,
     NodeLost,
     Order,
@@ -91,6 +93,8 @@ class WorkerActor:
         self._early: dict[int, Sequence[Order]] = {}
         self._next = 0
         self._order = threading.Lock()
+        #: Of the worker, once there is one.
+        self._interruption: Interruption | None = None
         self._versions = WorkerVersions(setup.location, setup.node, setup.agent)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
@@ -124,6 +128,9 @@ class WorkerActor:
                 self._agents[order.node] = order.agent
             case NodeLost():
                 self._agents.pop(order.node, None)
+            case GiveUp():
+                if self._interruption is not None:
+                    self._interruption.order(order.attempt)
             case Execute() if order.source is not None:
                 self._inbox.put((order, self._prefetch(order, order.source)))
             case _:
@@ -156,6 +163,7 @@ class WorkerActor:
             self._outbox.put(Unable(describe(error)))
             return
         del self._payload
+        self._interruption = worker.interruption
         self._outbox.put(Ready(os.getpid(), device))
         try:
             self._serve(worker)

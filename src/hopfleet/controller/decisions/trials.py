@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from hopfleet.controller.decisions.versions import drop, needed_versions, recover
 from hopfleet.controller.requests import Add, Office, Refused, Step, answer
-from hopfleet.controller.state import State, trial_name
+from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import add, means
 from hopfleet.domain.seeds import derive
-from hopfleet.domain.trial import Config, TrialState
+from hopfleet.domain.trial import Config, TrialState, trial_name
 from hopfleet.scheduler.progress import Outcome, Progress
 from hopfleet.search.base import Clone, Decision, Stop, Suggestion, Train
 
@@ -105,8 +105,13 @@ def _unaffordable(state: State) -> list[Progress]:
     """Return the trials that have no epoch left in the budget."""
     waiting, left = _beginning(state), state.schedule.epochs_left
     # In rounds, the lowest numbers get the last epochs; otherwise the trials that are dispatched first.
-    known = not left or (state.in_rounds and state.between_rounds)
+    known = not left or (state.in_rounds and _between_rounds(state))
     return waiting[int(min(left, len(waiting))) :] if known else []
+
+
+def _between_rounds(state: State) -> bool:
+    """Whether no trial has begun its epoch of the next round."""
+    return all(progress.begins_epoch for progress in state.schedule.trials.values())
 
 
 def _beginning(state: State) -> list[Progress]:
@@ -120,7 +125,7 @@ def add_trials(state: State, max_live: int) -> Iterator[m.Message]:
     workers = len(state.schedule.slots)
     if state.in_rounds:
         workers = state.planned_workers or workers
-    if state.ending or state.held or (state.in_rounds and not state.between_rounds):
+    if state.ending or state.held or (state.in_rounds and not _between_rounds(state)):
         return
     room = min(max_live, state.search.concurrency(workers))
     while len(state.schedule.trials) < room and _affords_trial(state):

@@ -29,7 +29,7 @@ def give_up_overdue(state: State) -> Iterator[m.Message]:
     """Stop overdue units."""
     for slot in state.schedule.slots.values():
         if slot.unit is not None and slot.overdue and slot.worker not in state.stopped:
-            yield state.decide(m.StopUnit(slot.worker, slot.unit.trial, slot.attempt))
+            yield state.decide(m.StopUnit(slot.worker, slot.unit.trial, slot.attempt, overdue=True))
 
 
 def place_partitions(state: State) -> Iterator[m.Message]:

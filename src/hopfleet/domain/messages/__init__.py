@@ -45,6 +45,7 @@ from hopfleet.domain.messages.events import SaveFailed as SaveFailed
 from hopfleet.domain.messages.events import UnitFailed as UnitFailed
 from hopfleet.domain.messages.events import UnitFinished as UnitFinished
 from hopfleet.domain.messages.events import UnitOverdue as UnitOverdue
+from hopfleet.domain.messages.events import UnitStopped as UnitStopped
 from hopfleet.domain.messages.events import VersionLost as VersionLost
 from hopfleet.domain.messages.events import VersionSaved as VersionSaved
 from hopfleet.domain.messages.events import WorkerJoined as WorkerJoined

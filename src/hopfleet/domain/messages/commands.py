@@ -72,11 +72,12 @@ class CopyVersion:
 
 @dataclass(frozen=True, slots=True)
 class StopUnit:
-    """Give up this attempt: its worker is lost, or reports that the unit had already ended."""
+    """Give up this attempt: its worker drops the unit, is lost, or reports that the unit had already ended."""
 
     worker: str
     trial: str
     attempt: int
+    overdue: bool = False  #: whether the unit takes far too long, so that its worker is ended at once
 
 
 @dataclass(frozen=True, slots=True)

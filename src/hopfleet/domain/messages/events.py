@@ -104,6 +104,21 @@ class UnitFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitStopped:
+    """A unit was given up before its end, as a person asked. The worker lives on, without the model of the trial."""
+
+    worker: str
+    unit: Unit
+    attempt: int
+    started: float
+    ended: float
+
+    @property
+    def trial(self) -> str:
+        return self.unit.trial
+
+
+@dataclass(frozen=True, slots=True)
 class UnitOverdue:
     """A unit has run far longer than expected. ``expected`` is 0 where there was no estimate."""
 
@@ -199,6 +214,7 @@ Event = (
     | PartitionUnavailable
     | UnitFinished
     | UnitFailed
+    | UnitStopped
     | UnitOverdue
     | VersionSaved
     | VersionLost

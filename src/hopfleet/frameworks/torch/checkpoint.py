@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch.optim import Optimizer
 
-from hopfleet.errors import CheckpointError, TaskError
+from hopfleet.errors import CheckpointError, TaskError, describe
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Arrays, Tree, flatten, unflatten
@@ -68,7 +69,17 @@ def load(trial: LiveTrial, path: Path, *, optimizers: Sequence[bool] | None = No
     tensors, metadata = safetensors.read(path)
     if FORMAT not in metadata:
         raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
-    tree = json.loads(metadata[FORMAT])
+    with _readable(path):
+        _load(trial, json.loads(metadata[FORMAT]), tensors, optimizers, schedulers)
+
+
+def _load(
+    trial: LiveTrial,
+    tree: Mapping[str, Tree],
+    tensors: Mapping[str, torch.Tensor],
+    optimizers: Sequence[bool] | None,
+    schedulers: bool,
+) -> None:
     host = set(tree["host"])
 
     # The tensors may be mappings of the file, which is written over once the model has trained on: copy them.
@@ -97,13 +108,26 @@ def load(trial: LiveTrial, path: Path, *, optimizers: Sequence[bool] | None = No
 def weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the state dict of the model in a file, as far as it consists of tensors."""
     tensors, metadata = safetensors.read(path)
-    state = unflatten(json.loads(metadata[FORMAT])["model"]["state"], lambda name: tensors[name].clone())
-    return {name: value for name, value in state.items() if torch.is_tensor(value)}
+    with _readable(path):
+        state = unflatten(json.loads(metadata[FORMAT])["model"]["state"], lambda name: tensors[name].clone())
+        return {name: value for name, value in state.items() if torch.is_tensor(value)}
 
 
 def averages(path: Path) -> bool:
     """Whether a file has a moving average of the weights."""
-    return bool(json.loads(safetensors.read(path)[1][FORMAT]).get("average"))
+    with _readable(path):
+        return bool(json.loads(safetensors.read(path)[1][FORMAT]).get("average"))
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise CheckpointError for a file whose content has another form than ``described`` gives it."""
+    try:
+        yield
+    except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be loaded ({describe(error)}); the file is damaged, or the task has changed"
+        ) from error
 
 
 def _check_count(kind: str, tree: Mapping[str, Tree], mine: Sequence[object]) -> None:

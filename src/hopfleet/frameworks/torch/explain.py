@@ -20,6 +20,7 @@ from hopfleet.phrases import did_you_mean, listed, shown
 CALLS = {
     "__init__": "build(self, config)",
     "_loss": "loss(self, model, batch)",
+    "make": "transform(self, batch, rng)",
     "measure": "metrics(self, model, batch)",
     "train": "train(self, model, batches, config)",
 }
@@ -31,6 +32,7 @@ _DEVICE = "leave the device to Hopfleet, which moves the model and each batch; m
 _CALL = "make the loss module once and call it then, as in torch.nn.CrossEntropyLoss()(outputs, labels)"
 _LAST = "the last batch of a partition has one row; leave it out with WorkerOptions(drop_last=True)"
 _FLOAT = "convert to floats first, as in (predicted == y).float().mean()"
+_NO_RNG = "the rng of transform() is None in evaluation; return the batch without augmentation then"
 _BACKWARD = "loss() only returns the loss: Hopfleet calls backward() and the optimizer"
 
 HINTS = (
@@ -42,6 +44,7 @@ HINTS = (
     (r"Boolean value of Tensor with more than one value", _CALL),
     (r"more than 1 value per channel", _LAST),
     (r"could not infer output dtype|only supports floating", _FLOAT),
+    (r"'NoneType' object has no attribute '(normal|random|integers|uniform|choice|permutation|shuffle)'", _NO_RNG),
     (r"object is not subscriptable|'dict' object is not callable", "hooks get the model first and the batch second"),
     (r"backward through the graph a second time", _BACKWARD),
     (r"Target -?\d+ is out of bounds", "labels must be 0 or more and less than the number of outputs of the model"),

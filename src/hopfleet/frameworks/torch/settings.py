@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from hopfleet.errors import UsageError, describe
+
 Value = bool | int | str
 
 WARN = 1
@@ -122,5 +124,9 @@ def make(wanted: Mapping[str, Value]) -> None:
     for name, setting in SETTINGS.items():
         value = wanted.get(name, setting.default)
         if present.get(name, setting.default) != value:
-            with contextlib.suppress(AttributeError):  # this version lacks the setting
+            try:
                 setting.make(value)
+            except AttributeError:  # this version lacks the setting
+                continue
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise UsageError(f"the setting {name}={value!r} cannot be made here ({describe(error)})") from error

@@ -17,6 +17,7 @@ from hopfleet.monitor.charts.parallel import draw_parallel, parallel_data
 from hopfleet.monitor.charts.pareto import draw_pareto, pareto_data
 from hopfleet.monitor.charts.rungs import draw_rungs, rungs_data
 from hopfleet.monitor.history import History
+from hopfleet.phrases import did_you_mean, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,8 +59,9 @@ def chart_data(history: History, kind: str, **options: Any) -> dict[str, Any]:
 
 def _chart(kind: str, options: Mapping[str, Any]) -> Chart:
     if kind not in CHARTS:
-        remedy = f"; to name a file, give path={kind!r}" if "." in kind else ""
-        raise UsageError(f"kind={kind!r}: must be one of {', '.join(CHARTS)}{remedy}")
+        remedy = f"; to name a file, give path={kind!r}" if "." in str(kind) else ""
+        near = did_you_mean(kind, CHARTS)
+        raise UsageError(f"kind={shown(kind)}: {near}must be one of {', '.join(CHARTS)}{remedy}")
     chart = CHARTS[kind]
     for name in options:
         if name not in chart.options:

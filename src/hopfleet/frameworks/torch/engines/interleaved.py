@@ -20,7 +20,7 @@ from functools import partial
 import torch
 
 from hopfleet.domain.rowsum import RowSum
-from hopfleet.frameworks.base import Batch, Batches, Flotilla, IsolationError, Result
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, GivenUp, IsolationError, Result
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, admits
 from hopfleet.frameworks.torch.randomness import Stream
@@ -161,6 +161,8 @@ class Interleaved(Flotilla):
         untouched = randomness.current(device, everything)
         self._joint: JointOptimizer | None = None
         for number, batch in enumerate(batches):
+            for left in self.given_up():
+                members[left].result = GivenUp()
             writes = _writes(batch)
             rest = self._launch([member for member in members if member.active], batch)
             if number == 0:

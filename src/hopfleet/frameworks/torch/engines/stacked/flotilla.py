@@ -58,7 +58,7 @@ class Stacked(Interleaved):
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         captures = self._backend.captures_on(self.sessions[0].device)
         others = CudaGraphs(self.sessions) if captures else Interleaved(self.sessions)
-        others.turn = self.turn
+        others.turn, others.given_up = self.turn, self.given_up
         with using_onednn(all(known.onednn for known in self._stack_cache.tried.values())), _uncompiled(self.sessions):
             results = others.evaluate(batches, seed=seed)
         self.shares = others.shares

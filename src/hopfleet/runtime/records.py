@@ -1,0 +1,64 @@
+"""Records of trials: one small file per trial in the run folder, which outlives a lost journal.
+
+The journal alone says what happened. A record repeats what a user would miss most: the configuration and the metrics
+of the best and of the last epoch. Only ``hopfleet recover`` reads records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialDeleted, TrialEnded
+from hopfleet.monitor.observer import Observer
+from hopfleet.support.files import write_atomically
+
+
+class TrialRecords(Observer):
+    """Writes the record of a trial when an epoch or the trial ends. A disk that does not take it is ignored."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._records: dict[str, dict[str, Any]] = {}
+
+    def recall(self, time: float, message: Message) -> None:
+        match message:
+            case TrialAdded(trial=trial):
+                self._records[trial] = {
+                    "trial": trial,
+                    "config": message.config,
+                    "seed": message.seed,
+                    "origin": message.origin,
+                    "parent": message.parent,
+                    "state": "running",
+                }
+            case EpochEnded(trial=trial) if trial in self._records:
+                ended = {"epoch": message.epoch, "version": message.version, "metrics": dict(message.metrics)}
+                self._records[trial] |= {"last": ended, **({"best": ended} if message.best else {})}
+            case TrialEnded(trial=trial) if trial in self._records:
+                self._records[trial]["state"] = message.state.value
+            case TrialDeleted(trial=trial):
+                self._records.pop(trial, None)
+            case _:
+                pass
+
+    def update(self, time: float, message: Message) -> None:
+        self.recall(time, message)
+        if isinstance(message, EpochEnded | TrialEnded | TrialDeleted):
+            with contextlib.suppress(OSError):
+                self._write(message.trial)
+
+    def _write(self, trial: str) -> None:
+        path = self._folder / f"{trial}.json"
+        if trial not in self._records:
+            path.unlink(missing_ok=True)
+            return
+        text = json.dumps(self._records[trial]) + "\n"
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        write_atomically(path, lambda beside: _fill(beside, text), durable=False)
+
+
+def _fill(path: Path, text: str) -> None:
+    path.write_text(text)

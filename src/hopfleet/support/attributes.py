@@ -1,0 +1,22 @@
+"""Attributes that classes of other libraries have: where to find their counterparts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+
+class Signposted:
+    """A class whose users may look for attributes of another library. ``ELSEWHERE`` tells what to write instead."""
+
+    ELSEWHERE: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # type checkers should still find misspelt names
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property that raised: raise its error again
+            where = type(self).ELSEWHERE.get(name)
+            remedy = f"; write {where}" if where else ""
+            text = f"{type(self).__name__!r} object has no attribute {name!r}{remedy}"
+            raise AttributeError(text, name=name, obj=self)

@@ -1,0 +1,54 @@
+"""Units that are given up halfway: the worker hears of it between two batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from hopfleet.frameworks.base import Batch
+from hopfleet.worker.feeding.stream import Stream
+
+LISTEN_SECONDS = 0.02
+"""Seconds between two checks for orders in the middle of a unit."""
+
+
+class Interruption:
+    """The attempts that this worker was told to give up."""
+
+    def __init__(self, listen: Callable[[], None] = lambda: None) -> None:
+        #: Called between batches where no other thread hears orders; it calls ``order``.
+        self.listen = listen
+        self._attempts: set[int] = set()
+        self._due = 0.0
+
+    def order(self, attempt: int) -> None:
+        """Have an attempt given up. Any thread may call this."""
+        self._attempts.add(attempt)
+
+    def ordered(self, attempts: Iterable[int]) -> set[int]:
+        """Return those of the attempts that the worker was told to give up."""
+        if time.monotonic() >= self._due:
+            self.listen()
+            self._due = time.monotonic() + LISTEN_SECONDS
+        return self._attempts.intersection(attempts) if self._attempts else set()
+
+    def forget(self, attempts: Iterable[int]) -> None:
+        """Note that attempts have ended."""
+        self._attempts.difference_update(attempts)
+
+
+class InterruptibleStream:
+    """The batches of a unit, with a check before each."""
+
+    def __init__(self, stream: Stream, check: Callable[[], None]) -> None:
+        self._stream = stream
+        self._check = check
+        self.rows = stream.rows
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._stream:
+            self._check()
+            yield batch

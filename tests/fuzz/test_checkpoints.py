@@ -1,0 +1,18 @@
+"""Damaged and hostile model files: refused in words, or a model that can be used."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.fuzzing import fuzz
+
+TARGET = "tests.helpers.fuzz_targets.checkpoints:checkpoint"
+
+
+def test_some_damaged_model_files() -> None:
+    assert fuzz(TARGET, range(150)).refused > 50
+
+
+@pytest.mark.slow
+def test_many_damaged_model_files() -> None:
+    fuzz(TARGET, range(1000, 3000))
