@@ -184,6 +184,26 @@ def test_digests_follow_what_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {name for name, digest in digests(Using(0.5)).items() if found[name] != digest} == {"WIDTH"}
 
 
+def test_an_unfinished_run_continues_with_changed_code_and_a_warning() -> None:
+    def using(dropout: float) -> hop.Experiment:
+        given = {
+            "train": arrays(),
+            "space": {"lr": hop.uniform(0.01, 0.1)},
+            "search": hop.Random(trials=1, max_epochs=1),
+        }
+        return hop.Experiment(Using(dropout), **given, name="e", backend="inline", workers=1)
+
+    using(0.5).fit(quiet=True)
+    hop.control("e").extend(trials=1)
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert len(using(0.1).fit().trials) == 2
+    assert "warning: the task's code has changed since this run began (self.dropout)" in shown.getvalue()
+    assert len(using(0.1).fit(quiet=True).trials) == 2
+    with pytest.raises(ExperimentExists, match=r"code: self\.dropout changed"):
+        using(0.5).fit(quiet=True)
+
+
 def test_code_without_source_is_skipped() -> None:
     names: dict[str, Any] = {"Plain": Plain, "__name__": "__main__"}
     exec("class Typed(Plain):\n    def build(self, config):\n        return super().build(config)\n", names)
