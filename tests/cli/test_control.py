@@ -56,7 +56,7 @@ def test_a_run_executes_requests(cli: Cli, running: threading.Thread) -> None:
     assert (refused.code, refused.err) == (2, "hopfleet: the experiment is paused already\n")
     assert cli("clone", "mine", "1", "--set", "number=7", "--epochs", "2").out.startswith("t0003 starts afresh")
     assert cli("clone", "mine", "2", "--warm").out.startswith("t0004 goes on from epoch")
-    assert cli("add", "mine", "--set", "number=8", "--set", "seconds=0").out == "t0005 is added\n"
+    assert cli("add", "mine", "--set", "number=8", "--set", "seconds=0.01").out == "t0005 is added\n"
     assert cli("prioritise", "mine", "t0005", "3").out == "t0005 has level 3\n"
     assert cli("workers", "mine", "+1").out.endswith("workers\n")
     assert cli("workers", "mine", "-1").out.endswith("workers\n")
@@ -142,7 +142,7 @@ def test_what_cannot_be(cli: Cli, words: list[str], text: str) -> None:
 
 
 def test_values_are_json_or_text(cli: Cli) -> None:
-    fitted("mine", {"number": 1, "name": "a", "list": [1], "net": {"width": 1}})
+    fitted("mine", {"number": 1, "name": "a", "list": (1,), "net": {"width": 1}})
     words = ["--set", "number=1e-3", "--set", "name=adam", "--set", "list=[1, 2]", "--set", "net.width=5"]
     cli("add", "mine", *words)
     (request,) = cli("requests", "mine", "--json").json

@@ -303,7 +303,7 @@ class TestCapacities:
     @pytest.mark.parametrize(
         ("capacities", "message"),
         [
-            ([], r"partitions=0: must be at least 1"),
+            ([], r"partitions=0: must be an integer of at least 1"),
             ([1, 2, 3], r"capacities=\[1, 2, 3\]: must have one number for each of partitions=2; leave"),
             ([1, 0], r"capacities\[1\]=0: must be a finite number above 0"),
             ([-1.0, 1], r"capacities\[0\]=-1.0: must be"),

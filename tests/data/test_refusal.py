@@ -103,5 +103,5 @@ class TestRefusal:
 
     @pytest.mark.parametrize("partitions", [0, -1])
     def test_of_the_number_of_partitions(self, tmp_path: Path, partitions: int) -> None:
-        with pytest.raises(DataError, match=f"partitions={partitions}: must be at least 1"):
+        with pytest.raises(DataError, match=f"partitions={partitions}: must be an integer of at least 1"):
             partition({"x": [1]}, tmp_path / "set", partitions=partitions)

@@ -10,7 +10,8 @@ TARGETS = "tests.helpers.fuzz_targets.run_folders"
 
 
 @pytest.mark.parametrize(
-    ("target", "count"), [("journal", 60), ("definition", 60), ("other_files", 30), ("resumed", 20)]
+    ("target", "count"),
+    [("journal", 60), ("definition", 60), ("old_journal", 40), ("other_files", 30), ("resumed", 20)],
 )
 def test_some_damaged_files(target: str, count: int) -> None:
     fuzz(f"{TARGETS}:{target}", range(count))
@@ -23,7 +24,14 @@ def test_some_damaged_requests() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("journal", 1400), ("definition", 1500), ("other_files", 500), ("resumed", 100), ("requests", 100)],
+    [
+        ("journal", 1400),
+        ("definition", 1500),
+        ("old_journal", 500),
+        ("other_files", 500),
+        ("resumed", 100),
+        ("requests", 100),
+    ],
 )
 def test_many_damaged_files(target: str, count: int) -> None:
     fuzz(f"{TARGETS}:{target}", range(1000, 1000 + count))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import hopfleet as hop
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, UsageError
 from tests.helpers.mistakes import Mistake, TrialFailed, Warned, fit, task
 
 
@@ -122,5 +122,72 @@ MISTAKES = [
         lambda: _warned(lambda: hop.partition(Noisy(), "frozen", partitions=1)),
         Warned,
         ("column 'x' of Noisy", "hop.live(dataset)"),
+    ),
+    Mistake(
+        "a table as text",
+        lambda: [Path("a.csv").write_text("x,y\n1,2\n"), fit(train="a.csv")],
+        UsageError,
+        ("train='a.csv'", "is a file", "train=pandas.read_csv('a.csv')"),
+    ),
+    Mistake(
+        "a folder that does not exist",
+        lambda: fit(train="data/trian"),
+        DataError,
+        ("data/trian", "no such folder", "partition"),
+    ),
+    Mistake(
+        "no partitions of data",
+        lambda: hop.partition({"x": np.zeros(4)}, "data", partitions="4"),  # type: ignore[arg-type]
+        DataError,
+        ("partitions='4'", "must be an integer of at least 1"),
+    ),
+    Mistake(
+        "columns without names",
+        lambda: hop.partition({0: np.zeros(4)}, "data", partitions=1),
+        DataError,
+        ("column name 0", "rename the column"),
+    ),
+    Mistake(
+        "a function as data",
+        lambda: hop.partition(lambda: iter([]), "data"),
+        DataError,
+        ("type function", "an iterator of rows"),
+    ),
+    Mistake(
+        "rows with different columns",
+        lambda: hop.partition(iter([{"x": 1}, {"y": 2}]), "data", partitions=1),
+        DataError,
+        ("row 1", "['y']", "['x']", "the same columns"),
+    ),
+    Mistake("no rows", lambda: hop.partition(iter([]), "data"), DataError, ("is empty", "at least one row")),
+    Mistake(
+        "dates",
+        lambda: hop.partition({"x": np.array(["2020-01-01"], "datetime64[D]")}, "data", partitions=1),
+        DataError,
+        ("'x'", "datetime64", "convert it to numbers"),
+    ),
+    Mistake(
+        "validation data with other columns",
+        lambda: fit(valid={"X": np.zeros((8, 4)), "y": np.zeros(8)}),
+        UsageError,
+        ("valid has the columns X, y", "train has x, y", "must be the same"),
+    ),
+    Mistake(
+        "a share for validation",
+        lambda: fit(valid=0.2),
+        DataError,
+        ("type float cannot be partitioned", "a dict of arrays"),
+    ),
+    Mistake(
+        "augmentation in evaluation",
+        lambda: fit(task(transform=lambda self, batch, rng: {**batch, "x": batch["x"] * rng.uniform()})),
+        TrialFailed,
+        ("rng of transform() is None in evaluation", "without augmentation"),
+    ),
+    Mistake(
+        "a transform without rng",
+        lambda: fit(task(transform=lambda self, batch: batch)),
+        TrialFailed,
+        ("2 positional arguments", "Hopfleet calls transform(self, batch, rng)"),
     ),
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import hopfleet as hop
-from hopfleet.errors import NotFound, UsageError
-from tests.helpers.mistakes import Mistake, Right, copy_finished, experiment, finished, task
+from hopfleet.errors import JournalError, NotFound, UsageError
+from tests.helpers.mistakes import Mistake, Right, copy_finished, experiment, finished, fit, task
 
 
 def attribute(name: str, owner: Callable[[], Any], *says: str) -> Mistake:
@@ -25,6 +26,25 @@ def best_of_none() -> object:
     return experiment(task(build=division)).fit(quiet=True).best
 
 
+def without(file: str) -> None:
+    """Delete a file of a finished run, and run it again."""
+    (fit(name="mine").folder.path / file).unlink()
+    fit(name="mine")
+
+
+def here() -> None:
+    """Move a run to the current directory, and open it by its name alone."""
+    shutil.move(fit(name="mine").folder.path, "mine")
+    hop.load("mine")
+
+
+def edited() -> None:
+    """Change a value in the definition by hand."""
+    path = fit(name="mine").folder.definition_file
+    path.write_text(path.read_text().replace('"mode": "min"', '"mode": "least"'))
+    hop.load("mine")
+
+
 MISTAKES = [
     Mistake("a trial that does not exist", lambda: finished()["t0009"], NotFound, ("'t0009'", "no such trial")),
     Mistake("a trial by its position", lambda: finished()[0], NotFound, ("0: no such trial", "results.trials[0]")),  # type: ignore[index]
@@ -38,6 +58,20 @@ MISTAKES = [
         UsageError,
         ("Right", "must be an instance, Right()"),
     ),
+    Mistake(
+        "a finished run without its journal",
+        lambda: without("journal.sqlite"),
+        JournalError,
+        ("journal.sqlite: is missing", "hopfleet recover mine", "overwrite=True"),
+    ),
+    Mistake(
+        "a finished run without its definition",
+        lambda: without("experiment.json"),
+        JournalError,
+        ("experiment.json: is missing", "hopfleet recover mine", "overwrite=True"),
+    ),
+    Mistake("a definition edited by hand", edited, JournalError, ("'mode'", "'least'", "hopfleet recover mine")),
+    Mistake("a run folder that was moved, by its name", here, NotFound, ("'mine'", "use ./mine")),
     Mistake(
         "a chart that does not exist",
         lambda: finished().plot("curve"),

@@ -52,6 +52,11 @@ def wrapped():
 
 wrapped = [wrapped]
 
+def public():
+    pass
+
+public.__module__ = "of_another_name"
+
 class Kind:
     pass
 """
@@ -88,6 +93,12 @@ def test_values_that_a_script_has_set(modules: dict[str, Any]) -> None:
         "deeper_settings": {"DEPTH": True},
     }
     assert sorted(found.stuck) == ["own_settings.Kind", "own_settings.function"]
+
+
+def test_names_that_a_module_gets_from_another_are_left_alone(modules: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "deeper_settings.py").write_text("DEPTH = 1\nfrom own_settings import *\n")
+    modules["deeper_settings"].DEPTH = 2
+    assert changes(modules["own_task"].Task()) == ({}, [])
 
 
 @contextlib.contextmanager

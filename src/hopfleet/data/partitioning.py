@@ -114,9 +114,9 @@ def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple
     """Return the number of partitions and their capacities, or None for equal sizes."""
     if partitions is None:
         partitions = 8 if capacities is None else len(capacities)
+    if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
+        raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
     partitions = operator.index(partitions)
-    if partitions < 1:
-        raise DataError(f"partitions={partitions}: must be at least 1")
     if capacities is None:
         return partitions, None
     if len(capacities) != partitions:

@@ -9,13 +9,14 @@ from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import Message, RunStarted, VersionLost
 from hopfleet.domain.version_ref import VersionRef
-from hopfleet.errors import CheckpointError
+from hopfleet.errors import CheckpointError, HopfleetError, JournalError, describe
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView
 from hopfleet.monitor.terminal.watcher import watchers
 from hopfleet.runtime.callbacks import CallbackObserver
 from hopfleet.runtime.loop import Interrupts, Loop
 from hopfleet.store.base import JournalStore, VersionStore
+from hopfleet.store.local import MALFORMED
 from hopfleet.version import __version__
 
 
@@ -38,7 +39,14 @@ def run_loop(
 
     Return the loop, and whether the search is complete. The first Ctrl-C drains the run.
     """
-    controller.restore(_recalled(journal, observers))
+    try:
+        controller.restore(_recalled(journal, observers))
+    except HopfleetError:
+        raise
+    except MALFORMED as error:
+        raise JournalError(
+            f"{journal.path}: cannot be replayed ({describe(error)}); the journal is damaged, or the search has changed"
+        ) from error
     loop = Loop(controller, backend, journal, versions, observers)
     versions.tidy(controller.schedule.files())
     missing = list(_missing(controller, versions))

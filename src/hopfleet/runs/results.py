@@ -17,14 +17,14 @@ from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
-from hopfleet.errors import CheckpointError, NotFound, UsageError
+from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.phrases import did_you_mean, shown
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
-from hopfleet.store.local import has_journal, open_journal
+from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.text import visible
@@ -199,7 +199,15 @@ class Results(Signposted):
         if has_journal(self.folder):
             with contextlib.closing(open_journal(self.folder)) as journal:
                 for number, time, message in journal.read(self._read):
-                    self.history.apply(time, message)
+                    try:
+                        self.history.apply(time, message)
+                    except HopfleetError:
+                        raise
+                    except MALFORMED as error:
+                        raise JournalError(
+                            f"{journal.path}: is damaged: message {number} does not fit those before it "
+                            f"({describe(error)}); {self.folder.rescue}"
+                        ) from error
                     self._read = number
         return self
 

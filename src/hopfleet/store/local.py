@@ -19,6 +19,9 @@ from hopfleet.support import registry
 
 LOCAL = "local"
 
+MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors that messages of a damaged journal may cause in what reads them; journals before format 5 have no digests."""
+
 
 class LocalStore:
     """Files in the run folder: a SQLite journal with its requests, and versions as safetensors files."""

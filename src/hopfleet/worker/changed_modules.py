@@ -83,8 +83,8 @@ def _changed(module: ModuleType) -> list[str]:
         return []
     values = vars(module)
     differ = [name for name, same in _claims(tree, module.__name__) if name in values and not same(values[name])]
-    bound = Counter(_bound(tree)) if differ else {}
-    return [name for name in differ if bound[name] == 1]
+    bound = Counter(_bound(tree) if differ else ())
+    return [name for name in differ if bound[name] == 1 and not bound["*"]]  # ``import *`` binds unknown names
 
 
 def _claims(tree: ast.Module, module: str) -> Iterator[tuple[str, Callable[[object], bool]]]:
@@ -126,6 +126,8 @@ def _is_literal(literal: object, value: object) -> bool:
 
 
 def _is_defined_in(module: str, value: object) -> bool:
+    if isinstance(value, FunctionType) and value.__code__.co_filename == sys.modules[module].__file__:
+        return True  # under another name of its module
     return isinstance(value, FunctionType | type) and value.__module__ == module
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import shutil
+import sqlite3
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ def journal(mutator: Mutator, folder: Path) -> None:
     run = copied(folder)
     mutator.file(run / "journal.sqlite")
     seen(run)
+
+
+def old_journal(mutator: Mutator, folder: Path) -> None:
+    """Read and continue a damaged journal of format 4, which has no digests: in words, or at all."""
+    run = copied(folder)
+    with contextlib.closing(sqlite3.connect(run / "journal.sqlite")) as database:
+        database.execute("PRAGMA user_version = 4")
+    mutator.database(run / "journal.sqlite", ["messages"])
+    verify(RunFolder(run))
+    outcome(run)
 
 
 def definition(mutator: Mutator, folder: Path) -> None:
