@@ -51,13 +51,13 @@ class ChainSession(CountingSession):
         self.state, self.units = saved[:LENGTH], int.from_bytes(saved[LENGTH:])
 
 
-def chained(name: str, backend: Any, *, workers: int = 3, epochs: int = 3) -> hop.Experiment:
+def chained(name: str, backend: Any, *, workers: int = 3, epochs: int = 3, seconds: float = 0.03) -> hop.Experiment:
     """Return an experiment with short units without a framework, whose workers start in a second."""
     return hop.Experiment(
         Chain(),
         train={"x": np.arange(320, dtype="float32")},
         valid={"x": np.arange(32, dtype="float32")},
-        space={"seconds": 0.03},
+        space={"seconds": seconds},
         search=hop.Random(trials=6, max_epochs=epochs),
         metric="loss",
         partitions=4,
