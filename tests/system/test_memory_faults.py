@@ -47,6 +47,7 @@ def run(
         workers=1,
         batch_size=8,
         worker_options=hop.WorkerOptions(fuse="off"),
+        run_options=hop.RunOptions(all_failed="return"),
     ).fit(quiet=True)
 
 

@@ -75,7 +75,7 @@ REQUIRED: Mapping[str, Check] = {
     "name": _name,
     "created": _moment,
     "task": _form({"module": _TEXT, "name": _TEXT}),
-    "space": _OBJECT,
+    "space": _kind(dict, str),  # text for a function
     "search": _OBJECT,
     "metric": _TEXT,
     "mode": _mode,
@@ -90,6 +90,7 @@ REQUIRED: Mapping[str, Check] = {
 }
 OPTIONAL: Mapping[str, Check] = {
     "settings": _OBJECT,
+    "code": _OBJECT,
     "others": _each(_goal),
     "limits": _each(_TEXT),
     "rules": _each(_TEXT),

@@ -255,15 +255,20 @@ class _Chart:
     # ------------------------------------------------------------------------------------------- on the bars
 
     def _write_partitions(self) -> None:
+        from matplotlib.patheffects import withStroke
+
         for span in self.history.spans:
             text = str(span.partition)
-            first = self.slices[id(span)][0] == 0
-            if span.work is Work.TRAIN and first and not span.undone and self._inches(span) > _DIGIT * (len(text) + 1):
-                middle = self.scale((span.started + span.ended) / 2)
-                color = readable_on(self._color(span))
+            number, count = self.slices[id(span)]
+            # The partition of a flotilla is written once, on the bar in the middle.
+            shown = span.work is Work.TRAIN and number == count // 2 and not span.undone
+            if shown and self._inches(span) > _DIGIT * (len(text) + 1):
+                color = self._color(span)
+                height = sum(y for _, y in self._corners(span, self.extent)) / 4
                 self.axes.text(
-                    middle, self._middle(span.worker), text, fontsize=7, color=color, ha="center", va="center", zorder=3
-                )
+                    self.scale((span.started + span.ended) / 2), height, text, fontsize=7, color=readable_on(color),
+                    ha="center", va="center", zorder=3, path_effects=[withStroke(linewidth=1.6, foreground=color)],
+                )  # fmt: skip
 
     def _draw_hops(self) -> None:
         from matplotlib.patches import FancyArrowPatch
