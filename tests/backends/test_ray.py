@@ -90,6 +90,7 @@ ALWAYS = {
     "test_a_saved_version_hops_to_another_worker",
     "test_a_released_worker_saves_and_goes_for_good",
     "test_a_stopped_worker_gives_up_and_is_replaced",
+    "test_a_unit_is_given_up_and_its_worker_lives_on",
     "test_a_version_that_is_not_there_is_reported",
     "test_killing_leaves_nothing_behind",
 }

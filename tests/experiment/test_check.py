@@ -53,7 +53,7 @@ def test_architectures_differ_in_more_than_numbers() -> None:
     ("fault", "words"),
     [
         ("build", r"^Faulty\.build: RuntimeError: no such architecture \(sample_tasks\.py:\d+\), with the config"),
-        ("raise", r"^Faulty\.loss: ValueError: a bad batch \(sample_tasks\.py:\d+\)"),
+        ("raise", r"^Faulty\.loss: ValueError: a bad batch \(sample_tasks\.py:\d+; batch: x float32"),
         ("metrics", r"^Faulty\.metrics: ValueError: no metric today"),
         ("vector", r"^Faulty: TaskError: .*shape \(2,\)"),
     ],

@@ -121,3 +121,18 @@ def test_keys_that_were_asked_for_in_vain_are_known() -> None:
     other = TrackedConfig({})
     other.share(config)
     assert other.absent() == ("net.width", "rate")
+
+
+def test_a_check_explains_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPFLEET_TEST_TOKEN", "correct-horse")
+
+    def build(self: Any, config: Any) -> Any:
+        raise ValueError("no such model")
+
+    with pytest.raises(TaskError, match="the batch has x, y"):
+        experiment(task(loss=missing)).check(quiet=True)
+    space = {"lr": 0.1, "token": hop.secret(env="HOPFLEET_TEST_TOKEN")}
+    with pytest.raises(TaskError, match="no such model") as caught:
+        experiment(task(build=build), space=space).check(quiet=True)
+    assert "correct-horse" not in str(caught.value)
+    assert not getattr(caught.value.__cause__, "__notes__", ())

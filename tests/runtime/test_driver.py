@@ -88,13 +88,19 @@ COMMANDS = {
     m.RunUnit: (m.RunUnit("w1", Unit("t0001", 1, 0), 1, REF), "send"),
     m.SaveVersion: (m.SaveVersion("w1", REF, True), "send"),
     m.CopyVersion: (m.CopyVersion(REF, REF), "send"),
-    m.StopUnit: (m.StopUnit("w1", "t0001", 1), "stop"),
+    m.StopUnit: (m.StopUnit("w1", "t0001", 1), "give_up"),
     m.AddWorkers: (m.AddWorkers(3), "add"),
     m.ReleaseWorker: (m.ReleaseWorker("w1"), "release"),
     m.PlacePartition: (m.PlacePartition("w1", 1), "place"),
     m.DropVersion: (m.DropVersion(REF), ""),
     m.Finish: (m.Finish(True), ""),
 }
+
+
+def test_the_worker_of_an_overdue_unit_is_ended_at_once() -> None:
+    log: list[Any] = []
+    Driver(Script(), Calls(log)).follow([m.StopUnit("w1", "t0001", 1, overdue=True)])
+    assert log == [("stop", "w1")]
 
 
 @pytest.mark.parametrize("kind", get_args(m.Command))

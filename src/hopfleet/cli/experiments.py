@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.results import Results, TrialResult
 
 LEADERS = 20
-LOG_LINES = 20
+LOG_LINES, LOG_WIDTH = 20, 1000
 STATE_STYLES = {RunState.RUNNING: "cyan", RunState.FINISHED: "green", RunState.INTERRUPTED: "yellow"}
 
 Name = Annotated[
@@ -275,7 +275,11 @@ def _print_trial(results: Results, trial: TrialResult) -> None:
         screen.print()
         left_out = f" (the last {LOG_LINES} lines of {len(log)})" if len(log) > LOG_LINES else ""
         screen.print(Text.assemble(("log", "bold"), left_out))
-        echo("\n".join(log[-LOG_LINES:]))
+        echo("\n".join(_shortened(line) for line in log[-LOG_LINES:]))
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= LOG_WIDTH else f"{line[:LOG_WIDTH]}... ({len(line):,} characters)"
 
 
 def _how(trial: TrialResult) -> str:

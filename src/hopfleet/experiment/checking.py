@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ def check_task(experiment: Experiment, place: RunFolder, tell: Callable[[str], N
             except UsageError:
                 raise
             except Exception as error:
+                _explain(experiment, error)
                 where = hook(error) or type(experiment.task).__name__
                 users = error.with_traceback(users_traceback(error) or error.__traceback__)
                 raise TaskError(f"{where}: {describe_with_place(error)}, with the configuration {config}") from users
@@ -56,6 +58,13 @@ def check_task(experiment: Experiment, place: RunFolder, tell: Callable[[str], N
     finally:
         worker.close()
     return configs
+
+
+def _explain(experiment: Experiment, error: Exception) -> None:
+    """Add notes to an exception of the task's code, but not its configuration, which holds secrets in plain text."""
+    with contextlib.suppress(Exception):
+        experiment.task.framework.explain(error)
+    error.__notes__ = [note for note in getattr(error, "__notes__", ()) if not note.startswith("config: ")]
 
 
 def architectures(configs: Iterable[Config]) -> list[Config]:

@@ -15,9 +15,9 @@ LISTEN_SECONDS = 0.02
 class Interruption:
     """The attempts that this worker was told to give up."""
 
-    def __init__(self, listen: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, hear_orders: Callable[[], None] = lambda: None) -> None:
         #: Called between batches where no other thread hears orders; it calls ``order``.
-        self.listen = listen
+        self.hear_orders = hear_orders
         self._attempts: set[int] = set()
         self._due = 0.0
 
@@ -28,7 +28,7 @@ class Interruption:
     def ordered(self, attempts: Iterable[int]) -> set[int]:
         """Return those of the attempts that the worker was told to give up."""
         if time.monotonic() >= self._due:
-            self.listen()
+            self.hear_orders()
             self._due = time.monotonic() + LISTEN_SECONDS
         return self._attempts.intersection(attempts) if self._attempts else set()
 

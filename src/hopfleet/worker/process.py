@@ -83,7 +83,7 @@ def serve(connection: Connection) -> None:
                     else:
                         later.append(order)
 
-    worker.interruption.listen = listen
+    worker.interruption.hear_orders = listen
     while True:
         try:
             if not connection.poll():
