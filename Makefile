@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-all slow-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench chaos cluster docs clean
 

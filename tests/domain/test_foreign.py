@@ -59,7 +59,6 @@ def of_ray(kind: str, sampler: str = "_Uniform", *, step: float | None = None, *
         ("relu", ""),
         (len, ""),
     ],
-    ids=str,
 )
 def test_a_dimension_of_another_library_has_a_replacement(value: object, meant: str) -> None:
     assert replacement(value) == meant

@@ -125,7 +125,9 @@ def test_all_hooks_of_a_run(tmp_path: Path) -> None:
 
 def test_a_failed_trial_is_an_error(tmp_path: Path) -> None:
     recorder = Recorder()
-    experiment(tmp_path / "run", recorder, fault="train", search=hop.Random(trials=1, max_epochs=1)).fit(quiet=True)
+    failing = experiment(tmp_path / "run", recorder, fault="train", search=hop.Random(trials=1, max_epochs=1))
+    with pytest.raises(hop.AllTrialsFailed):
+        failing.fit(quiet=True)
     ((trial, error),) = recorder.of("on_trial_error")
     assert trial.id == "t0001" and error and not recorder.of("on_trial_complete")
     ((_, unit),) = recorder.of("on_unit_end")

@@ -43,7 +43,7 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("search", EXACT, ids=lambda search: str(search))
+@pytest.mark.parametrize("search", EXACT)
 def test_an_exact_expectation_comes_true_and_the_total_never_changes(search: Search) -> None:
     totals: set[int] = set()
     history = made(search, SPACE, score, look=lambda history: totals.add(history.progress().planned))

@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import sys
 import textwrap
+import tokenize
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -101,8 +102,8 @@ def _source(function: FunctionType) -> str:
     """Return a function's source without comments, docstrings and layout; empty if there is none."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError, ValueError):  # no source, or a lambda in the middle of an expression
-        return ""
+    except (OSError, TypeError, SyntaxError, ValueError, IndexError, tokenize.TokenError):
+        return ""  # no source, a file that has changed since, or a lambda in the middle of an expression
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]

@@ -9,8 +9,8 @@ from typing import Any
 
 import cloudpickle
 
-OPERATORS = "torch._ops"
-"""The module with the classes of PyTorch's operators, which live below ``torch.ops``."""
+OPERATORS = ("OpOverload", "OpOverloadPacket")
+"""The classes of PyTorch's operators, which live below ``torch.ops``."""
 
 
 class TaskPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -37,7 +37,7 @@ def _name(value: object) -> str | None:
     kind = type(value)
     if isinstance(value, ModuleType) and kind is not ModuleType:
         name = value.__name__
-    elif kind.__module__ == OPERATORS:
+    elif kind.__name__ in OPERATORS and kind.__module__.startswith("torch."):
         name = f"torch.ops.{value}"
     else:
         return None
