@@ -28,7 +28,7 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 	$(BIN)/hopfleet demo
 
 # Processes of pytest. Some tests wait, so there are more than cores.
-JOBS ?= 3
+JOBS ?= 4
 RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
