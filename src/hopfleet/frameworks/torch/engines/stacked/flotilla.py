@@ -89,7 +89,8 @@ class Stacked(Interleaved):
             if by_batch:
                 stack.read_settings()
         randomness.put(untouched, device, quick)
-        return super()._launch([member for member in members if member not in launched], batch)
+        rest = [member for member in members if member not in launched]
+        return super()._launch(rest, batch) if rest else []
 
     def _stacked(self, members: list[Member], batch: Batch) -> Iterator[tuple[Stack, list[Member]]]:
         whole = _kept([member.session for member in members])
