@@ -208,3 +208,12 @@ def test_code_without_source_is_skipped() -> None:
     names: dict[str, Any] = {"Plain": Plain, "__name__": "__main__"}
     exec("class Typed(Plain):\n    def build(self, config):\n        return super().build(config)\n", names)
     assert "Typed.build" not in digests(names["Typed"]())
+
+
+def test_a_file_that_has_changed_since_has_no_digest(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    names: dict[str, Any] = {"__name__": "script", "hop": hop}
+    source = "class Late(hop.TorchTask):\n    def build(self, config):\n        return None\n"
+    exec(compile(source, str(script), "exec"), names)
+    script.write_text("class Late:\n    def build(self, config): return (\n")
+    assert "Late.build" not in digests(names["Late"]())
