@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import messages as m
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit
@@ -516,3 +517,8 @@ def test_adaptive_searches_have_as_many_trials_as_keep_workers_busy():
     desk = Wheel(search=Curious(20, 1))
     assert not of(desk.started, m.TrialAdded)
     assert len(of(desk.tell(m.WorkerJoined("w1")), m.TrialAdded)) == 2
+
+
+def test_arguments_that_are_not_given_and_spaces_that_are_functions():
+    check_arguments("resume", {"trial": "t0001", "epochs": None}, {})
+    check_arguments("add", {"config": {"lr": 0.1}}, lambda trial: {"lr": trial.uniform(0, 1)})

@@ -44,7 +44,7 @@ class Attempts:
                 self.running.pop(message.worker, None)
             case m.RunUnit():
                 self._start(message)
-            case m.UnitFinished() | m.UnitFailed():
+            case m.UnitFinished() | m.UnitFailed() | m.UnitStopped():
                 self._end(message)
             case m.TrialAdded():
                 self.visits[message.trial] = list(message.visits)
@@ -87,7 +87,7 @@ class Attempts:
         assert not (twins and alone), f"a model at two places: {twins}, {start}"
         crew[start.attempt] = start
 
-    def _end(self, end: m.UnitFinished | m.UnitFailed) -> None:
+    def _end(self, end: m.UnitFinished | m.UnitFailed | m.UnitStopped) -> None:
         start = self.running.get(end.worker, {}).pop(end.attempt, None)
         assert start is not None, f"not an attempt that runs ({self.running.get(end.worker)}): {end}"
         assert start.unit == end.unit, f"{start}: {end}"

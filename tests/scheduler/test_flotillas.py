@@ -210,3 +210,10 @@ def test_one_fails_and_the_others_do_not_notice():
             m.UnitFinished("w1", Unit(start.trial, 1, 0), start.attempt, 1, 0.0, 1.0, sums=sums, share=0.5)
         )
     assert [controller.schedule.trials[x.trial].version for x in others] == [1, 1]
+
+
+def test_a_flotilla_is_cut_to_the_epochs_that_are_left():
+    desk = Desk(None, trials=3)
+    desk.schedule.epoch_limit = 2
+    units = [Unit(trial, 1, 0) for trial in ("t1", "t2", "t3")]
+    assert desk.schedule.affordable(units) == units[:2]

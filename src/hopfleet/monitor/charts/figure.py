@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 
-from matplotlib.figure import Figure
+from hopfleet.errors import MissingExtra, UsageError
 
-from hopfleet.errors import UsageError
+try:
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise MissingExtra("matplotlib", "plot") from error
 
 
 class ChartFigure(Figure):
