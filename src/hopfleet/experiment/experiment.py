@@ -51,7 +51,6 @@ from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
-from hopfleet.worker.changed_modules import changes
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -391,7 +390,7 @@ class Experiment(Signposted):
             yield warning
         if self._on_cluster and not balance.installed():
             yield "SciPy is not installed, so partitions with replicas are not balanced: pip install 'hopfleet[scipy]'"
-        for name in changes(self.task).stuck:
+        for name in forecast.spec.surroundings.stuck:
             yield f"{name} was replaced by the script, but workers import the module anew and see the original"
         yield from apart(self.task, self.worker_options.fuse, self.batch_size, forecast.configs.values())
 

@@ -20,7 +20,7 @@ from hopfleet.errors import JournalError
 from hopfleet.store.definitions import problem
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import Journal
-from hopfleet.support.files import digest, read_json, write_atomically
+from hopfleet.support.files import digest, read_json, write_text
 
 TABLE = "recovered.json"
 """Name of the file with the table of trials."""
@@ -114,7 +114,7 @@ def _rebuild_definition(found: Recovery, rows: Sequence[Row]) -> None:
         return
     aside = f"; the file as it was is now {_set_aside(path).name}" if path.exists() else ""
     text = json.dumps(known, indent=2) + "\n"
-    write_atomically(path, lambda beside: _fill(beside, text), durable=True)
+    write_text(path, text, durable=True)
     found.rebuilt.append(f"{path.name}: from the journal{aside}")
 
 
@@ -130,7 +130,7 @@ def _list_trials(found: Recovery) -> None:
         _trial(name, records.get(name), [path for path in models if path.parent.name == name]) for name in names
     ]
     text = json.dumps(found.trials, indent=2) + "\n"
-    write_atomically(folder.path / TABLE, lambda beside: _fill(beside, text), durable=True)
+    write_text(folder.path / TABLE, text, durable=True)
     found.rebuilt.append(f"{TABLE}: {len(names)} trials with their configurations, metrics and models, as far as known")
     found.lost.append(f"{folder.journal_file.name}: all of it, so the run can be neither continued nor replayed")
     unknown = [trial["trial"] for trial in found.trials if trial.get("config") is None]
@@ -176,7 +176,3 @@ def _set_aside(path: Path) -> Path:
 def _free_names(path: Path) -> Iterator[Path]:
     for number in itertools.count(1):
         yield path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")
-
-
-def _fill(path: Path, text: str) -> None:
-    path.write_text(text)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hopfleet.domain.messages import EpochEnded, Message, TrialAdded, TrialDeleted, TrialEnded
 from hopfleet.monitor.observer import Observer
-from hopfleet.support.files import write_atomically
+from hopfleet.support.files import write_text
 
 
 class TrialRecords(Observer):
@@ -57,8 +57,4 @@ class TrialRecords(Observer):
             return
         text = json.dumps(self._records[trial]) + "\n"
         self._folder.mkdir(exist_ok=True, mode=0o700)
-        write_atomically(path, lambda beside: _fill(beside, text), durable=False)
-
-
-def _fill(path: Path, text: str) -> None:
-    path.write_text(text)
+        write_text(path, text, durable=False)

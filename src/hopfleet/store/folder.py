@@ -34,7 +34,7 @@ from typing import IO, Any
 
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.store.definitions import NAME, problem
-from hopfleet.support.files import open_plain, read_json, trouble, write_atomically
+from hopfleet.support.files import open_plain, read_json, trouble, write_text
 
 MARKER, MARK, MARKER_FORMAT = "hopfleet.json", "run folder", 1
 """Name of the file that proves a run folder, what it says, and its format."""
@@ -132,7 +132,7 @@ class RunFolder:
             for place in (self.path, self.checkpoints, self.logs, self.data, self.plots):
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place = self.definition_file
-            write_atomically(place, lambda path: _write_text(path, text), durable=True)
+            write_text(place, text, durable=True)
         except OSError as error:
             raise UsageError(trouble(place, error)) from error
 
@@ -321,11 +321,7 @@ def check_trusted(folder: RunFolder) -> None:
         )
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)
-
-
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file that a run does not depend on; a disk that does not take it is ignored."""
     with contextlib.suppress(OSError):
-        write_atomically(path, lambda beside: _write_text(beside, json.dumps(content) + "\n"), durable=False)
+        write_text(path, json.dumps(content) + "\n", durable=False)

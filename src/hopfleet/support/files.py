@@ -47,6 +47,15 @@ def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool
         sync(path.parent)
 
 
+def write_text(path: Path, text: str, *, durable: bool) -> None:
+    """Write a file of text that is either complete or absent; ``durable`` survives a power cut."""
+
+    def write(beside: Path) -> None:
+        beside.write_text(text)
+
+    write_atomically(path, write, durable=durable)
+
+
 def open_plain(path: Path, *, create: bool = False) -> IO[bytes]:
     """Open a file to read, or ``create`` it if needed to read and write. Raise OSError unless it is a plain file.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from hopfleet.frameworks.base import Task
+from hopfleet.support.user_code import users_file
 
 MODULES = 200
 """Modules that are compared with their source at most."""
@@ -68,11 +68,10 @@ def _is_own(module: ModuleType, folders: list[Path]) -> bool:
     file = getattr(module, "__file__", None)
     if type(module) is not ModuleType or not file or getattr(module, "__spec__", None) is None:
         return False  # of a script that is running, the values travel with the task
-    path, top = Path(file).resolve(), module.__name__.partition(".")[0]
-    installed = [Path(place) for name, place in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))]
-    if top == "hopfleet" or top.startswith("__") or path.suffix != ".py" or not path.is_file():
+    path = Path(file).resolve()
+    if module.__name__.startswith("__") or path.suffix != ".py" or not path.is_file():
         return False
-    return any(folder in path.parents for folder in folders) and not any(place in path.parents for place in installed)
+    return users_file(file) and any(folder in path.parents for folder in folders)
 
 
 def _changed(module: ModuleType) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hopfleet.domain.messages import RunUnit
@@ -58,13 +58,15 @@ class FusedRunner:
         self._given_up.clear()
         self._context.interruption.forget(command.attempt for command, _ in units)
 
-    def _give_up(self, members: Sequence[Member], started: float) -> None:
-        """Report members that were given up, between two batches; the others go on. Raise GivenUp if none is left."""
-        attempts = [member.command.attempt for member in members]
-        for attempt in self._context.interruption.ordered(attempts) - self._given_up:
+    def _give_up(self, commands: Mapping[int, RunUnit], started: float) -> None:
+        """Report members that were given up, between two batches; the others go on. Raise GivenUp if none is left.
+
+        ``commands`` are the units of all members, by attempt.
+        """
+        for attempt in self._context.interruption.ordered(commands) - self._given_up:
             self._given_up.add(attempt)
-            self._units.give_up(members[attempts.index(attempt)].command, started)
-        if self._given_up.issuperset(attempts):
+            self._units.give_up(commands[attempt], started)
+        if self._given_up.issuperset(commands):
             raise GivenUp
 
     def _run_some(self, members: list[Member], started: float) -> None:
@@ -90,13 +92,13 @@ class FusedRunner:
     def _results(self, members: list[Member], started: float) -> list[tuple[Member, Result, float]] | None:
         """Return each member's result and share of the time; None if each must start anew from its last version."""
         context, first = self._context, members[0]
-        attempts = [member.command.attempt for member in members]
+        commands = {member.command.attempt: member.command for member in members}
 
         def given_up() -> list[int]:
-            return [number for number, attempt in enumerate(attempts) if attempt in self._given_up]
+            return [number for number, attempt in enumerate(commands) if attempt in self._given_up]
 
         def interruptible(stream: Stream) -> InterruptibleStream:
-            return InterruptibleStream(stream, lambda: self._give_up(members, started))
+            return InterruptibleStream(stream, lambda: self._give_up(commands, started))
 
         logs = [context.spec.logs / f"{member.command.trial}.log" for member in members]
         try:

@@ -64,17 +64,21 @@ class Surroundings:
     filters: tuple[bytes, ...] | None = None
     #: Values that the script has set in modules, by the name of the module and of the attribute.
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Names that the script has replaced in modules, whose values cannot travel.
+    stuck: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, task: Task) -> Surroundings:
         """Return the surroundings of this process, for a task."""
+        found = changes(task)
         return cls(
             levels=dict(_levels()),
             disabled=logging.getLogger().manager.disable,
             output=Output.of_script(),
             logs_warnings=warnings.showwarning.__module__ == logging.__name__,
             filters=tuple(_filters()),
-            modules=changes(task).values,
+            modules=found.values,
+            stuck=tuple(found.stuck),
         )
 
     def adopt(self) -> None:

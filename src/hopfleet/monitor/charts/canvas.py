@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
 from hopfleet.support.text import visible
 
@@ -22,10 +22,7 @@ _LINE = 0.19  #: inches from one line of facts to the next
 
 def paper(width: float, height: float, title: str, facts: Sequence[str], left: float) -> Figure:
     """Return a white figure, sized in inches, with a title and facts ``left`` inches from the edge."""
-    try:
-        from hopfleet.monitor.charts.figure import ChartFigure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plot") from error
+    from hopfleet.monitor.charts.figure import ChartFigure
 
     figure = ChartFigure(figsize=(width, height), facecolor="white")
     room = width - left - _MARGIN
