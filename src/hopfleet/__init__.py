@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.jax.task import JaxTask as JaxTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
@@ -91,6 +92,7 @@ _HOMES = {
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
     "Interrupted": "hopfleet.errors",
+    "JaxTask": "hopfleet.frameworks.jax.task",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
     "Local": "hopfleet.backends.local.backend",

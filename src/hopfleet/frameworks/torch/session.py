@@ -54,7 +54,7 @@ class TorchSession(Session):
         #: Captures and tables that engines keep for this session from unit to unit, by the class that keeps them.
         self.kept: dict[type, Any] = {}
         with self._environment():
-            parts = self.hooks.build(self.config)
+            parts = self.hooks.parts(self.config)
         built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
         self.model.to(self.device)
