@@ -20,7 +20,23 @@ from hopfleet.frameworks.state.tree import Arrays, Tree, flatten, unflatten
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-STORED = frozenset("bool float16 float32 float64 complex64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
+STORED = frozenset(
+    [
+        "bool",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    ]
+)
 """Types that safetensors files have. Arrays of other types, such as bfloat16, are stored as bytes."""
 
 
