@@ -13,7 +13,6 @@ samples per second, without start-up.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shutil
 import tempfile
@@ -76,12 +75,11 @@ class Momentum(Pictures):
 
 class HuggingFace(hop.TorchTask):
     def build(self, config: Mapping[str, Any]) -> Any:
-        transformers: Any = importlib.import_module("transformers")
+        from transformers import GPT2Config, GPT2LMHeadModel
+
         torch.set_float32_matmul_precision("high")
-        shape = transformers.GPT2Config(
-            vocab_size=256, n_positions=128, n_embd=384, n_layer=5, n_head=6, use_cache=False
-        )
-        model = transformers.GPT2LMHeadModel(shape)
+        shape = GPT2Config(vocab_size=256, n_positions=128, n_embd=384, n_layer=5, n_head=6, use_cache=False)
+        model = GPT2LMHeadModel(shape)
         return model, torch.optim.AdamW(model.parameters(), lr=config["lr"])
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
