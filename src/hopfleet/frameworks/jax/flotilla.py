@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result
-from hopfleet.frameworks.jax.programs import State
+from hopfleet.frameworks.jax.programs import State, kind_of, split
 from hopfleet.frameworks.jax.session import JaxSession, Measures, Row, Steps, rows_of
 from hopfleet.support.logging import messages
 
@@ -29,7 +30,8 @@ class InTurn(Flotilla):
         works = [Steps(session) for session in self.sessions]
         with self.sessions[0].environment(0):
             failed = self._run(works, batches)
-        return self._results(failed, [lambda w=w, o=o: w.result(last=o) for w, o in zip(works, last, strict=True)])
+        closes = [partial(work.result, last=over) for work, over in zip(works, last, strict=True)]
+        return self._results(failed, closes)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         works = [Measures(session) for session in self.sessions]
@@ -53,9 +55,7 @@ class InTurn(Flotilla):
             except Exception as error:
                 failed[number] = error
 
-    def _results(
-        self, failed: dict[int, Exception], closes: Sequence[Callable[[], dict[str, RowSum]]]
-    ) -> list[Result]:
+    def _results(self, failed: dict[int, Exception], closes: Sequence[Callable[[], dict[str, RowSum]]]) -> list[Result]:
         results: list[Result] = []
         for number, close in enumerate(closes):
             try:
@@ -71,19 +71,21 @@ class Stack:
     def __init__(self, works: Sequence[Work], numbers: Sequence[int]) -> None:
         self.numbers = list(numbers)
         self._works = [works[number] for number in numbers]
-        self._kind = "stacked_step" if isinstance(self._works[0], Steps) else "stacked_measure"
+        work = "step" if isinstance(self._works[0], Steps) else "measure"
         sessions = [work.session for work in self._works]
-        self._first = sessions[0]
+        self._graph = sessions[0].graph
         self._states = _states(sessions)
-        own = [session.numbers for session in sessions]
-        self._own = {name: jnp.asarray([numbers[name] for numbers in own]) for name in own[0]}
+        configs = [session.config for session in sessions]
+        self._program = sessions[0].programs.of_stack(work, sessions[0].task, configs, sessions[0].threads)
+        own = [split(config)[0] for config in configs]
+        self._own = {name: jnp.asarray([numbers[name] for numbers in own]) for name in self._program.names}
 
     def take(self, batch: Batch) -> None:
         """Let all members step on a batch."""
-        program = self._first.program
-        found = getattr(program, self._kind)(self._first.graph, self._states, batch, self._own)
+        program = self._program
+        found = program.run(self._graph, self._states, batch, self._own)
         rows = rows_of(batch)
-        if self._kind == "stacked_step":
+        if program.work == "step":
             self._states, found = found
         for row, work in enumerate(self._works):
             program.tell(work.session.config)
@@ -129,7 +131,7 @@ def _kind(session: JaxSession) -> Hashable:
     """Return what two trials have in common if their states can be stacked."""
     leaves, structure = jax.tree.flatten(session.live)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    return id(session.program), session.graph, structure, shapes
+    return kind_of(session.config, "", session.threads), session.graph, structure, shapes
 
 
 def _states(sessions: Sequence[JaxSession]) -> State:

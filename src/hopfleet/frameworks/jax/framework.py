@@ -27,14 +27,16 @@ DEFAULTS: Mapping[str, Any] = {
 """Settings of the process that change results, with their values in a new process."""
 
 _SHAPES = (
-    "loss() and metrics() are compiled by jax.jit: shapes must not depend on values in the data; keep the shape and mask "
-    "values instead, e.g. jnp.where(mask, values, 0).sum() / mask.sum() rather than values[mask].mean()"
+    "loss() and metrics() are compiled by jax.jit: shapes must not depend on values in the data; keep the shape and "
+    "mask values instead, e.g. jnp.where(mask, values, 0).sum() / mask.sum() rather than values[mask].mean()"
 )
 _BRANCH = (
     "loss() and metrics() are compiled by jax.jit, so Python's if and while cannot look at values in the data; write "
     "jnp.where(condition, a, b) or jax.lax.cond"
 )
-_NUMPY = "loss() and metrics() are compiled by jax.jit: use jax.numpy instead of numpy, and no float(), int() or .item()"
+_NUMPY = (
+    "loss() and metrics() are compiled by jax.jit: use jax.numpy instead of numpy, and no float(), int() or .item()"
+)
 
 
 class JaxFramework(Framework):
@@ -64,7 +66,11 @@ class JaxFramework(Framework):
     def export(self, config: Config, checkpoint: Path, path: Path) -> None:
         state = self._loaded(config, checkpoint).live
         content = save({_name(place): leaf.__array__() for place, leaf in jax.tree.leaves_with_path(state.params)})
-        write_atomically(path, lambda place: place.write_bytes(content), durable=True)
+
+        def write(place: Path) -> None:
+            place.write_bytes(content)
+
+        write_atomically(path, write, durable=True)
 
     def devices(self) -> tuple[str, int]:
         backend = jax.default_backend()

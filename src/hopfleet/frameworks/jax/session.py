@@ -18,9 +18,8 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.host import HostSession
-from hopfleet.frameworks.jax.programs import Hooks, Numbers, Program, Programs, Pytree, State
+from hopfleet.frameworks.jax.programs import Hooks, Programs, Pytree, State, split, strong, taken_apart
 from hopfleet.frameworks.jax.programs import arrays as leaves_of
-from hopfleet.frameworks.jax.programs import split, strong, taken_apart
 from hopfleet.frameworks.state.tree import Tree
 
 
@@ -47,8 +46,8 @@ class JaxSession(HostSession):
         super().__init__(config, seed=seed, threads=threads)
         self.device = device_of(placement)
         self._hooks = task.for_trial(self.config)
-        self._task = task
-        self._programs = cache.part(Programs)
+        self.task = task
+        self.programs = cache.part(Programs)
         #: Columns of text, or of rows of different shapes, which programs do not take.
         self._left_out: set[str] = set()
         with self.environment(seed), jax.default_device(self.device):
@@ -61,18 +60,7 @@ class JaxSession(HostSession):
             state = State(params, rest, _arrays("optimizer", optimizer.init(params)), key, jnp.uint32(0))
         self.check_config(config)
         self._state: State | Row = jax.device_put(strong(state), self.device)
-        self.parameter_count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-
-    @property
-    def program(self) -> Program:
-        """The compiled steps of this trial."""
-        return self._programs.of(self._task, self.config, self.threads)
-
-    @property
-    def numbers(self) -> Numbers:
-        """The numbers of the configuration that are arguments of the program."""
-        numbers = split(self.config)[0]
-        return {name: numbers[name] for name in self.program.names}
+        self.parameter_count: int = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
     @property
     def place(self) -> State | Row:
@@ -123,18 +111,18 @@ class JaxSession(HostSession):
                 measures(batch)
         return measures.result()
 
-    def call(self, kind: str, state: State, batch: Batch) -> Any:
-        """Call the step of a program: "step" or "measure"."""
-        program = self.program
+    def call(self, work: str, state: State, batch: Batch) -> Any:
+        """Run a program on a batch: "step" or "measure"."""
+        program = self.programs.of(work, self.task, self.config, self.threads)
+        numbers = split(self.config)[0]
         try:
-            try:
-                return getattr(program, kind)(self.graph, state, batch, self.numbers)
-            except jax.errors.JAXTypeError:
-                if not program.names:
-                    raise
-                # The code needs the value of a number, or it would fail with constants as well.
-                self._programs.make_constant(program)
-                return getattr(self.program, kind)(self.graph, state, batch, {})
+            result = program.run(self.graph, state, batch, {name: numbers[name] for name in program.names})
+        except jax.errors.JAXTypeError:
+            if not program.names:
+                raise
+            # The optimizer needs the value of a number, or the code fails with constants as well.
+            self.programs.fix(program, program.names)
+            return self.call(work, state, batch)
         except KeyError as error:
             if error.args and error.args[0] in self._left_out:
                 raise TaskError(
@@ -143,7 +131,13 @@ class JaxSession(HostSession):
                 ) from None
             raise
         finally:
-            self.program.tell(self.config)
+            program.tell(self.config)
+        learned = program.read_by_loss()
+        if learned and not self.programs.fixed(program, learned):
+            self.programs.fix(program, learned)
+            if self.programs.of(work, self.task, self.config, self.threads) is not program:
+                return self.call(work, state, batch)
+        return result
 
     # ------------------------------------------------------------------------------------------ save and load
 
@@ -239,9 +233,7 @@ class Measures:
     def result(self) -> dict[str, RowSum]:
         """Return the sums over all batches."""
         names = self._metrics[0] if self._metrics else ()
-        return {
-            name: RowSum.over([float(metrics[name]) for metrics in self._metrics], self._rows) for name in names
-        }
+        return {name: RowSum.over([float(metrics[name]) for metrics in self._metrics], self._rows) for name in names}
 
 
 def rows_of(batch: Batch) -> int:

@@ -17,6 +17,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import built, checkpoint, randomness
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
@@ -179,6 +180,14 @@ class TorchSession(Session):
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def extra_state(self) -> Tree:
+        """Return what else a version stores. Adapters that build on this one may have something."""
+        return None
+
+    def load_extra_state(self, state: Tree) -> None:
+        """Restore what ``extra_state`` returned."""
+        return
 
     def save(self, path: Path) -> None:
         safetensors.write(path, *self._described(checkpoint.state_of(self)))

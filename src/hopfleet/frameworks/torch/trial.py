@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batch, Batches, EngineCache
+from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
 
@@ -64,6 +65,14 @@ class LiveTrial(Protocol):
     average: list[torch.Tensor]
     random: Streams
     counters: dict[str, int]
+
+    def extra_state(self) -> Tree:
+        """Return what else a version stores; None if there is nothing."""
+        ...
+
+    def load_extra_state(self, state: Tree) -> None:
+        """Restore what ``extra_state`` returned."""
+        ...
 
 
 @dataclass(slots=True)
