@@ -107,7 +107,8 @@ class Stacked(Interleaved):
                 member.draws = frozenset()
                 member.session.kept[Stack] = stack
                 _compat.count_as_stepped(member.session.optimizers[0])
-            yield stack, alike
+            rows = {session: row for row, session in enumerate(stack.sessions)}
+            yield stack, sorted(alike, key=lambda member: rows[member.session])
 
     def _kinds(self, members: list[Member]) -> list[list[Member]]:
         """Group the members that can be stacked with each other."""
@@ -152,9 +153,9 @@ class StackedGraphs(Stacked, CudaGraphs):
 
 
 def _kept(sessions: Sequence[TorchSession]) -> Stack | None:
-    """Return the stack that consists of exactly these sessions, if there is one."""
+    """Return the stack that consists of exactly these sessions, in any order, if there is one."""
     stack: Stack | None = sessions[0].kept.get(Stack) if sessions else None
-    return stack if stack is not None and stack.sessions == sessions and stack.whole else None
+    return stack if stack is not None and set(stack.sessions) == set(sessions) and stack.whole else None
 
 
 @contextlib.contextmanager
