@@ -17,7 +17,7 @@ FORMS = (
 
 
 class Paced(LRScheduler):
-    """A schedule that steps after every so many batches or epochs."""
+    """A schedule with a pace: it steps after every n-th batch or epoch. Batches are counted anew in each epoch."""
 
     def __init__(self, schedule: LRScheduler, interval: str, frequency: int) -> None:
         self.schedule, self._interval, self._frequency = schedule, interval, frequency
@@ -30,6 +30,8 @@ class Paced(LRScheduler):
             self._count += 1
             if self._count % self._frequency == 0:
                 self.schedule.step()
+        elif event == "epoch":
+            self._count = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count, "schedule": self.schedule.state_dict()}

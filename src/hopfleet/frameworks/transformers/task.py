@@ -222,9 +222,7 @@ class TransformersFramework(TorchFramework):
         return model
 
     def export(self, config: Config, checkpoint: Path, path: Path) -> None:
-        found = weights.state_dict(checkpoint)
-        prefix = f"{preferences.REFERENCE}."
-        weights.write(path, {name: value for name, value in found.items() if not name.startswith(prefix)})
+        weights.write(path, self.model(config, checkpoint).state_dict())
 
 
 def _network(model: Any) -> Any:
