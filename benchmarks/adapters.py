@@ -137,12 +137,12 @@ def _lightning(rows: int, repeats: int) -> list[Row]:
     batches = Batches(session, columns)
     plain, module = Net(), Net()
     optimizer = plain.configure_optimizers()
-    pairs = [(batch["x"], batch["y"]) for batch in batches]
+    pairs: Any = [(batch["x"], batch["y"]) for batch in batches]
 
     def loop() -> None:
         for x, y in pairs:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(plain.net(x), y).backward()
+            torch.nn.functional.cross_entropy(plain.net(x), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     def trainer() -> None:
