@@ -303,6 +303,7 @@ class Experiment(Signposted):
     def _forecast(self, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
         """Gather what is known before work starts."""
         configs = dict(enumerate([*self.points, *self.search.examples(DRAWN)][:DRAWN]))
+        in_rounds = self.run_options.deterministic and self.search.listens
         options, threads = self.worker_options, self.worker_options.threads
         spare = spare_cores(this_machine(), device=plan.device, workers=plan.workers, threads=threads)
         spec = worker_spec(self, data, place, device=plan.device, spare=spare)
@@ -318,6 +319,7 @@ class Experiment(Signposted):
             policy_name=self.run_options.policy,
             policy=self.policy,
             fixed_order=self.run_options.order == "fixed",
+            round_size=self.search.concurrency(plan.workers) if in_rounds else 0,
             seed=self.seed,
             goal=self.goal,
             known=not self.search.adaptive,

@@ -162,6 +162,7 @@ def simulate(
     fetch: float = 0.0,
     policy: str = "auto",
     order: str = "open",
+    deterministic: bool = False,
     seed: int = 0,
 ) -> Simulation:
     """Simulate one experiment.
@@ -169,7 +170,8 @@ def simulate(
     ``times[trial][worker]`` are the estimated unit times, with partition j on worker j; a ``Workload`` adds replicas.
     Without ``times``, they are generated from ``costs``: "homogeneous", "cnn" (the networks and GPUs of the Cerebro
     paper) or "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The
-    partitions of a worker that fails for good are placed on other workers, each in ``fetch`` seconds.
+    partitions of a worker that fails for good are placed on other workers, each in ``fetch`` seconds. With
+    ``deterministic``, trials train in rounds of one epoch, as in a deterministic run whose search listens.
     """
     registry.find("policy", policy, POLICIES)
     if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
@@ -186,7 +188,8 @@ def simulate(
         work = times
     else:
         work = Workload(times, {worker: [worker] for worker in range(len(times[0]) if times else 0)}, epochs)
-    return _run(work, _Actual(work, noise, seed), failures, fetch=fetch, policy=policy, order=order, seed=seed)
+    options: dict[str, Any] = {"fetch": fetch, "policy": policy, "order": order, "deterministic": deterministic}
+    return _run(work, _Actual(work, noise, seed), failures, seed=seed, **options)
 
 
 class _Actual:
@@ -252,7 +255,15 @@ class _Listed(Search):
 
 
 def _run(
-    work: Workload, actual: _Actual, failures: Sequence[Failure], *, fetch: float, policy: str, order: str, seed: int
+    work: Workload,
+    actual: _Actual,
+    failures: Sequence[Failure],
+    *,
+    fetch: float,
+    policy: str,
+    order: str,
+    deterministic: bool,
+    seed: int,
 ) -> Simulation:
     partitions = len(work.replicas)
     number = {f"w{worker + 1}": worker for worker in range(work.workers)}
@@ -277,7 +288,8 @@ def _run(
         seed=seed,
         max_live=len(work.times),
         estimates=Estimates([1] * partitions, lambda trial, worker, partition: work.times[trial][number[worker]]),
-        fixed_order=order == "fixed",
+        fixed_order=deterministic or order == "fixed",
+        deterministic=deterministic,
     )
     if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
         load()  # before the clock starts, so that scheduling times exclude the import
