@@ -48,6 +48,7 @@ from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Searc
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
+from hopfleet.store.replacing import drop, put_back
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
@@ -225,7 +226,7 @@ class Experiment(Signposted):
             try:
                 start = prepare(self, overwrite=overwrite)
             except BaseException:
-                self.folder.discard()
+                self._take_back()
                 raise
             complete = start.finished or self._train(start, quiet=quiet)
         self.results = Results(self.folder, task=self.task)
@@ -267,8 +268,12 @@ class Experiment(Signposted):
                     raise
         finally:
             if refused:
-                with contextlib.suppress(OSError):
-                    self.folder.clear()
+                self._take_back()
+
+    def _take_back(self) -> None:
+        """Undo what a refused run did to its folder: put an earlier run back, or delete a new folder."""
+        with contextlib.suppress(OSError):
+            if not put_back(self.folder):
                 self.folder.discard()
 
     def _history(self, partitions: int) -> History:
@@ -355,6 +360,7 @@ class Experiment(Signposted):
                 else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
             )
             controller = self._controller(forecast, found, view)
+            drop(self.folder)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = [*observers_of(view, callbacks), TrialRecords(self.folder.trials)]

@@ -16,6 +16,7 @@ from hopfleet.experiment.resources import Data, check_configs, check_device, on_
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import last_message
+from hopfleet.store.replacing import put_back, set_aside
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -46,7 +47,9 @@ class _Earlier:
 def lock(folder: RunFolder) -> IO[bytes]:
     """Lock a run folder, which is made if it does not exist. Raise UsageError if it cannot be written."""
     try:
-        return folder.lock()
+        file = folder.lock()
+        put_back(folder)  # a process that was about to replace the run may have died
+        return file
     except OSError as error:
         raise UsageError(
             f"{folder.path}: the run folder cannot be written ({error.strerror or error}); set HOPFLEET_HOME, or "
@@ -63,7 +66,7 @@ def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
     before: Mapping[str, Any] = {} if fresh else folder.definition()
     warm_start = earlier_trials(experiment.warm_start, before)
     if fresh:
-        folder.clear()
+        set_aside(folder)
     changes: list[str] = []
     data = open_data(experiment, folder, changes)
     definition = define(experiment, data) | warm_start

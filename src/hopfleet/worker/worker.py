@@ -89,7 +89,7 @@ class Worker:
                 raise AssertionError(f"not for a worker: {command}")
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
-        """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
+        """Check a trial in seconds or, with ``batches``, time them; see ``Profiler.probe``."""
         return self._profiler.probe(trial, batches, partition)
 
     def check(self, trial: Trial) -> tuple[str, ...]:
