@@ -20,6 +20,8 @@ from hopfleet.support.files import denied, digest, retried
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
+    if not isinstance(url, str | os.PathLike) or not os.fspath(url):
+        raise DataError(f"folder={url!r}: must be a folder or a URL, e.g. 'data/train'")
     text = os.fspath(url)
     if text.startswith("file://"):
         text = text.removeprefix("file://")

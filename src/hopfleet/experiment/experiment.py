@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
@@ -77,6 +78,7 @@ class FitAvoided(HopfleetError):
         self.experiment = experiment
 
 
+@explained
 class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 

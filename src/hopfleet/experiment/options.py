@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import UsageError
 from hopfleet.experiment import arguments
 from hopfleet.phrases import did_you_mean
@@ -20,6 +21,7 @@ from hopfleet.store.local import LOCAL
 from hopfleet.support.deprecation import deprecated
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Where a run is stored, and how its units are scheduled."""
@@ -52,6 +54,7 @@ class RunOptions:
         arguments.unit_timeout(self.unit_timeout)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How each worker trains."""

@@ -20,6 +20,7 @@ from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.seeds import derive
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.monitor.history import History
@@ -78,8 +79,8 @@ class Workload:
             raise UsageError(f"costs={costs!r}: unknown; there are {', '.join(sorted(COSTS))}")
         at_least_one("trials", trials)
         at_least_one("partitions", partitions)
-        if not 1 <= replicas <= partitions:
-            raise UsageError(f"replicas={replicas}: must be from 1 to the number of partitions ({partitions})")
+        if not isinstance(replicas, int) or not 1 <= replicas <= partitions:
+            raise UsageError(f"replicas={replicas!r}: must be from 1 to the number of partitions ({partitions})")
         times = COSTS[costs](trials, partitions, random.Random(derive(seed, "costs")), sigma)
         holders = {j: [(j + copy) % partitions for copy in range(replicas)] for j in range(partitions)}
         return cls(times, holders, epochs)
@@ -135,6 +136,8 @@ class Simulation:
         """Draw the schedule as a PNG, SVG or PDF file, or as an HTML page."""
         from hopfleet.monitor.charts.gantt import draw_gantt
 
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"path={path!r}: must be the name of a file that ends in .png, .svg, .pdf or .html")
         target = Path(path)
         if target.suffix != ".html":
             draw_gantt(self.history, target)
@@ -148,6 +151,7 @@ class Simulation:
         return target
 
 
+@explained
 def simulate(
     times: Times | Workload | None = None,
     *,
@@ -174,10 +178,16 @@ def simulate(
     ``deterministic``, trials train in rounds of one epoch, as in a deterministic run whose search listens.
     """
     registry.find("policy", policy, POLICIES)
-    if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
-        raise UsageError(f"noise={noise!r}: must be a number of at least 0")
-    if not (isinstance(fetch, (int, float)) and 0 <= fetch < math.inf):
-        raise UsageError(f"fetch={fetch!r}: must be a number of at least 0")
+    for name, value in (("noise", noise), ("fetch", fetch), ("sigma", sigma)):
+        if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+            raise UsageError(f"{name}={value!r}: must be a number of at least 0")
+    if not isinstance(seed, int):
+        raise UsageError(f"seed={seed!r}: must be an integer")
+    if not isinstance(deterministic, bool):
+        raise UsageError(f"deterministic={deterministic!r}: must be True or False")
+    for failure in failures:
+        if not isinstance(failure, Failure):
+            raise UsageError(f"failures=[{failure!r}]: must be a list of Failure(time, worker, back)")
     if order not in ("open", "fixed"):
         raise UsageError(f"order={order!r}: must be 'open' or 'fixed'")
     if times is None:
@@ -186,8 +196,10 @@ def simulate(
         )
     elif isinstance(times, Workload):
         work = times
+    elif isinstance(times, str) or not isinstance(times, Sequence) or not times:
+        raise UsageError(f"times={times!r}: must be a list with the unit times of each trial, e.g. [[1, 2], [3, 4]]")
     else:
-        work = Workload(times, {worker: [worker] for worker in range(len(times[0]) if times else 0)}, epochs)
+        work = Workload(times, {worker: [worker] for worker in range(len(times[0]))}, epochs)
     options: dict[str, Any] = {"fetch": fetch, "policy": policy, "order": order, "deterministic": deterministic}
     return _run(work, _Actual(work, noise, seed), failures, seed=seed, **options)
 

@@ -20,6 +20,7 @@ from typing import Any
 from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import RequestAnswered
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.history import TrialHistory
@@ -36,6 +37,7 @@ LOOK_SECONDS = 0.02
 """Seconds between two looks into the journal while waiting for an answer."""
 
 
+@explained
 def control(name: str | os.PathLike[str], *, who: str | None = None, wait: float = WAIT_SECONDS) -> Control:
     """Return the control of an experiment, found by its name or run folder. ``who`` defaults to user@host."""
     return Control(find_run(name), who=who, wait=wait)
@@ -48,6 +50,10 @@ class Control:
     """
 
     def __init__(self, folder: RunFolder, *, who: str | None = None, wait: float = WAIT_SECONDS) -> None:
+        if not isinstance(folder, RunFolder):
+            raise UsageError(f"Control({folder!r}): an experiment is controlled with hop.control(NAME)")
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+            raise UsageError(f"wait={wait!r}: must be a number of seconds, at least 0")
         self.folder = folder
         self.who = _me() if who is None else who
         self.wait = wait

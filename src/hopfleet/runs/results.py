@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.verify import Verdict
 
 
+@explained
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
@@ -179,6 +181,8 @@ class Results(Signposted):
     }
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
+        if not isinstance(folder, RunFolder):
+            raise UsageError(f"Results({shown(folder)}): results are opened with hop.load(NAME)")
         self.folder = folder
         self.definition = folder.definition()
         self._task = task
@@ -327,9 +331,9 @@ class Results(Signposted):
         except Exception as error:
             raise UsageError(f"the task {module}.{name} cannot be created here ({error}); {remedy}") from error
 
-    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> Path:
+    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> str | os.PathLike[str]:
         if path is not None:
-            return Path(path)
+            return path
         self.folder.plots.mkdir(exist_ok=True, mode=0o700)
         return self.folder.plots / name
 

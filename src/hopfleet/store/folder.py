@@ -268,6 +268,8 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
     A name without a separator is looked up among the runs of the home folder only: other users may have put a folder of
     that name into the current directory.
     """
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise UsageError(f"name={name!r}: must be the name of an experiment or its run folder, e.g. 'digits'")
     for run in _candidates(name):
         if run.exists:
             return run

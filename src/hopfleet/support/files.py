@@ -86,7 +86,7 @@ def back_off() -> Iterator[float]:
         seconds = min(2 * seconds, LONGEST_PAUSE)
 
 
-def trouble(path: Path, error: OSError) -> str:
+def trouble(path: str | os.PathLike[str], error: OSError) -> str:
     """Describe a file that cannot be written: its name, the error and the remedy."""
     remedy = "make room on that disk" if error.errno in FULL else "check that disk and the permissions"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"

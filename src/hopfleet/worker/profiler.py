@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from hopfleet.store.base import VersionStore
 from hopfleet.support.user_code import describe_with_place, format_traceback, place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
-from hopfleet.worker.feeding.stream import Stream, valid_batch
+from hopfleet.worker.feeding.stream import FirstBatches, valid_batch
 from hopfleet.worker.spec import Profile
 
 COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
@@ -133,7 +132,7 @@ class Profiler:
     def _train(self, session: Session, trial: Trial, unit: Unit, batches: int) -> None:
         """Train on the first batches of a unit."""
         stream = self._context.train_stream(session, trial, unit)
-        session.train(_First(batches, stream, self._context.batch_size(trial)), last=False)
+        session.train(FirstBatches(batches, stream, self._context.batch_size(trial)), last=False)
 
     def _digest(self, ref: VersionRef, session: Session) -> str:
         """Save a session, and return the digest of the file."""
@@ -155,7 +154,7 @@ class Profiler:
         """Return the metrics of one batch, and seconds per row."""
         context = self._context
         assert context.spec.valid is not None
-        one = _First(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
+        one = FirstBatches(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
@@ -167,9 +166,9 @@ class Profiler:
         stream = context.train_stream(session, trial, unit)
         framework.peak_memory(context.placement)
         before = framework.peak_memory(context.placement)
-        session.train(_First(1, stream, size), last=False)
+        session.train(FirstBatches(1, stream, size), last=False)
         began = time.perf_counter()
-        some = _Some(_First(batches, stream, size))
+        some = _Some(FirstBatches(batches, stream, size))
         feeding = (time.perf_counter() - began) / some.rows
         training = _seconds(lambda: session.train(some, last=False)) / some.rows
         peak = framework.peak_memory(context.placement) - before
@@ -222,27 +221,10 @@ class Profiler:
         return found[0], found[1]
 
 
-class _First:
-    """A stream cut after its first batches."""
-
-    def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
-        self._count = min(count, len(stream))
-        self._stream = stream
-        self.rows = min(stream.rows, self._count * batch_size)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[dict[str, object]]:
-        batches = iter(self._stream)
-        with contextlib.closing(batches):  # type: ignore[type-var]
-            yield from itertools.islice(batches, self._count)
-
-
 class _Some(list[dict[str, Any]]):
     """Batches in memory, repeated."""
 
-    def __init__(self, batches: _First | _Some, times: int = 1) -> None:
+    def __init__(self, batches: FirstBatches | _Some, times: int = 1) -> None:
         super().__init__(list(batches) * times)
         self.rows: int = batches.rows * times
 

@@ -40,6 +40,7 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.placement import Placement
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.local import Versions
@@ -87,6 +88,7 @@ class PendingStart(NamedTuple):
     failures: int = 0
 
 
+@explained
 class Local(SupervisedBackend[ProcessHandle]):
     """``workers`` processes on this machine."""
 

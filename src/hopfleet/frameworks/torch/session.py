@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -131,6 +132,18 @@ class TorchSession(Session):
             result = self.hooks.train(self.callable, batches, self.config)
             found = None if result is None else check_metrics("train", result)
             return self.end_unit(found, batches.rows, last=last)
+
+    def gradient_norm(self, batches: Batches) -> float | None:
+        norms: dict[torch.optim.Optimizer, float] = {}
+
+        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            norms[optimizer] = math.hypot(*(w.grad.norm().item() for w in weights if w.grad is not None))
+
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(note)
+        self.train(batches, last=False)
+        return math.hypot(*norms.values()) if norms else None
 
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches, Task
@@ -146,6 +147,7 @@ class TorchTask(Task):
         return TorchFramework(self, owns_loop=type(self).train is not TorchTask.train)
 
 
+@explained
 class FunctionTask(TorchTask):
     """The Cerebro paper's three functions as a task.
 

@@ -5,9 +5,9 @@ The best trials are coloured and labelled where their lines end; all other lines
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.trial import TrialState
@@ -70,7 +70,7 @@ def curves_data(history: History, metric: str | None = None) -> Curves:
     )
 
 
-def draw_curves(history: History, path: str | Path | None = None, metric: str | None = None) -> Figure:
+def draw_curves(history: History, path: str | os.PathLike[str] | None = None, metric: str | None = None) -> Figure:
     """Draw learning curves of a metric, by default the experiment's. ``path`` ends in .png, .svg or .pdf.
 
     Raise UsageError for a metric that no trial reports.

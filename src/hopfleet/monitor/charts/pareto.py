@@ -6,10 +6,10 @@ The objectives are options of the chart, because the journal holds all reported 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hopfleet.errors import UsageError
@@ -112,7 +112,7 @@ def _modes(history: History, names: Sequence[str], modes: Sequence[str] | None) 
 
 def draw_pareto(
     history: History,
-    path: str | Path | None = None,
+    path: str | os.PathLike[str] | None = None,
     metrics: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> Figure:
