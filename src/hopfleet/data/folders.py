@@ -41,10 +41,10 @@ class LocalFolder:
     def manifest(self) -> bytes:
         """Return the text of the manifest. Raise DataError if there is none."""
         if not self.path.is_dir():
-            raise DataError(f"{self.path}: no such folder; create a data set with hopfleet.data.partition")
+            raise DataError(f"{self.path}: no such folder; make a data set with hop.partition(source, folder)")
         path = self.path / manifest.FILE
         if not path.exists():
-            raise DataError(f"{self.path}: has no {manifest.FILE}; create a data set with hopfleet.data.partition")
+            raise DataError(f"{self.path}: has no {manifest.FILE}; make a data set with hop.partition(source, folder)")
         try:
             if not path.is_file():
                 raise DataError(f"{path}: is not a file; restore it or partition again")

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "partitions": ("n_partitions", "num_partitions", "npartitions", "shards", "num_shards", "parts"),
     "population": ("population_size", "num_samples", "n_trials", "trials"),
     "quantile": ("quantile_fraction",),
+    "quiet": ("verbose", "silent", "progress_bar", "verbosity"),
     "resample": ("resample_probability",),
     "seconds": ("time_budget_s", "timeout", "time", "max_time", "duration"),
     "seed": ("random_state", "random_seed"),

@@ -16,7 +16,7 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
-from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
+from hopfleet.errors import HopfleetError, Interrupted, UsageError, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
@@ -168,6 +168,7 @@ class Experiment(Signposted):
             ]
         )
 
+    @explained
     def use(
         self,
         *,
@@ -194,6 +195,7 @@ class Experiment(Signposted):
             arguments.fuse(fuse, self.task)
             self.worker_options = dataclasses.replace(self.worker_options, fuse=fuse)
 
+    @explained
     def preview(self, *, quiet: bool = False) -> Preview:
         """Predict what a run from the beginning takes, from profiling on real batches and a simulation.
 
@@ -202,6 +204,7 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet) as tell:
             return make_preview(self, place, self._plan, self._forecast, tell)
 
+    @explained
     def check(self, *, quiet: bool = False) -> list[Config]:
         """Try one configuration per architecture in this process, in seconds, and return those configurations.
 
@@ -211,6 +214,7 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet, what="check") as tell:
             return check_task(self, place, tell)
 
+    @explained
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
@@ -218,6 +222,9 @@ class Experiment(Signposted):
         experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
         running units are finished and saved; a second Ctrl-C stops at once.
         """
+        for name, value in (("overwrite", overwrite), ("quiet", quiet)):
+            if not isinstance(value, bool):
+                raise UsageError(f"{name}={value!r}: must be True or False")
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):

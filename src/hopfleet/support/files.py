@@ -89,6 +89,8 @@ def back_off() -> Iterator[float]:
 def trouble(path: str | os.PathLike[str], error: OSError) -> str:
     """Describe a file that cannot be written: its name, the error and the remedy."""
     remedy = "make room on that disk" if error.errno in FULL else "check that disk and the permissions"
+    if error.errno == errno.ENOENT and not Path(path).parent.exists():
+        remedy = f"make the folder {Path(path).parent} first"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"
 
 

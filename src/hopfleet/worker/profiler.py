@@ -72,7 +72,7 @@ class Profiler:
                 sessions = [session]
                 del session
                 return self._hopped(found, sessions, trial, unit, time.perf_counter() - began)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             with contextlib.suppress(Exception):
                 context.framework.explain(error)
             veil = context.veil(trial)

@@ -58,7 +58,7 @@ def chart_data(history: History, kind: str, **options: Any) -> dict[str, Any]:
 
 
 def _chart(kind: str, options: Mapping[str, Any]) -> Chart:
-    if kind not in CHARTS:
+    if not isinstance(kind, str) or kind not in CHARTS:
         remedy = f"; to name a file, give path={kind!r}" if "." in str(kind) else ""
         near = did_you_mean(kind, CHARTS)
         raise UsageError(f"kind={shown(kind)}: {near}must be one of {', '.join(CHARTS)}{remedy}")

@@ -84,6 +84,8 @@ def pareto_data(history: History, metrics: Sequence[str] | None = None, modes: S
 
 
 def _objectives(history: History, metrics: Sequence[str] | None) -> list[str]:
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence | None):
+        raise UsageError(f"metrics={metrics!r}: must be a list of two or three names")
     names = list(dict.fromkeys(metrics or [history.metric]))
     if len(names) not in (2, 3):
         others = [name for name in history.metric_names() if name not in names]
