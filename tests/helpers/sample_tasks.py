@@ -133,8 +133,8 @@ class Indiscreet(Plain):
         return super().loss(model, batch)
 
 
-CHECKED = 3
-"""Batches that one session trains in the check before a run, which these tasks pass."""
+CHECKED = 4
+"""Batches that a process trains in the check of a configuration before a run, which these tasks pass."""
 
 
 class HangOnce(Plain):
