@@ -109,7 +109,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
     def _note(self, handle: Handle, event: Event) -> None:
         """Draw conclusions from an event before it is passed on."""
 
-    def _unready(self) -> str:
+    def unready(self) -> str:
         """Return why no worker is ready, as the rest of a sentence, if that is known."""
         return ""
 
@@ -170,7 +170,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
                 if suits(handle):
                     return handle
             if time.monotonic() > deadline:
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{self._unready()}")
+                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{self.unready()}")
             self._pump(AWAY_SECONDS / 4)
 
     def _probe(self, handle: Handle, probe: Probe) -> Profile:

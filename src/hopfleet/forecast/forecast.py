@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hopfleet.backends.base import Backend
+from hopfleet.backends.supervision import SupervisedBackend
 from hopfleet.domain.messages import WorkerJoined
 from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.trial import Config, Trial
@@ -213,7 +214,8 @@ def _one_worker(backend: Backend, spec: WorkerSpec) -> Iterator[None]:
         deadline = time.monotonic() + START_SECONDS
         while not any(isinstance(event, WorkerJoined) for event in backend.receive(WAIT_SECONDS)):
             if time.monotonic() > deadline:
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
+                why = backend.unready() if isinstance(backend, SupervisedBackend) else ""
+                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{why}")
         yield
         backend.close()
     except BaseException:

@@ -34,7 +34,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
     """Let ``write`` fill a temporary file beside ``path``, and rename the file; ``durable`` survives a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")  # of no other process or thread
     try:
         write(temporary)
         if durable:

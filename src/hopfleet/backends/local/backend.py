@@ -154,6 +154,10 @@ class Local(SupervisedBackend[ProcessHandle]):
         if self._fork_server is not None:
             self._fork_server.close()
 
+    def unready(self) -> str:
+        waiting = [handle.name for handle in self._workers.values() if not handle.ready]
+        return f"; {', '.join(waiting) or 'no worker'} started and loads the task; {self._log} may say more"
+
     # ----------------------------------------------------------------------------------------------- messages
 
     def _flush(self, handle: ProcessHandle, *orders: Order) -> None:
