@@ -16,14 +16,14 @@ from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
-from hopfleet.errors import HopfleetError, Interrupted, UsageError, WorkersLost
+from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
 from hopfleet.experiment.checking import check_task
 from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
-from hopfleet.experiment.preparation import Start, lock, prepare
+from hopfleet.experiment.preparation import Start, lock, prepare, take_back
 from hopfleet.experiment.previewing import make_preview, scratch_folder
 from hopfleet.experiment.resources import Data, WorkerPlan, on_cluster, plan_workers, worker_spec
 from hopfleet.experiment.running import observers_of, run_loop
@@ -49,7 +49,7 @@ from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Searc
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
-from hopfleet.store.replacing import drop, put_back
+from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
@@ -222,9 +222,7 @@ class Experiment(Signposted):
         experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
         running units are finished and saved; a second Ctrl-C stops at once.
         """
-        for name, value in (("overwrite", overwrite), ("quiet", quiet)):
-            if not isinstance(value, bool):
-                raise UsageError(f"{name}={value!r}: must be True or False")
+        arguments.flags(overwrite=overwrite, quiet=quiet)
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
@@ -235,7 +233,7 @@ class Experiment(Signposted):
             try:
                 start = prepare(self, overwrite=overwrite)
             except BaseException:
-                self._take_back()
+                take_back(self.folder)
                 raise
             complete = start.finished or self._train(start, quiet=quiet)
         self.results = Results(self.folder, task=self.task)
@@ -277,13 +275,7 @@ class Experiment(Signposted):
                     raise
         finally:
             if refused:
-                self._take_back()
-
-    def _take_back(self) -> None:
-        """Undo what a refused run did to its folder: put an earlier run back, or delete a new folder."""
-        with contextlib.suppress(OSError):
-            if not put_back(self.folder):
-                self.folder.discard()
+                take_back(self.folder)
 
     def _history(self, partitions: int) -> History:
         mode: Any = self.goal.mode

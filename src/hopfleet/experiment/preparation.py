@@ -57,6 +57,13 @@ def lock(folder: RunFolder) -> IO[bytes]:
         ) from error
 
 
+def take_back(folder: RunFolder) -> None:
+    """Undo what a refused run did to its folder: put an earlier run back, or delete a new folder."""
+    with contextlib.suppress(OSError):
+        if not put_back(folder):
+            folder.discard()
+
+
 def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
     """Prepare the run folder and the data. The caller holds the lock of the folder."""
     folder = experiment.folder
