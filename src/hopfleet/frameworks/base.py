@@ -154,6 +154,13 @@ class IsolationError(Exception):
     """Trials that train together would not get the bits that each gets alone, so they must train one by one."""
 
 
+class SharedStateChanged(Exception):
+    """A trial changed state that it shares with others.
+
+    All of them become unusable, and start anew from their versions, each with a state of its own.
+    """
+
+
 class GivenUp(Exception):
     """A unit that a person asked to stop ends before its last batch."""
 
@@ -254,6 +261,10 @@ class Framework(ABC):
     def gains(self, session: Any, *, fast: bool) -> bool:
         """Whether trials like this one take clearly less time together than one after another."""
         return True
+
+    def check_shared(self, cache: EngineCache) -> None:
+        """Raise SharedStateChanged if a trial changed state that sessions with this cache share."""
+        return
 
     def spare_memory(self, placement: Placement) -> int:
         """Return the free memory of a device in bytes, or 0 if no data should be kept on the device."""

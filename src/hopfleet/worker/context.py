@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -60,6 +60,14 @@ class WorkerContext:
         if self.spec.metric:
             session.check_goal(self.spec.metric, self.spec.mode)
         return session
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Raise SharedStateChanged if the trials that run meanwhile change what they share, also if they fail."""
+        try:
+            yield
+        finally:
+            self.framework.check_shared(self.engine_cache)
 
     def count_parameters(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
         """Add the number of parameters to the metrics, if the experiment wants it and the task does not report it."""

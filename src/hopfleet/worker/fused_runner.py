@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session
+from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session, SharedStateChanged
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
@@ -118,7 +118,7 @@ class FusedRunner:
 
         logs = [context.spec.logs / f"{member.command.trial}.log" for member in members]
         try:
-            with context.capture(*logs) as turn, contextlib.ExitStack() as stack:
+            with context.capture(*logs) as turn, context.guarded(), contextlib.ExitStack() as stack:
                 for member in members:
                     stack.enter_context(context.veiled(member.trial))
                 sessions = [member.session for member in members]
@@ -143,7 +143,10 @@ class FusedRunner:
             return []
         except (Exception, SystemExit) as error:
             self._units.check_device(error)
-            if isinstance(error, IsolationError):
+            if isinstance(error, SharedStateChanged):
+                messages().warning("%s; from now on each trial has its own", describe(error))
+                self._models.make_room()
+            elif isinstance(error, IsolationError):
                 self._limit(len(members), str(error), most=1)
             else:
                 self._limit(len(members), describe(error), most=len(members) // 2)

@@ -18,6 +18,7 @@ from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import Value
+from hopfleet.frameworks.torch.shared import SharedTensors
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
@@ -73,6 +74,9 @@ class TorchFramework(Framework):
 
     def gains(self, session: TorchSession, *, fast: bool) -> bool:
         return fast or self._task.transform is not None or choose.gains(session)
+
+    def check_shared(self, cache: EngineCache) -> None:
+        cache.part(SharedTensors).check()
 
     def spare_memory(self, placement: Placement) -> int:
         return int(torch.cuda.mem_get_info(placement.device)[0]) if placement.kind == "cuda" else 0
