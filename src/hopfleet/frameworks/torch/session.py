@@ -29,7 +29,6 @@ from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
-
 Rows = np.ndarray[Any, Any]
 """Numbers of rows, in the order of an epoch."""
 
