@@ -43,6 +43,9 @@ class Replays:
     def __init__(self, captures: Mapping[Member, Capture], room: int, device: torch.device, cache: GraphCache) -> None:
         self._backend = backend = cache.backend
         streams = cache.streams(device)[: len(captures)]
+        if any(capture.place is not None for capture in captures.values()):
+            streams = streams[:1]
+            captures = dict(sorted(captures.items(), key=lambda item: item[1].place or 0))
         self._members = list(captures)
         self._ready = backend.event()
         found = list(captures.values())
