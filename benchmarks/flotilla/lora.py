@@ -5,7 +5,7 @@
 The model has the shape of a Llama with 0.9 billion parameters, random weights in bfloat16, and adapters of ranks 4, 8,
 16 and 32, each with four learning rates, on the four projections of the attention. A workload names the rows and tokens
 of a batch. The modes run through Experiment, on one worker with two partitions, with evaluation and checkpoints after
-each epoch; the plain loop trains one configuration, from warm, and saves nothing. Reported are tokens per second (of the
+each epoch; the plain loop trains one configuration, from warm, and saves nothing. Reported are tokens per second (of
 epochs after the first, in which steps are captured), device memory, and bytes of the run folder and of a hop.
 ``--small`` tries everything out on a tiny model, on any device; its figures mean nothing.
 """
@@ -99,8 +99,8 @@ class Block(nn.Module):
         found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.join(found.transpose(1, 2).reshape(rows, tokens, width))
         seen = self.after(x)
-        x = x + self.fall(nn.functional.silu(self.gate(seen)) * self.rise(seen))
-        return x
+        changed: torch.Tensor = x + self.fall(nn.functional.silu(self.gate(seen)) * self.rise(seen))
+        return changed
 
 
 class Llama(nn.Module):
