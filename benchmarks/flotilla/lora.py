@@ -257,7 +257,7 @@ def main() -> None:
             print(
                 f"   {mode}: {rate:,.0f} tokens/s, {rate / alone:.2f} times the plain loop; "
                 f"{taken / 1e9:.2f} GB, {taken / (memory or 1):.2f} times; "
-                f"run folder {megabytes['folder']:,.1f} MB, of which shared {megabytes['shared']:,.1f} MB; "
+                f"run folder {megabytes['folder']:,.1f} MB ({megabytes['shared']:,.1f} shared); "
                 f"at most {megabytes['version']:.2f} MB a hop; {time.perf_counter() - began:.0f} s in all",
                 flush=True,
             )

@@ -48,6 +48,8 @@ class Capture:
     #: The random stream that the step draws from.
     generator: torch.Generator
     values: dict[str, torch.Tensor]
+    #: The tensors that the step reads its batch from.
+    inputs: Batch
     #: The tensors and settings that the capture was made for; see ``footing``.
     footing: Hashable = None
     #: The number of captures that share its memory and were made before it; None for one with memory of its own.
@@ -132,7 +134,7 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     weights = [] if whole else list(session.model.parameters())
     place = None if pool is None else next(pool.places)
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in weights if w.grad is not None]
-    return Capture(graph, generator, values, place=place, gradients=gradients)
+    return Capture(graph, generator, values, inputs, place=place, gradients=gradients)
 
 
 def _check_update(session: TorchSession) -> None:
