@@ -24,7 +24,7 @@ from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.settings import WARN
+from hopfleet.frameworks.torch.settings import WARN, tf32
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
@@ -306,6 +306,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
+    rounds = options is not None and options.precision == "tf32" and session.device.type == "cuda"
     mode = torch.get_deterministic_debug_mode()
     strict = options is not None and options.deterministic and mode <= WARN
     if strict:
@@ -313,7 +314,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with tf32() if rounds else contextlib.nullcontext():
+            yield
     finally:
         if before is not None:
             randomness.put(before, session.device)
