@@ -20,7 +20,7 @@ SPINE = (
     *("preview", "control", "faults", "verify", "ray"),
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
-SEARCHING = ("searching",)
+SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,33 @@ from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.settings import WARN
+from hopfleet.frameworks.torch.settings import WARN, tf32
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
+
+Rows = np.ndarray[Any, Any]
+"""Numbers of rows, in the order of an epoch."""
+
+
+class Arranged:
+    """The partition that was put into the order of an epoch last, while that order is in use.
+
+    Trials that train together with batches of different sizes share it.
+    """
+
+    def __init__(self) -> None:
+        self._order: Callable[[], object] = lambda: None
+        self._batch: Batch = {}
+
+    def of(self, whole: Batch, order: Rows, device: torch.device) -> Batch:
+        """Return the rows of a partition in an order."""
+        if self._order() is not order:
+            places = torch.from_numpy(order).to(device)
+            self._batch = {name: column.index_select(0, places) for name, column in whole.items()}
+            self._order = weakref.ref(order, lambda _: self._batch.clear())
+        return dict(self._batch)
 
 
 class TorchSession(Session):
@@ -129,13 +153,14 @@ class TorchSession(Session):
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
-        if order is not None:
-            places = torch.from_numpy(order[:rows]).to(self.device)
-            whole = {name: column.index_select(0, places) for name, column in whole.items()}
-        for some in zip(*(torch.split(column[:rows], batch_size) for column in whole.values()), strict=True):
-            # Copy slices of the partition: a task that writes into its batch must not change the partition.
-            yield dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+    def pick(self, whole: Batch, order: Rows | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        arranged = whole if order is None else self.cache.part(Arranged).of(whole, order, self.device)
+        parts = zip(*(torch.split(column[:rows], batch_size) for column in arranged.values()), strict=True)
+        # Copy slices of the partition: a task that writes into its batch must not change the partition.
+        return (
+            dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+            for some in parts
+        )
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()
@@ -143,6 +168,18 @@ class TorchSession(Session):
             result = self.hooks.train(self.callable, batches, self.config)
             found = None if result is None else check_metrics("train", result)
             return self.end_unit(found, batches.rows, last=last)
+
+    def gradient_norm(self, batches: Batches) -> float | None:
+        norms: dict[torch.optim.Optimizer, float] = {}
+
+        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            norms[optimizer] = math.hypot(*(w.grad.norm().item() for w in weights if w.grad is not None))
+
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(note)
+        self.train(batches, last=False)
+        return math.hypot(*norms.values()) if norms else None
 
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
@@ -278,6 +315,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
+    rounds = options is not None and options.precision == "tf32" and session.device.type == "cuda"
     mode = torch.get_deterministic_debug_mode()
     strict = options is not None and options.deterministic and mode <= WARN
     if strict:
@@ -285,7 +323,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with tf32() if rounds else contextlib.nullcontext():
+            yield
     finally:
         if before is not None:
             randomness.put(before, session.device)
