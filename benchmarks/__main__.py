@@ -19,8 +19,8 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes")
-SEARCHING = ("searching",)
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
+SEARCHING = ("searching", "sklearn_search")
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.search.stopping import StoppingRule as StoppingRule
+    from hopfleet.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -109,6 +111,7 @@ _HOMES = {
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
+    "HopSearchCV": "hopfleet.search_cv",
     "Hyperband": "hopfleet.search.hyperband",
     "Images": "hopfleet.data.etl",
     "Inline": "hopfleet.backends.inline",
@@ -148,6 +151,7 @@ _HOMES = {
     "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
+    "SklearnTask": "hopfleet.frameworks.sklearn.task",
     "Split": "hopfleet.data.etl",
     "split": "hopfleet.data.etl",
     "state_dict": "hopfleet.frameworks.torch.weights",

@@ -36,7 +36,7 @@ def module(requirement: str) -> str:
 OPTIONAL = sorted(
     {
         module(requirement)
-        for extra in PROJECT["optional-dependencies"].keys() - TOGETHER | {"demo"}
+        for extra in PROJECT["optional-dependencies"].keys() - TOGETHER
         for requirement in PROJECT["optional-dependencies"][extra]
         if not requirement.startswith("hopfleet")
     }
@@ -125,7 +125,7 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
-    "sklearn": ("hopfleet.demo.data()", "this needs scikit-learn, .*'hopfleet[demo]'"),
+    "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""
 
@@ -135,9 +135,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
     expression, message = NEEDS[package]
     code = f"""
         import hopfleet, hopfleet.errors, hopfleet.experiment.arguments
-        if {package!r} == "sklearn":
-            import hopfleet.demo
-        elif {package!r} in ("matplotlib", "pandas"):
+        if {package!r} in ("matplotlib", "pandas"):
             import numpy as np
             from hopfleet.testing.tasks import CountingTask
             hopfleet.Experiment(
