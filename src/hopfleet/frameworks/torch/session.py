@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.settings import WARN
+from hopfleet.frameworks.torch.settings import WARN, tf32
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
@@ -167,6 +168,18 @@ class TorchSession(Session):
             found = None if result is None else check_metrics("train", result)
             return self.end_unit(found, batches.rows, last=last)
 
+    def gradient_norm(self, batches: Batches) -> float | None:
+        norms: dict[torch.optim.Optimizer, float] = {}
+
+        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            norms[optimizer] = math.hypot(*(w.grad.norm().item() for w in weights if w.grad is not None))
+
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(note)
+        self.train(batches, last=False)
+        return math.hypot(*norms.values()) if norms else None
+
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
         for optimizer in self.optimizers:
@@ -293,6 +306,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
+    rounds = options is not None and options.precision == "tf32" and session.device.type == "cuda"
     mode = torch.get_deterministic_debug_mode()
     strict = options is not None and options.deterministic and mode <= WARN
     if strict:
@@ -300,7 +314,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with tf32() if rounds else contextlib.nullcontext():
+            yield
     finally:
         if before is not None:
             randomness.put(before, session.device)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches, Task
@@ -66,7 +67,8 @@ class TorchTask(Task):
     lr_step: str = "epoch"
 
     # Each of these options may be a property that reads self.config. They apply to the default training loop only.
-    #: "float32", or "bf16" or "fp16" to compute losses and metrics in that type where it is safe (autocast).
+    #: "float32", or "bf16" or "fp16" to compute losses and metrics in that type where it is safe (autocast). With
+    #: "tf32", products and convolutions of float32 numbers on CUDA may use TF32; other devices are not affected.
     precision: str = "float32"
     #: Scale gradients down to this norm, over all parameters, if they are larger.
     clip_norm: float | None = None
@@ -146,6 +148,7 @@ class TorchTask(Task):
         return TorchFramework(self, owns_loop=type(self).train is not TorchTask.train)
 
 
+@explained
 class FunctionTask(TorchTask):
     """The Cerebro paper's three functions as a task.
 
