@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"scikit-learn": "sklearn"}
+MODULES = {"scikit-learn": "sklearn", "pillow": "PIL"}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}

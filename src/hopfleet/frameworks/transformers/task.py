@@ -151,6 +151,11 @@ class TransformersTask(TorchTask):
         return int(self._settings["gradient_accumulation_steps"])
 
     @property
+    def capture(self) -> bool:  # type: ignore[override]
+        # A step that turns text into tokens, or rows into a batch, has to run anew each time.
+        return self.tokenizer is None and self.data_collator is None
+
+    @property
     def _settings(self) -> dict[str, Any]:
         return settings(self.arguments(self.config))
 
