@@ -76,7 +76,7 @@ def shared_pool(session: TorchSession, size: object) -> Pool | None:
     the order in which they were captured, and use the same memory.
     """
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
-    return session.cache.part(GraphCache).pool(size) if weights > LARGE else None
+    return session.cache.part(GraphCache).pool(size, session.device) if weights > LARGE else None
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:
@@ -110,15 +110,16 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     generator = backend.generator(device)
     generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
+    pool = shared_pool(session, size)
     # Use a new stream: a stream on which a capture has failed is of no further use.
-    graph, stream = backend.graph(), backend.stream(device)
+    graph, stream = backend.graph(), backend.stream(device) if pool is None else pool.stream
     stream.wait_stream(backend.current_stream())
     try:
         with (
             backend.own_generator(device, generator),
             _fused(session),
             backend.on_stream(stream),
-            capturing(graph, backend, pool := shared_pool(session, size)),
+            capturing(graph, backend, pool),
         ):
             for name, value in work(dict(inputs)).items():
                 if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
@@ -190,6 +191,8 @@ def capturing(graph: Graph, backend: CaptureBackend, pool: Pool | None = None) -
         try:
             yield
         except Exception:
+            if pool is not None:
+                pool.failed()
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
             raise
