@@ -17,12 +17,15 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
-from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache
+from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache, Pool
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
 from hopfleet.support.user_code import describe_with_place
+
+LARGE = 1 << 28
+"""Bytes. A model with more weights keeps a device busy by itself."""
 
 CHECKS = 3
 """Replays of the first step of a kind of member that are compared with eager steps, from the first update on."""
@@ -59,6 +62,8 @@ class Capture:
     gradients: list[tuple[torch.Tensor, torch.Tensor]]
     #: The tensors and settings that the capture was made for; see ``footing``.
     footing: Hashable = None
+    #: The number of captures that share its memory and were made before it; None for one with memory of its own.
+    place: int | None = None
 
     def attach(self) -> None:
         """Let the weights have the gradients that replays fill."""
@@ -80,8 +85,18 @@ class Capture:
 
 
 def _graph_of(waiting: int, batches: int) -> int:
-    """Return the number of the graph of a batch, of which so many others wait for the update after ``batches``."""
+    """Return the number of the graph for the next batch: ``waiting`` of the ``batches`` of an update came before it."""
     return min(waiting, 1) if waiting < batches - 1 else min(waiting, 2)
+
+
+def shared_pool(session: TorchSession, size: object) -> Pool | None:
+    """Return the memory for captures of large models that train with batches of one ``size``; None for small models.
+
+    A large model keeps the device busy by itself. So captured steps of large models are replayed one after another, in
+    the order in which they were captured, and use the same memory.
+    """
+    weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
+    return session.cache.part(GraphCache).pool(size) if weights > LARGE else None
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:
@@ -103,7 +118,9 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     if not session.options.capture:
         raise Refused("the task sets capture = False")
     work, waits = member.work.take, [0]
+    size: object = None
     if isinstance(member.work, Steps):
+        size = dict.get(session.config, "batch_size")  # trials with batches of other sizes may step at the same time
         batches = session.options.accumulate
         waits = sorted({0, min(1, batches - 1), batches - 1})
         if whole:
@@ -114,18 +131,23 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     generator = backend.generator(session.device)
     generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
-    graphs = []
+    graphs, pool = [], shared_pool(session, size)
     for waiting in waits:
         if isinstance(member.work, Steps):
             member.work.waiting = waiting
-        graphs.append(_graph(session, generator, lambda: work(dict(inputs)), values))
+        graphs.append(_graph(session, generator, lambda: work(dict(inputs)), values, pool))
     needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
-    return Capture(graphs, generator, values, inputs, whole, gradients)
+    place = None if pool is None else next(pool.places)
+    return Capture(graphs, generator, values, inputs, whole, gradients, place=place)
 
 
 def _graph(
-    session: TorchSession, generator: torch.Generator, work: Callable[[], Metrics], values: dict[str, torch.Tensor]
+    session: TorchSession,
+    generator: torch.Generator,
+    work: Callable[[], Metrics],
+    values: dict[str, torch.Tensor],
+    pool: Pool | None,
 ) -> Graph:
     """Capture some work, which leaves its outcome in ``values``. Raises Refused if that is impossible."""
     backend, device = backend_of(session), session.device
@@ -137,7 +159,7 @@ def _graph(
             backend.own_generator(device, generator),
             _fused(session),
             backend.on_stream(stream),
-            capturing(graph, backend),
+            capturing(graph, backend, pool),
         ):
             for name, value in work().items():
                 if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
@@ -202,8 +224,8 @@ def _fused(session: TorchSession) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def capturing(graph: Graph, backend: CaptureBackend) -> Iterator[None]:
-    """Capture the work on the current stream, with cuBLAS workspaces of its own.
+def capturing(graph: Graph, backend: CaptureBackend, pool: Pool | None = None) -> Iterator[None]:
+    """Capture the work on the current stream, with cuBLAS workspaces of its own, in the memory of a ``pool``.
 
     Otherwise cuBLAS would give all captures on one stream the same workspace, although captures run side by side. The
     garbage collector is off meanwhile: freeing an old capture would spoil the new one.
@@ -213,7 +235,8 @@ def capturing(graph: Graph, backend: CaptureBackend) -> Iterator[None]:
     backend.clear_workspaces()
     try:
         # Other threads load batches and write checkpoints meanwhile.
-        graph.capture_begin(capture_error_mode="thread_local")
+        options = {} if pool is None else {"pool": pool.handle}
+        graph.capture_begin(**options, capture_error_mode="thread_local")
         try:
             yield
         except Exception:
@@ -285,16 +308,22 @@ def _weights(session: TorchSession) -> list[torch.Tensor]:
     return [*session.model.parameters(), *session.model.buffers(), *session.average]
 
 
+def _own(session: TorchSession) -> list[torch.Tensor]:
+    """Return the tensors of ``_tensors`` that the session does not share with others."""
+    shared = {one.tensor.data_ptr() for one in session.shared}
+    return [tensor for tensor in _tensors(session) if tensor.data_ptr() not in shared]
+
+
 def copies(session: TorchSession) -> list[torch.Tensor]:
     """Copy the tensors that a step may change."""
-    return [tensor.detach().clone() for tensor in _tensors(session)]
+    return [tensor.detach().clone() for tensor in _own(session)]
 
 
 def restore(session: TorchSession, values: Sequence[torch.Tensor]) -> None:
     """Put copies back in place."""
     _compat.abandon_update(session.scaler)
     with torch.no_grad():
-        for tensor, value in zip(_tensors(session), values, strict=False):
+        for tensor, value in zip(_own(session), values, strict=False):
             tensor.copy_(value)
 
 
