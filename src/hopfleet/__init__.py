@@ -51,11 +51,14 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.jax.task import JaxTask as JaxTask
+    from hopfleet.frameworks.lightning.task import LightningTask as LightningTask
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
+    from hopfleet.frameworks.transformers.task import TransformersTask as TransformersTask
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
     from hopfleet.runs.results import Results as Results
@@ -116,6 +119,8 @@ _HOMES = {
     "Images": "hopfleet.data.etl",
     "Inline": "hopfleet.backends.inline",
     "Interrupted": "hopfleet.errors",
+    "JaxTask": "hopfleet.frameworks.jax.task",
+    "LightningTask": "hopfleet.frameworks.lightning.task",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
     "load_recipe": "hopfleet.data.etl",
@@ -164,6 +169,7 @@ _HOMES = {
     "TorchTask": "hopfleet.frameworks.torch.task",
     "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",
+    "TransformersTask": "hopfleet.frameworks.transformers.task",
     "TrialResult": "hopfleet.runs.results",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",
