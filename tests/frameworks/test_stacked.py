@@ -280,6 +280,35 @@ def test_a_stack_stays_whatever_the_order_of_its_members():
     assert stacks[0] is stacks[1]
 
 
+class Halves:
+    """The batches of ``Batches``, each in two."""
+
+    rows = Batches.rows
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in Batches():
+            halves = {name: value.chunk(2) for name, value in batch.items()}
+            yield from ({name: value[half] for name, value in halves.items()} for half in (0, 1))
+
+
+@with_captures
+def test_stacks_with_batches_of_different_sizes(captures):
+    some = [{**config, "batch_size": size} for config in configs("adam") for size in (16, 8)]
+    alone, together = (several(Task(), some, captures) for _ in range(2))
+    for _ in range(2):
+        flotilla = Task().framework.flotilla(together, fast=True)
+        found = flotilla.train_mixed([Batches(), Halves()], [0, 1] * 4, last=[False] * 8)
+        for n, (one, other, sums) in enumerate(zip(alone, together, found, strict=True)):
+            expected = one.train(Halves() if n % 2 else Batches(), last=False)
+            assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
+            close(one, other)
+    assert [len(members[0].kept[Stack].sessions) for members in (together, together[1:])] == [4, 4]
+    assert together[0].kept[Stack] is not together[1].kept[Stack]
+
+
 @on_cpu
 @pytest.mark.parametrize("reason", ["operation not permitted", "a replayed step differs from the step"])
 def test_a_stack_that_cannot_be_captured_steps_all_the_same(reason, monkeypatch, capsys):

@@ -183,6 +183,13 @@ class Flotilla(ABC):
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
         """Train one sub-epoch of each member; ``last`` tells for each member whether this closes its epoch."""
 
+    def train_mixed(self, streams: Sequence[Batches], of: Sequence[int], *, last: Sequence[bool]) -> list[Result]:
+        """Train members with batches of different sizes; ``of`` has the number of each member's stream of batches.
+
+        Only frameworks that mix batch sizes need this method.
+        """
+        raise NotImplementedError("a framework that mixes batch sizes must implement Flotilla.train_mixed")
+
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         """Return the metrics of each member over some rows."""
@@ -247,6 +254,9 @@ class Framework(ABC):
     def flotilla(self, sessions: Sequence[Any], *, fast: bool = False) -> Flotilla:
         """Return a flotilla of sessions on one device; with ``fast``, rounding may differ from training alone."""
         raise NotImplementedError(self.fusion_blocker)
+
+    #: Whether a flotilla on a device with its own memory may have members with batches of different sizes.
+    mixes_batch_sizes: bool = False
 
     def gains(self, session: Any, *, fast: bool) -> bool:
         """Whether trials like this one take clearly less time together than one after another."""

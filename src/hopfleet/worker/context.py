@@ -79,8 +79,13 @@ class WorkerContext:
     def batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self.spec.batch_size))
 
-    def train_stream(self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False) -> Stream:
-        """Return the training batches of a unit; ``shared`` by the members of a flotilla."""
+    def train_stream(
+        self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False, beside: Stream | None = None
+    ) -> Stream:
+        """Return the training batches of a unit; ``shared`` by the members of a flotilla.
+
+        If members have batches of different sizes, their streams are ``beside`` each other.
+        """
         spec = self.spec
         return Stream(
             spec.train,
@@ -93,6 +98,7 @@ class WorkerContext:
             seed=spec.seed,
             epoch=unit.epoch,
             drop_last=spec.drop_last,
+            beside=beside,
         )
 
     def valid_stream(self, session: Session, partition: int, *, shared: bool = False) -> Stream:

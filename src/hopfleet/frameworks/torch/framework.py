@@ -67,6 +67,8 @@ class TorchFramework(Framework):
     def fusion_blocker(self) -> str:
         return "it owns its training loop (it overrides train)" if self._owns_loop else ""
 
+    mixes_batch_sizes = True
+
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
         return choose.flotilla(sessions, fast=fast)
 

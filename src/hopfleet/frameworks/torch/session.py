@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,28 @@ from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
+
+Rows = np.ndarray[Any, Any]
+"""Numbers of rows, in the order of an epoch."""
+
+
+class Arranged:
+    """The partition that was put into the order of an epoch last, while that order is in use.
+
+    Trials that train together with batches of different sizes share it.
+    """
+
+    def __init__(self) -> None:
+        self._order: Callable[[], object] = lambda: None
+        self._batch: Batch = {}
+
+    def of(self, whole: Batch, order: Rows, device: torch.device) -> Batch:
+        """Return the rows of a partition in an order."""
+        if self._order() is not order:
+            places = torch.from_numpy(order).to(device)
+            self._batch = {name: column.index_select(0, places) for name, column in whole.items()}
+            self._order = weakref.ref(order, lambda _: self._batch.clear())
+        return dict(self._batch)
 
 
 class TorchSession(Session):
@@ -128,13 +151,14 @@ class TorchSession(Session):
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
-        if order is not None:
-            places = torch.from_numpy(order[:rows]).to(self.device)
-            whole = {name: column.index_select(0, places) for name, column in whole.items()}
-        for some in zip(*(torch.split(column[:rows], batch_size) for column in whole.values()), strict=True):
-            # Copy slices of the partition: a task that writes into its batch must not change the partition.
-            yield dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+    def pick(self, whole: Batch, order: Rows | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        arranged = whole if order is None else self.cache.part(Arranged).of(whole, order, self.device)
+        parts = zip(*(torch.split(column[:rows], batch_size) for column in arranged.values()), strict=True)
+        # Copy slices of the partition: a task that writes into its batch must not change the partition.
+        return (
+            dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+            for some in parts
+        )
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()

@@ -20,7 +20,6 @@ from pathlib import Path
 from weakref import WeakSet
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from hopfleet.domain.version_ref import SHARED
@@ -135,7 +134,7 @@ def frozen(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         return
     yield from found
     for place, module in model.named_modules():
-        if not isinstance(module, _NormBase):
+        if not hasattr(module, "track_running_stats"):
             for name, buffer in module.named_buffers(place, recurse=False):
                 if _shareable(buffer):
                     yield name, buffer

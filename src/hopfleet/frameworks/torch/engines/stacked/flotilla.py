@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 
 import torch
 
@@ -43,11 +43,11 @@ class Stacked(Interleaved):
         self._stack_cache = sessions[0].cache.part(StackCache)
         self._backend = backend_of(sessions[0])
 
-    def _run(self, members: Sequence[Member], batches: Batches) -> None:
+    def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
         self._stacks: list[tuple[Stack, list[Member]]] | None = None
         self._losses: list[list[Table]] = []
         self._counts: list[int] = []
-        super()._run(members, batches)
+        yield from super()._run(members, batches)
         stacks: list[tuple[Stack, list[Member]]] = self._stacks or []
         for (stack, stacked), losses in zip(stacks, self._losses, strict=True):
             stack.settle()
