@@ -20,8 +20,9 @@ SPINE = (
     *("preview", "control", "faults", "verify", "ray"),
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "dike")
-SEARCHING = ("searching",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
+SEARCHING = ("searching", "sklearn_search")
+FRAMEWORKS = ("adapters",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
-from hopfleet.domain.trial import Config, TrialState
+from hopfleet.domain.signatures import explained
+from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
@@ -27,13 +28,16 @@ from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.files import trouble
 from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
     from hopfleet.runs.verify import Verdict
 
 
+@explained
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
@@ -129,8 +133,19 @@ class TrialResult(Signposted):
 
         With PyTorch the file has the model's own state dict, for ``safetensors.torch.load_file``.
         """
+        if not isinstance(path, str | os.PathLike) or Path(path).is_dir():
+            raise UsageError(f"path={shown(path)}: must be the name of a file to write, e.g. 'model.safetensors'")
         with self._framework(task) as (framework, config, checkpoint):
-            framework.export(config, checkpoint, Path(path).expanduser())
+            try:
+                framework.export(config, checkpoint, Path(path).expanduser())
+            except OSError as error:
+                raise UsageError(trouble(path, error)) from error
+
+    def test(
+        self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
+    ) -> dict[str, float]:
+        """Return the metrics of the best epoch's model on new data; see ``Results.test``."""
+        return self._results.test(data, [self.id], task=task, workers=workers, backend=backend)[self.id]
 
     @contextlib.contextmanager
     def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
@@ -179,9 +194,13 @@ class Results(Signposted):
     }
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
+        if not isinstance(folder, RunFolder):
+            raise UsageError(f"Results({shown(folder)}): results are opened with hop.load(NAME)")
         self.folder = folder
         self.definition = folder.definition()
         self._task = task
+        if task is not None:
+            self.find_task()
         self.history = History(
             metric=self.definition["metric"],
             mode=self.definition["mode"],
@@ -245,10 +264,20 @@ class Results(Signposted):
         """
         return [TrialResult(self, trial) for trial in self.history.pareto()]
 
+    def __iter__(self) -> Iterator[TrialResult]:
+        return iter(self.trials)
+
+    def __len__(self) -> int:
+        return len(self.history.trials)
+
+    def __bool__(self) -> bool:
+        return True  # also before the first trial
+
     def __getitem__(self, trial: str) -> TrialResult:
-        if trial not in self.history.trials:
+        if not isinstance(trial, str) or trial not in self.history.trials:
             count, near = len(self.history.trials), did_you_mean(trial, self.history.trials)
             remedy = f"; results.trials[{trial}] counts from 0" if isinstance(trial, int) else ""
+            remedy = remedy or ("" if isinstance(trial, str) else "; results.trials is a list of all trials")
             raise NotFound(f"{trial!r}: no such trial; {near}{self.name} has {count}, starting with t0001{remedy}")
         return TrialResult(self, self.history.trials[trial])
 
@@ -297,6 +326,49 @@ class Results(Signposted):
             for worker, trial, epoch, partition, work, started, ended in prediction["spans"]
         ]
 
+    def test(
+        self,
+        data: Any,
+        trials: Sequence[str] = (),
+        *,
+        top: int = 1,
+        task: Task | None = None,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
+    ) -> dict[str, dict[str, float]]:
+        """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first.
+
+        ``data`` is a data set, its folder, or any source of ``hop.partition``. If ``hop.prepare`` made the training
+        data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
+        trials' best epochs, a partition at a time.
+        """
+        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data
+        from hopfleet.runs.verify import find_data
+
+        found = self.find_task(task)
+        names = list(trials) or [trial.id for trial in self.history.leaderboard() if trial.best is not None][:top]
+        if not names:
+            self.best  # noqa: B018, raises NotFound
+        candidates = []
+        for number, name in enumerate(names, 1):
+            trial = self[name]
+            trial.checkpoint  # noqa: B018, raises NotFound or CheckpointError
+            history = self.history.trials[name]
+            assert history.best is not None
+            saved = history.saved[history.best.version]
+            whole = Trial(name, number, history.config, history.seed, history.best.epoch)
+            candidates.append(Candidate(whole, history.best.epoch, saved.ref, saved.digest))
+        with opened_data(data, find_data(self.folder, "train")) as opened:
+            return measure_models(
+                candidates,
+                opened,
+                folder=self.folder,
+                task=found,
+                definition=self.definition,
+                workers=workers,
+                backend=backend,
+            )
+
     def verify(self) -> Verdict:
         """Check the run folder against its journal: invariants, checksums of models and data, permissions.
 
@@ -327,9 +399,9 @@ class Results(Signposted):
         except Exception as error:
             raise UsageError(f"the task {module}.{name} cannot be created here ({error}); {remedy}") from error
 
-    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> Path:
+    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> str | os.PathLike[str]:
         if path is not None:
-            return Path(path)
+            return path
         self.folder.plots.mkdir(exist_ok=True, mode=0o700)
         return self.folder.plots / name
 
