@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum
@@ -19,6 +20,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import built, checkpoint, randomness
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
@@ -30,7 +32,7 @@ from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
-Rows = np.ndarray[Any, Any]
+Rows = NDArray[np.integer]
 """Numbers of rows, in the order of an epoch."""
 
 
@@ -79,7 +81,7 @@ class TorchSession(Session):
         #: Captures and tables that engines keep for this session from unit to unit, by the class that keeps them.
         self.kept: dict[type, Any] = {}
         with self._environment():
-            parts = self.hooks.build(self.config)
+            parts = self.hooks.parts(self.config)
         built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
         self.shared: list[SharedTensor] = self._adopt()
@@ -228,6 +230,14 @@ class TorchSession(Session):
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def extra_state(self) -> Tree:
+        """Return what else a version stores. Adapters that build on this one may have something."""
+        return None
+
+    def load_extra_state(self, state: Tree) -> None:
+        """Restore what ``extra_state`` returned."""
+        return
 
     def save(self, path: Path) -> None:
         self._write(path, checkpoint.state_of(self), safetensors.write)

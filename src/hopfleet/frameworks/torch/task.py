@@ -99,6 +99,10 @@ class TorchTask(Task):
         """Return the model, its optimizer and, if needed, an LR scheduler and a gradient scaler, as a tuple."""
         raise TaskError(f"{type(self).__name__}: override build(self, config) and return model, optimizer")
 
+    def parts(self, config: Config) -> Part:
+        """Return the parts of a trial. Adapters that build on this one make them of what ``build`` returns."""
+        return self.build(config)
+
     def loss(self, model: Model, batch: Batch) -> Part:
         """Return the loss of one mini-batch, a scalar tensor."""
         raise TaskError(
