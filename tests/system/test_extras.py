@@ -103,7 +103,8 @@ def test_every_command_starts_with_the_base_install_alone(tmp_path: Path) -> Non
     lines = python(code, tmp_path, OPTIONAL).splitlines()
     needy = [line.split(maxsplit=1) for line in lines if line.startswith("hopfleet.") and "pip install" in line]
     # Their classes derive from classes of the libraries; both are imported on first use.
-    assert {name for name, _ in needy} <= {"hopfleet.search.study", "hopfleet.monitor.charts.figure"}, needy
+    known = {"hopfleet.search.study", "hopfleet.monitor.charts.figure"}
+    assert {name for name, _ in needy} <= known | {"hopfleet.ui.application", "hopfleet.ui.serving"}, needy
 
 
 NEEDS = {
@@ -125,6 +126,14 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
+    "starlette": (
+        "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
+        "this needs Starlette, .*'hopfleet[ui]'",
+    ),
+    "uvicorn": (
+        "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
+        "this needs uvicorn, .*'hopfleet[ui]'",
+    ),
     "sklearn": ("hopfleet.demo.data()", "this needs scikit-learn, .*'hopfleet[demo]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""

@@ -51,6 +51,7 @@ from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
+from hopfleet.ui.companion import open_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -208,25 +209,28 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet, what="check") as tell:
             return check_task(self, place, tell)
 
-    def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
+    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
-        running units are finished and saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a web page until this process ends. Raises AllTrialsFailed
+        if no trial succeeds, and Interrupted after Ctrl-C, when all running units are finished and saved; a second
+        Ctrl-C stops at once.
         """
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
-            return self._fit(overwrite=overwrite, quiet=quiet)
+            return self._fit(overwrite=overwrite, quiet=quiet, ui=ui)
 
-    def _fit(self, *, overwrite: bool, quiet: bool) -> Results:
+    def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
             except BaseException:
                 self.folder.discard()
                 raise
+            if ui:
+                start = dataclasses.replace(start, note=f"{start.note} watch it on {open_page(self.folder)}".strip())
             complete = start.finished or self._train(start, quiet=quiet)
         self.results = Results(self.folder, task=self.task)
         if not complete:
