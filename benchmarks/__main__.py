@@ -19,7 +19,7 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes")
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
 SEARCHING = ("searching",)
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

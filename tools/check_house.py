@@ -1,9 +1,6 @@
 """Check the bars of the house: short files, few ``Any`` in the torch adapter, no mutable state in modules.
 
-    python tools/check_house.py
-
-A module that needs mutable state, such as a registry of the process, carries a marker with a reason on the line of the
-assignment: ``# house: allow, names are unique in this process``.
+python tools/check_house.py
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ CONTAINERS = frozenset(
         *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet"),
     )
 )
-MARKER = "# house: allow"
 
 
 def problems(root: Path) -> Iterator[str]:
@@ -52,13 +48,13 @@ def length_problems(name: str, text: str) -> Iterator[str]:
 
 def state_problems(name: str, text: str) -> Iterator[str]:
     """Yield module-level containers that start empty, and ``global`` statements: both are state of the process."""
-    lines, tree = text.splitlines(), ast.parse(text)
+    tree = ast.parse(text)
     for node in tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        if value is not None and _starts_empty(value) and MARKER not in lines[node.lineno - 1]:
+        if value is not None and _starts_empty(value):
             yield f"{name}:{node.lineno}: mutable state in a module; give it an owner"
     for inner in ast.walk(tree):
-        if isinstance(inner, ast.Global) and MARKER not in lines[inner.lineno - 1]:
+        if isinstance(inner, ast.Global):
             yield f"{name}:{inner.lineno}: global statement; give the state an owner"
 
 

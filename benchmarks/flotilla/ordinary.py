@@ -75,7 +75,7 @@ class Momentum(Pictures):
 
 class HuggingFace(hop.TorchTask):
     def build(self, config: Mapping[str, Any]) -> Any:
-        from transformers import GPT2Config, GPT2LMHeadModel  # type: ignore[import-not-found]
+        from transformers import GPT2Config, GPT2LMHeadModel
 
         torch.set_float32_matmul_precision("high")
         shape = GPT2Config(vocab_size=256, n_positions=128, n_embd=384, n_layer=5, n_head=6, use_cache=False)

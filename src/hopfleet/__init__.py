@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
@@ -119,6 +120,7 @@ _HOMES = {
     "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
+    "SklearnTask": "hopfleet.frameworks.sklearn.task",
     "state_dict": "hopfleet.frameworks.torch.weights",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
 import random
 from pathlib import Path
@@ -52,6 +54,8 @@ class TestTorchWithFaults(Images):
 
 
 class TestCounting(FrameworkSuite):
+    config: ClassVar[dict[str, Any]] = {"seconds": 0.0}
+    other: ClassVar[dict[str, Any]] = {"seconds": 0.001}
     bad: ClassVar[dict[str, Any]] = {"fault": True}
 
     def make(self):
@@ -83,6 +87,8 @@ def noticed(tmp_path: Path, test: str, words: str, **methods: Any) -> None:
             return Changed(config)
 
     class Suite(FrameworkSuite):
+        config: ClassVar[dict[str, Any]] = {"seconds": 0.0}
+
         def make(self):
             return Task()
 
@@ -142,6 +148,11 @@ def evaluates_and_trains(self, batches, *, seed):
         ),
         ("test_unused_keys_are_reported", r"unused.. returns \(\)", {"unused": lambda self: ()}),
         ("test_memory_is_freed", "size must be positive", {"size": 0}),
+        (
+            "test_trials_hop_and_survive_a_killed_worker_to_the_same_bits",
+            "trials end differently",
+            {"save": lambda self, path: path.write_text(json.dumps([self.units, os.getpid()]))},
+        ),
     ],
 )
 def test_the_suite_notices(tmp_path: Path, test: str, words: str, methods: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def module(requirement: str) -> str:
 OPTIONAL = sorted(
     {
         module(requirement)
-        for extra in PROJECT["optional-dependencies"].keys() - TOGETHER | {"demo"}
+        for extra in PROJECT["optional-dependencies"].keys() - TOGETHER
         for requirement in PROJECT["optional-dependencies"][extra]
         if not requirement.startswith("hopfleet")
     }
@@ -134,7 +134,7 @@ NEEDS = {
         "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
         "this needs uvicorn, .*'hopfleet[ui]'",
     ),
-    "sklearn": ("hopfleet.demo.data()", "this needs scikit-learn, .*'hopfleet[demo]'"),
+    "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""
 
@@ -144,9 +144,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
     expression, message = NEEDS[package]
     code = f"""
         import hopfleet, hopfleet.errors, hopfleet.experiment.arguments
-        if {package!r} == "sklearn":
-            import hopfleet.demo
-        elif {package!r} in ("matplotlib", "pandas"):
+        if {package!r} in ("matplotlib", "pandas"):
             import numpy as np
             from hopfleet.testing.tasks import CountingTask
             hopfleet.Experiment(

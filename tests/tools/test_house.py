@@ -29,7 +29,6 @@ def test_state_of_modules(line: str) -> None:
     "line",
     [
         *("TABLE = {'a': 1}", "NAMES = frozenset()", "CHOICES = list(range(3))", "def f():\n    found = {}"),
-        "NAMED = set()  # house: allow, names of this process",
     ],
 )
 def test_what_is_no_state_of_a_module(line: str) -> None:

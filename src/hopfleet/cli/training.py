@@ -177,7 +177,7 @@ def resume(
 
     With TRIAL, a stopped, paused or completed trial continues.
 
-    Example: hopfleet resume digits-20260115-093012
+    Example: hopfleet resume digits-20260115-093012-7f3a
     """
     from hopfleet.runs.control import control
 

@@ -5,9 +5,9 @@ the rest of the code uses, or raises UsageError with the value, the constraint a
 from __future__ import annotations
 
 import datetime
-import itertools
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,9 @@ from hopfleet.scheduler.timeouts import Timeout
 from hopfleet.search import SEARCHES
 from hopfleet.search.base import Constraint, Goal, Search, allowed, at_least_one
 from hopfleet.search.stopping import STOPPING_RULES, Stopping
-from hopfleet.store.folder import check_name, home
+from hopfleet.store.folder import check_name
 from hopfleet.support import registry
 from hopfleet.support.background import in_background
-
-_NAMED: set[str] = set()  # house: allow, a name is used once per process
-"""Names that this process has used for experiments; a name may have no folder yet."""
-
 
 # ------------------------------------------------------------------------------------------------------- task and data
 
@@ -64,20 +60,17 @@ def dataset(role: str, source: Any) -> Any:
 
 
 def name(given: str | None, task: Task) -> str:
-    """Return the given name, or a name that no other experiment has."""
+    """Return the given name, or a new one from the task and the time."""
     if given == "":
         raise UsageError(
             "name='': is empty; give a name such as 'digits', or leave it out for one with the time of day"
         )
-    chosen = check_name(_new_name(task) if given is None else given)
-    _NAMED.add(chosen)
-    return chosen
+    return check_name(_new_name(task) if given is None else given)
 
 
 def _new_name(task: Task) -> str:
-    name = f"{type(task).__name__.lower()}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    numbered = (f"{name}-{number}" if number > 1 else name for number in itertools.count(1))
-    return next(free for free in numbered if free not in _NAMED and not (home() / free).exists())
+    # Experiments that start in the same second, here or in another process, differ in the last part.
+    return f"{type(task).__name__.lower()}-{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def seed(given: Any) -> int:

@@ -154,6 +154,13 @@ class IsolationError(Exception):
     """Trials that train together would not get the bits that each gets alone, so they must train one by one."""
 
 
+class SharedStateChanged(Exception):
+    """A trial changed state that it shares with others.
+
+    All of them become unusable, and start anew from their versions, each with a state of its own.
+    """
+
+
 class GivenUp(Exception):
     """A unit that a person asked to stop ends before its last batch."""
 
@@ -175,6 +182,13 @@ class Flotilla(ABC):
     @abstractmethod
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
         """Train one sub-epoch of each member; ``last`` tells for each member whether this closes its epoch."""
+
+    def train_mixed(self, streams: Sequence[Batches], of: Sequence[int], *, last: Sequence[bool]) -> list[Result]:
+        """Train members with batches of different sizes; ``of`` has the number of each member's stream of batches.
+
+        Only frameworks that mix batch sizes need this method.
+        """
+        raise NotImplementedError("a framework that mixes batch sizes must implement Flotilla.train_mixed")
 
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
@@ -241,9 +255,16 @@ class Framework(ABC):
         """Return a flotilla of sessions on one device; with ``fast``, rounding may differ from training alone."""
         raise NotImplementedError(self.fusion_blocker)
 
+    #: Whether a flotilla on a device with its own memory may have members with batches of different sizes.
+    mixes_batch_sizes: bool = False
+
     def gains(self, session: Any, *, fast: bool) -> bool:
         """Whether trials like this one take clearly less time together than one after another."""
         return True
+
+    def check_shared(self, cache: EngineCache) -> None:
+        """Raise SharedStateChanged if a trial changed state that sessions with this cache share."""
+        return
 
     def spare_memory(self, placement: Placement) -> int:
         """Return the free memory of a device in bytes, or 0 if no data should be kept on the device."""

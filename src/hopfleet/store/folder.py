@@ -3,7 +3,7 @@
 NAME/
   experiment.json   what was asked for: space, search, seed, data, versions
   journal.sqlite    everything that happened, in order
-  checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial
+  checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial; shared/: frozen weights
   best/             the weights of the best version alone, in the usual format of the framework
   trials/           t0001.json: configuration and metrics of every trial, in case the journal is lost
   logs/             t0001.log: what the trial's code printed; workers.log
@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.store.definitions import NAME, problem
 from hopfleet.support.files import open_plain, read_json, trouble, write_text
@@ -69,6 +70,7 @@ class RunFolder:
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
         self.checkpoints = path / "checkpoints"
+        self.shared = self.checkpoints / SHARED
         self.best = path / "best"
         self.trials = path / "trials"
         self.logs = path / "logs"
@@ -129,7 +131,7 @@ class RunFolder:
         text = json.dumps(definition, indent=2) + "\n"
         place = self.path
         try:
-            for place in (self.path, self.checkpoints, self.logs, self.data, self.plots):
+            for place in (self.path, self.checkpoints, self.shared, self.logs, self.data, self.plots):
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place = self.definition_file
             write_text(place, text, durable=True)

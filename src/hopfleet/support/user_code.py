@@ -15,7 +15,6 @@ PACKAGES = ("site-packages", "dist-packages")
 """Folders of installed packages."""
 
 
-@cache
 def users_file(file: str) -> bool:
     """Whether a file of Python code is the user's: not Hopfleet's, not Python's and not of an installed package.
 
@@ -23,15 +22,19 @@ def users_file(file: str) -> bool:
     """
     if file.startswith("<") and not file.startswith(("<ipython", "<stdin", "<input")):
         return False
-    path = Path(os.path.realpath(file))
-    return not any(folder in path.parents for folder in _libraries()) and not {*PACKAGES}.intersection(path.parts)
+    # The first look spares most files the walk through links.
+    return not _in_library(file) and not _in_library(os.path.realpath(file))
+
+
+def _in_library(file: str) -> bool:
+    return file.startswith(_libraries()) or not {*PACKAGES}.isdisjoint(Path(file).parts)
 
 
 @cache
-def _libraries() -> tuple[Path, ...]:
+def _libraries() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     found = [Path(__file__).parents[1], *(Path(paths[name]) for name in ("stdlib", "platstdlib"))]
-    return tuple(Path(os.path.realpath(path)) for path in found)
+    return tuple(f"{os.path.realpath(path)}{os.sep}" for path in found)
 
 
 def users_traceback(error: BaseException) -> TracebackType | None:

@@ -10,13 +10,16 @@
 
 The suite opens sessions, trains, evaluates, saves and loads them, in this process and in new ones, and compares saved
 versions byte by byte. Two units of training take 64 rows with the columns ``x`` and ``y``; ``columns`` gives others.
+One test runs a whole experiment, in which a worker is killed.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import weakref
@@ -30,8 +33,13 @@ import numpy as np
 
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.space import grid_search
 from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.base import Batch, Session, Task
+from hopfleet.experiment.experiment import Experiment
+from hopfleet.experiment.options import RunOptions, WorkerOptions
+from hopfleet.frameworks.base import Batch, Batches, Framework, Session, Task
+from hopfleet.runs.replay import replay
+from hopfleet.search.grid import Grid
 
 SEED = 7
 BATCH = 8
@@ -100,6 +108,27 @@ class FrameworkSuite:
         self._half(tmp_path / "half")
         _elsewhere(partial(_continue, self, tmp_path / "half", tmp_path / "continued", self.other))
         assert _same(tmp_path, "alone", "continued"), "training depends on what the process trained before"
+
+    def test_trials_hop_and_survive_a_killed_worker_to_the_same_bits(self, tmp_path: Path) -> None:
+        results = Experiment(
+            _Mortal(self.make(), tmp_path / "killed"),
+            train=dict(self.columns()),
+            valid=dict(self.columns()),
+            space=_either(self.config, self.other or self.config),
+            search=Grid(max_epochs=2),
+            metric="train_loss",
+            seed=SEED,
+            name="suite",
+            workers=2,
+            batch_size=BATCH,
+            partitions=2,
+            run_options=RunOptions(folder=str(tmp_path / "run")),
+            worker_options=WorkerOptions(device=self.device, fuse="off"),
+        ).fit(quiet=True)
+        assert (tmp_path / "killed").exists(), "train() was not called in a worker"
+        again = replay(results, task=self.make(), backend="inline")
+        different = [f"{trial.trial}: {trial.verdict} {trial.reason}" for trial in again.trials]
+        assert again.ok and again.trials, f"trained alone in this process, trials end differently: {different}"
 
     def test_sessions_that_take_turns_do_not_affect_each_other(self, tmp_path: Path) -> None:
         self._alone(tmp_path / "alone")
@@ -287,6 +316,42 @@ class _Batches:
             yield self._session.prepare(batch, dtypes)
 
 
+class _Mortal(Task):
+    """A task whose first worker is killed by SIGKILL once, before it can report its first unit."""
+
+    def __init__(self, task: Task, killed: Path) -> None:
+        self._task, self._killed = task, killed
+        self.preload, self.transform = task.preload, task.transform
+
+    @property
+    def framework(self) -> Framework:
+        return _MortalFramework(self._task.framework, self._killed)  # type: ignore[return-value]
+
+
+class _MortalFramework:
+    """The framework of a mortal task. Everything but ``open`` is the framework's own."""
+
+    def __init__(self, framework: Framework, killed: Path) -> None:
+        self._framework, self._killed = framework, killed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._framework, name)
+
+    def open(self, *arguments: Any, **options: Any) -> Session:
+        session = self._framework.open(*arguments, **options)
+        train = session.train
+
+        def train_or_die(batches: Batches, *, last: bool) -> dict[str, RowSum]:
+            found = train(batches, last=last)
+            if not self._killed.exists() and not session.guest:
+                self._killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        session.train = train_or_die  # type: ignore[method-assign]
+        return session
+
+
 def _continue(suite: FrameworkSuite, version: Path, path: Path, before: Mapping[str, Any] | None) -> None:
     """Load a version after one unit, train the second, and save; train another configuration ``before``."""
     if before is not None:
@@ -295,6 +360,16 @@ def _continue(suite: FrameworkSuite, version: Path, path: Path, before: Mapping[
     session.load(version)
     suite._unit(session, 1)
     session.save(path)
+
+
+def _either(*configs: Mapping[str, Any]) -> Any:
+    """Return a space that includes some configurations with the same keys."""
+    return {
+        key: grid_search([config[key] for n, config in enumerate(configs) if config[key] != configs[n - 1][key]])
+        if any(config[key] != value for config in configs)
+        else value
+        for key, value in configs[0].items()
+    }
 
 
 def _import_without(module: str) -> None:

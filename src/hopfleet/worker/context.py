@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -61,6 +61,14 @@ class WorkerContext:
             session.check_goal(self.spec.metric, self.spec.mode)
         return session
 
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Raise SharedStateChanged if the trials that run meanwhile change what they share, also if they fail."""
+        try:
+            yield
+        finally:
+            self.framework.check_shared(self.engine_cache)
+
     def count_parameters(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
         """Add the number of parameters to the metrics, if the experiment wants it and the task does not report it."""
         if self.spec.count_parameters and PARAMS not in sums:
@@ -71,8 +79,13 @@ class WorkerContext:
     def batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self.spec.batch_size))
 
-    def train_stream(self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False) -> Stream:
-        """Return the training batches of a unit; ``shared`` by the members of a flotilla."""
+    def train_stream(
+        self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False, beside: Stream | None = None
+    ) -> Stream:
+        """Return the training batches of a unit; ``shared`` by the members of a flotilla.
+
+        If members have batches of different sizes, their streams are ``beside`` each other.
+        """
         spec = self.spec
         return Stream(
             spec.train,
@@ -85,6 +98,7 @@ class WorkerContext:
             seed=spec.seed,
             epoch=unit.epoch,
             drop_last=spec.drop_last,
+            beside=beside,
         )
 
     def valid_stream(self, session: Session, partition: int, *, shared: bool = False) -> Stream:

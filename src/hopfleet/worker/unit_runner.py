@@ -91,7 +91,7 @@ class UnitRunner:
         self._saver.under_way()
         if command.metric is not None:
             session.observe(command.metric)
-        with located(command.unit):
+        with self._context.guarded(), located(command.unit):
             sums = session.train(self._interruptible(stream, command), last=command.last)
         if self._context.spec.valid is None:
             self._context.count_parameters(session, sums, stream.rows)
@@ -102,7 +102,7 @@ class UnitRunner:
         self._models.put(command.trial, session, command.model.version)
         stream = self._context.valid_stream(session, command.unit.partition)
         self._saver.under_way()
-        with located(command.unit):
+        with self._context.guarded(), located(command.unit):
             sums = session.evaluate(self._interruptible(stream, command), seed=self.evaluation_seed(command.unit))
         self._context.count_parameters(session, sums, stream.rows)
         return session, hopped, sums

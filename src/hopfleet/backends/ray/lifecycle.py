@@ -19,7 +19,7 @@ from hopfleet.backends.ray.cluster import Verdict
 from hopfleet.backends.ray.discovery import Discovery
 from hopfleet.backends.ray.liveness import RESUME, SILENCE_SECONDS, STUCK_SECONDS, link_holds, node_lost, worker_lost
 from hopfleet.backends.ray.node_agent import home
-from hopfleet.backends.ray.nodes import NodeHandle, Token, close_node, end, explain, open_node, own_fault
+from hopfleet.backends.ray.nodes import NodeHandle, Nodes, Token, end, explain, own_fault
 from hopfleet.backends.ray.pending_workers import PendingWorker, PendingWorkers
 from hopfleet.backends.ray.placement import Node, WorkerNeeds, share, why_unready
 from hopfleet.backends.ray.version_locations import VersionLocations
@@ -59,6 +59,10 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
     _location: StorageLocation
     #: The pickled spec, in Ray's object store.
     _payload: Any
+
+    def __init__(self) -> None:
+        self._known_nodes = Nodes()
+        super().__init__()
 
     def _reset(self) -> None:
         super()._reset()
@@ -276,7 +280,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
     def _open(self, node: Node, partitions: tuple[int, ...]) -> NodeHandle:
         """Begin to use a node."""
-        opened = open_node(node, self._needs.room(node), partitions, self._options)
+        opened = self._known_nodes.open(node, self._needs.room(node), partitions, self._options)
         self._nodes[node.id] = opened
         opened.attend(self._calls, self._lose_node)
         opened.ask(self._calls)
@@ -346,7 +350,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
             return
         del self._nodes[name]
         self._discovery.lose(name)
-        close_node(node)
+        self._known_nodes.close(node)
         for handle in [handle for handle in self._workers.values() if handle.node == name]:
             handle.killed = handle.killed or f"its node {where} was lost: {reason}"
             end(handle.actor)
@@ -366,7 +370,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
         """End all processes on a node, so that the autoscaler may take the node away."""
         del self._nodes[node.node.id]
         self._forsake(node.node.id)
-        self._calls.then(node.call("release", self._location), lambda _: close_node(node))
+        self._calls.then(node.call("release", self._location), lambda _: self._known_nodes.close(node))
 
     def _forsake(self, node: str) -> list[VersionRef]:
         """Expect nothing from a node any more; return the versions that only this node had."""

@@ -35,9 +35,6 @@ LAST_WORDS_SECONDS = 0.5
 
 GROUPS = {"beat": 1, "answers": 1, "files": 4, "sends": 4}
 
-_AGENTS: dict[tuple[str, str, str], Any] = {}  # house: allow, the agents live as long as the Ray job of this process
-"""The node agents of this process, by Ray's job, node and options. They stay for the next experiment."""
-
 
 @dataclass(slots=True)
 class NodeHandle:
@@ -122,36 +119,42 @@ class NodeHandle:
         return ""
 
 
-def open_node(
-    node: Node, room: int, partitions: tuple[int, ...], options: Mapping[str, Any] | None = None
-) -> NodeHandle:
-    """Return a handle of a node, and start an agent there unless this process has started one before.
+class Nodes:
+    """The nodes that a backend has used. Their agents stay for its next run."""
 
-    ``options`` are further options of Ray for the agent.
-    """
-    ray = cluster.require_ray()
-    key = (ray.get_runtime_context().get_job_id(), node.id, repr(options or {}))
-    if key not in _AGENTS:
-        actor = ray.remote(
-            # Keep these calls out of Ray's dashboard.
-            num_cpus=0,
-            max_restarts=0,
-            max_task_retries=0,
-            concurrency_groups=GROUPS,
-            enable_task_events=False,
-        )(NodeAgent)
-        _AGENTS[key] = actor.options(scheduling_strategy=on(node.id), **options or {}).remote(node.id)
-    # The first answer may take a while.
-    heard = time.monotonic() + START_SECONDS
-    return NodeHandle(node, _AGENTS[key], room, partitions, heard, cluster.Peer(node.address, node.port))
+    def __init__(self) -> None:
+        #: Node agents, by Ray's job, node and options.
+        self._agents: dict[tuple[str, str, str], Any] = {}
 
+    def open(
+        self, node: Node, room: int, partitions: tuple[int, ...], options: Mapping[str, Any] | None = None
+    ) -> NodeHandle:
+        """Return a handle of a node, and start an agent there unless there is one from an earlier run.
 
-def close_node(handle: NodeHandle) -> None:
-    """Never use the node agent again: it is gone, or unusable."""
-    for key in [key for key, agent in _AGENTS.items() if agent is handle.agent]:
-        del _AGENTS[key]
-    handle.raylet.close()
-    end(handle.agent)
+        ``options`` are further options of Ray for the agent.
+        """
+        ray = cluster.require_ray()
+        key = (ray.get_runtime_context().get_job_id(), node.id, repr(options or {}))
+        if key not in self._agents:
+            actor = ray.remote(
+                # Keep these calls out of Ray's dashboard.
+                num_cpus=0,
+                max_restarts=0,
+                max_task_retries=0,
+                concurrency_groups=GROUPS,
+                enable_task_events=False,
+            )(NodeAgent)
+            self._agents[key] = actor.options(scheduling_strategy=on(node.id), **options or {}).remote(node.id)
+        # The first answer may take a while.
+        heard = time.monotonic() + START_SECONDS
+        return NodeHandle(node, self._agents[key], room, partitions, heard, cluster.Peer(node.address, node.port))
+
+    def close(self, handle: NodeHandle) -> None:
+        """Never use the node agent again: it is gone, or unusable."""
+        for key in [key for key, agent in self._agents.items() if agent is handle.agent]:
+            del self._agents[key]
+        handle.raylet.close()
+        end(handle.agent)
 
 
 def check_nodes(handles: Sequence[NodeHandle], spec: WorkerSpec, location: StorageLocation) -> None:
@@ -221,7 +224,8 @@ def inspect_nodes(address: str | None) -> list[tuple[Node, About | None, list[st
     ours = cluster.connect(address)
     ray = cluster.require_ray()
     try:
-        handles = [open_node(node, 0, ()) for node in cluster.nodes()]
+        nodes = Nodes()
+        handles = [nodes.open(node, 0, ()) for node in cluster.nodes()]
         found: list[tuple[Node, About | None, list[str]]] = []
         for handle, asked in [(handle, handle.call("about")) for handle in handles]:
             try:

@@ -18,6 +18,7 @@ from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import Value
+from hopfleet.frameworks.torch.shared import SharedTensors
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
@@ -66,11 +67,16 @@ class TorchFramework(Framework):
     def fusion_blocker(self) -> str:
         return "it owns its training loop (it overrides train)" if self._owns_loop else ""
 
+    mixes_batch_sizes = True
+
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
         return choose.flotilla(sessions, fast=fast)
 
     def gains(self, session: TorchSession, *, fast: bool) -> bool:
         return fast or self._task.transform is not None or choose.gains(session)
+
+    def check_shared(self, cache: EngineCache) -> None:
+        cache.part(SharedTensors).check()
 
     def spare_memory(self, placement: Placement) -> int:
         return int(torch.cuda.mem_get_info(placement.device)[0]) if placement.kind == "cuda" else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,32 @@ from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
 from hopfleet.frameworks.torch.settings import WARN
-from hopfleet.frameworks.torch.snapshot import snapshot
+from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
+from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
+
+Rows = np.ndarray[Any, Any]
+"""Numbers of rows, in the order of an epoch."""
+
+
+class Arranged:
+    """The partition that was put into the order of an epoch last, while that order is in use.
+
+    Trials that train together with batches of different sizes share it.
+    """
+
+    def __init__(self) -> None:
+        self._order: Callable[[], object] = lambda: None
+        self._batch: Batch = {}
+
+    def of(self, whole: Batch, order: Rows, device: torch.device) -> Batch:
+        """Return the rows of a partition in an order."""
+        if self._order() is not order:
+            places = torch.from_numpy(order).to(device)
+            self._batch = {name: column.index_select(0, places) for name, column in whole.items()}
+            self._order = weakref.ref(order, lambda _: self._batch.clear())
+        return dict(self._batch)
 
 
 class TorchSession(Session):
@@ -57,6 +81,7 @@ class TorchSession(Session):
             parts = self.hooks.build(self.config)
         built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
+        self.shared: list[SharedTensor] = self._adopt()
         self.model.to(self.device)
         built.move_state(self.optimizers)
         self.options: TrainingOptions
@@ -75,10 +100,19 @@ class TorchSession(Session):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS refuses to work
         if options.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.shared = self._adopt()
         if options.precision == "fp16" and self.scaler is None:
             self.scaler = torch.amp.GradScaler(self.device.type)
         self.callable: Callable[..., object] = torch.compile(self.model) if options.compile else self.model
-        self.average = [p.detach().clone() for p in self.model.parameters()] if options.ema is not None else []
+        frozen = {identity(shared.tensor) for shared in self.shared}
+        self.average = [
+            weight.detach() if identity(weight) in frozen else weight.detach().clone()
+            for weight in (self.model.parameters() if options.ema is not None else ())
+        ]
+
+    def _adopt(self) -> list[SharedTensor]:
+        """Share the frozen tensors of the model with other trials of this worker."""
+        return self.cache.part(SharedTensors).adopt(self.model, self.device)
 
     def check_goal(self, metric: str, mode: str) -> None:
         for scheduler in self._by_metric:
@@ -117,13 +151,14 @@ class TorchSession(Session):
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
-        if order is not None:
-            places = torch.from_numpy(order[:rows]).to(self.device)
-            whole = {name: column.index_select(0, places) for name, column in whole.items()}
-        for some in zip(*(torch.split(column[:rows], batch_size) for column in whole.values()), strict=True):
-            # Copy slices of the partition: a task that writes into its batch must not change the partition.
-            yield dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+    def pick(self, whole: Batch, order: Rows | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        arranged = whole if order is None else self.cache.part(Arranged).of(whole, order, self.device)
+        parts = zip(*(torch.split(column[:rows], batch_size) for column in arranged.values()), strict=True)
+        # Copy slices of the partition: a task that writes into its batch must not change the partition.
+        return (
+            dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+            for some in parts
+        )
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()
@@ -169,7 +204,8 @@ class TorchSession(Session):
         for optimizer in self.optimizers:
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return whole - sum(shared.size for shared in self.shared)
 
     @property
     def steady(self) -> bool:
@@ -181,13 +217,13 @@ class TorchSession(Session):
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     def save(self, path: Path) -> None:
-        safetensors.write(path, *self._described(checkpoint.state_of(self)))
+        self._write(path, checkpoint.state_of(self), safetensors.write)
 
     def snapshot(self) -> Callable[[Path], None]:
         # The layout of the file is left to the thread that writes it.
         rebuilt = snapshot(checkpoint.state_of(self))
         if self.device.type != "cuda":
-            return lambda path: safetensors.write(path, *self._described(rebuilt()))
+            return lambda path: self._write(path, rebuilt(), safetensors.write)
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -196,12 +232,12 @@ class TorchSession(Session):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_event(made)
             with torch.cuda.stream(stream):
-                safetensors.write_at_once(path, *self._described(rebuilt()))
+                self._write(path, rebuilt(), safetensors.write_at_once)
 
         return write
 
-    def _described(self, state: checkpoint.State) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        return checkpoint.described(state, self.device, self.cache)
+    def _write(self, path: Path, state: checkpoint.State, write: checkpoint.Write) -> None:
+        checkpoint.save(path, state, self.device, self.cache, write)
 
     def load(self, path: Path) -> None:
         try:
@@ -240,6 +276,8 @@ class TorchSession(Session):
     def exchange_average(self) -> None:
         """Exchange the weights and their moving average, if the task asks for one."""
         for parameter, average in zip(self.model.parameters(), self.average, strict=False):
+            if parameter.data_ptr() == average.data_ptr():
+                continue  # a frozen weight is its own average
             kept = parameter.data.clone()
             parameter.data.copy_(average)
             average.copy_(kept)

@@ -17,6 +17,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batch, Batches, EngineCache
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
+from hopfleet.frameworks.torch.shared import SharedTensor
 
 Metrics = Mapping[str, Any]
 """Names to numbers: Python numbers, tensors of one element, or exact sums over rows."""
@@ -62,6 +63,8 @@ class LiveTrial(Protocol):
     scaler: torch.amp.GradScaler | None
     #: The moving average of each parameter; empty if the task asks for none.
     average: list[torch.Tensor]
+    #: The frozen tensors of the model, which versions refer to.
+    shared: list[SharedTensor]
     random: Streams
     counters: dict[str, int]
 

@@ -45,6 +45,8 @@ class Capture:
     #: The random stream that the step draws from.
     generator: torch.Generator
     values: dict[str, torch.Tensor]
+    #: The tensors that the step reads its batch from.
+    inputs: Batch
     #: The tensors and settings that the capture was made for; see ``footing``.
     footing: Hashable = None
     #: In a capture of gradients, the weights and the gradients that each replay leaves; the update is made eagerly.
@@ -113,7 +115,7 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
     backend.current_stream().wait_stream(stream)
     weights = [] if whole else list(session.model.parameters())
-    return Capture(graph, generator, values, gradients=[(w, w.grad) for w in weights if w.grad is not None])
+    return Capture(graph, generator, values, inputs, gradients=[(w, w.grad) for w in weights if w.grad is not None])
 
 
 def _check_update(session: TorchSession) -> None:
