@@ -20,7 +20,7 @@ SPINE = (
     *("preview", "control", "faults", "verify", "ray"),
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
-SEARCHING = ("searching",)
+SEARCHING = ("searching", "sklearn_search")
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.search.stopping import StoppingRule as StoppingRule
+    from hopfleet.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -89,6 +90,7 @@ _HOMES = {
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
+    "HopSearchCV": "hopfleet.search_cv",
     "Hyperband": "hopfleet.search.hyperband",
     "Inline": "hopfleet.backends.inline",
     "Interrupted": "hopfleet.errors",

@@ -17,6 +17,8 @@ from hopfleet.frameworks.sklearn.session import Hooks, SklearnSession
 class SklearnFramework(Framework):
     """scikit-learn, for one task. ``own_metrics`` tells whether the task overrides ``metrics``."""
 
+    session = SklearnSession
+
     def __init__(self, task: Hooks, *, own_metrics: bool) -> None:
         self._task, self._own_metrics = task, own_metrics
 
@@ -25,7 +27,7 @@ class SklearnFramework(Framework):
     ) -> SklearnSession:
         cache = EngineCache() if cache is None else cache
         own = self._own_metrics
-        return SklearnSession(self._task, config, seed=seed, threads=threads, cache=cache, own_metrics=own)
+        return self.session(self._task, config, seed=seed, threads=threads, cache=cache, own_metrics=own)
 
     def model(self, config: Config, checkpoint: Path) -> Estimator:
         session = self.open(config, seed=0, placement=CPU, threads=os.cpu_count() or 1)
