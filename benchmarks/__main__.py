@@ -21,7 +21,8 @@ SPINE = (
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
 SEARCHING = ("searching", "sklearn_search")
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
+WATCHING = ("ui",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *WATCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

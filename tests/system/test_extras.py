@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"scikit-learn": "sklearn"}
+MODULES = {"mlflow-skinny": "mlflow", "scikit-learn": "sklearn"}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -126,6 +126,9 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
+    "tensorboard": ("hopfleet.trackers.TensorBoard()", "this needs TensorBoard, .*'hopfleet[tensorboard]'"),
+    "mlflow": ("hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
+    "wandb": ("hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
     "starlette": (
         "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
         "this needs Starlette, .*'hopfleet[ui]'",
@@ -143,7 +146,7 @@ NEEDS = {
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str) -> None:
     expression, message = NEEDS[package]
     code = f"""
-        import hopfleet, hopfleet.errors, hopfleet.experiment.arguments
+        import hopfleet, hopfleet.errors, hopfleet.experiment.arguments, hopfleet.trackers
         if {package!r} in ("matplotlib", "pandas"):
             import numpy as np
             from hopfleet.testing.tasks import CountingTask
@@ -161,5 +164,5 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 
 
 def test_every_optional_package_is_tested() -> None:
-    # greenlet comes with Optuna, and the store of a bucket is the first to need s3fs.
-    assert set(OPTIONAL) - {"greenlet"} == NEEDS.keys()
+    # greenlet comes with Optuna, a database with MLflow, and the store of a bucket is the first to need s3fs.
+    assert set(OPTIONAL) - {"greenlet", "alembic", "sqlalchemy", "sqlparse"} == NEEDS.keys()

@@ -51,6 +51,7 @@ from hopfleet.store.local import LOCAL, find_store
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
+from hopfleet.trackers import TRACKERS
 from hopfleet.ui.companion import open_page
 
 RESUME = "HOPFLEET_RESUME"
@@ -125,7 +126,7 @@ class Experiment(Signposted):
         #: Configurations to try first.
         self.points = arguments.points(points, space, self.goal, seed=self.seed)
         self.warm_start = arguments.warm_start(warm_start)
-        self.callbacks = named_callbacks(callbacks)
+        self.callbacks = named_callbacks(callbacks, TRACKERS)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
         self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
         self.batch_size = arguments.batch_size(batch_size)

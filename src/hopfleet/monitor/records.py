@@ -52,10 +52,10 @@ class EpochRows(Sequence[EpochRow]):
         self._clear()
 
     def _clear(self) -> None:
-        self._epochs, self._versions, self._times = array("q"), array("q"), array("d")
+        self._epochs, self._versions, self._times = array("I"), array("Q"), array("d")
         self._layouts: list[tuple[str, ...]] = []  #: the different lists of metrics
         self._of = array("H")  #: the layout of each row
-        self._begins = array("q")  #: where the values of each row begin
+        self._begins = array("I")  #: where the values of each row begin
         self._values = array("d")
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class EpochRows(Sequence[EpochRow]):
         rows = [row for row in range(len(self)) if places[self._of[row]] >= 0]
         values = array("d", (self._values[self._begins[row] + places[self._of[row]]] for row in rows))
         epochs, times = (self._epochs[row] for row in rows), (self._times[row] for row in rows)
-        return array("q", epochs), array("d", times), values
+        return array("I", epochs), array("d", times), values
 
 
 @dataclass(slots=True)

@@ -100,15 +100,15 @@ class Board:
                 for number, time, message in journal.read(self.number):
                     self._apply(number, time, message)
                     self.number = number
-                    trial = getattr(message, "trial", "")
-                    if trial:
-                        trials[trial] = None
-                    if isinstance(message, EpochEnded):
-                        epochs.append([message.trial, message.epoch, time, message.metrics])
-                    elif isinstance(message, TrialDeleted):
-                        gone.append(message.trial)
-                    asked |= isinstance(message, RequestMade | RequestAnswered)
-                    respan |= isinstance(message, TrialRolledBack)
+                    if self.complete:
+                        if trial := getattr(message, "trial", ""):
+                            trials[trial] = None
+                        if isinstance(message, EpochEnded):
+                            epochs.append([message.trial, message.epoch, time, message.metrics])
+                        elif isinstance(message, TrialDeleted):
+                            gone.append(message.trial)
+                        asked |= isinstance(message, RequestMade | RequestAnswered)
+                        respan |= isinstance(message, TrialRolledBack)
                     if not number % EVERY and clocks.monotonic() > until:
                         more = True
                         break

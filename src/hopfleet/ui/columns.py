@@ -27,14 +27,14 @@ def epochs_block(board: Board, metric: str) -> bytes:
         epochs, times, values = trial.epochs_done.column(metric)
         if len(values):
             trials.append([trial.id, len(values)])
-            parts.append((np.array(epochs), np.array(times) - start, np.array(values)))
-    none = np.zeros(0)
-    columns = [np.concatenate([part[place] for part in parts]) if parts else none for place in range(3)]
+            seconds = (np.array(times) - start).astype("<f4")
+            parts.append((np.array(epochs, "<u4"), seconds, np.array(values, "<f4")))
+    none = np.zeros(0, "<f4")
+    names = ("epoch", "time", "value")
     shaped = {
-        "epoch": columns[0].astype("<u4"),
-        "time": columns[1].astype("<f4"),
-        "value": columns[2].astype("<f4"),
+        name: np.concatenate([part[place] for part in parts]) if parts else none for place, name in enumerate(names)
     }
+    parts.clear()
     return _block({"number": board.number, "metric": metric, "start": start, "trials": trials}, shaped)
 
 
