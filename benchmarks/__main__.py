@@ -21,8 +21,9 @@ SPINE = (
 )
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
 SEARCHING = ("searching", "sklearn_search")
+FRAMEWORKS = ("adapters",)
 WATCHING = ("ui",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *WATCHING)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

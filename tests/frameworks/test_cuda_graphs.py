@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.torch.engines import capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
@@ -222,6 +223,43 @@ def test_schedules_that_step_after_each_batch(place, tmp_path, name):
     assert all(capture for unit in captures for capture in unit)
     # On CUDA, captured updates read the learning rate from the device; elsewhere updates are made eagerly.
     assert all(bool(one.gradients) != place.on_cuda for unit in captures for some in unit for one in some.values())
+
+
+@needs_gpu
+def test_tf32_is_used_by_the_trial_alone() -> None:
+    x = torch.randn(64, 256, generator=torch.Generator().manual_seed(0)).cuda()
+    weights = torch.randn(256, 256, generator=torch.Generator().manual_seed(1)).cuda()
+    exact = x.double() @ weights.double()
+
+    def error() -> float:
+        return float((x @ weights - exact).abs().max())
+
+    found = {}
+
+    class Task(hop.TorchTask):
+        precision = "tf32"
+
+        def build(self, config: Any) -> Any:
+            model = torch.nn.Linear(256, 1)
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def metrics(self, model: Any, batch: Any) -> Any:
+            found["inside"] = error()
+            return {"loss": 0.0}
+
+    class Batches:
+        rows = 1
+
+        def __len__(self) -> int:
+            return 1
+
+        def __iter__(self) -> Any:
+            yield {"x": x[:1]}
+
+    before = error()
+    session = Task().framework.open({}, seed=0, placement=Placement.on("cuda:0"), threads=1)
+    session.evaluate(Batches(), seed=0)
+    assert error() == before < found["inside"] / 10
 
 
 class Sized:

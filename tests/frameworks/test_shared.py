@@ -14,8 +14,12 @@ import hopfleet as hop
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import EngineCache, SharedStateChanged
 from hopfleet.frameworks.torch import shared
+from hopfleet.frameworks.torch.engines import capture
+from hopfleet.frameworks.torch.engines.stacked.stack import Stack
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.shared import SharedTensors
+from hopfleet.frameworks.torch.steps import Steps
+from tests.helpers.recorded_capture import recorded_capture
 
 WIDTH = 64  # a square matrix of this width has exactly the least size of a shared tensor
 
@@ -285,3 +289,65 @@ def test_clones_inherit_frozen_tensors(version: Path) -> None:
     clone.inherit(version, opened())
     assert same(clone, session)
     assert clone.optimizers[0].param_groups[0]["lr"] == 0.5
+
+
+class Lora(Task):
+    """Only the adapter is in the optimizer, as people write it."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = Adapted(config["rank"], config.get("base", 0))
+        model.norm = torch.nn.Identity()
+        trainable = [weight for weight in model.parameters() if weight.requires_grad]
+        return model, torch.optim.AdamW(trainable, lr=config["lr"])
+
+
+@pytest.mark.parametrize("captures", [False, True])
+def test_stacked_members_keep_their_base_unstacked(captures: bool) -> None:
+    cache = EngineCache()
+    if captures:
+        recorded_capture(cache)
+    configs = [{"rank": rank, "lr": 0.01 * n} for rank in (2, 4) for n in range(1, 5)]
+    together = [opened(cache, Lora(), **config) for config in configs]
+    alone = [opened(None, Lora(), **config) for config in configs]
+    place = together[0].model.base.weight.data_ptr()
+    for unit in range(2):
+        Lora().framework.flotilla(together, fast=True).train(Batches(), last=[unit == 1] * 8)
+        for one in alone:
+            one.train(Batches(), last=unit == 1)
+    cache.part(SharedTensors).check()
+    stacks = {id(one.kept[Stack]): one.kept[Stack] for one in together}
+    assert [len(stack.sessions) for stack in stacks.values()] == [4, 4]
+    for stack in stacks.values():
+        assert stack.weights.numel() < 4 * WIDTH * WIDTH
+        assert set(stack.gradients.frozen) == {"model.base.bias"}  # too small to be shared
+        assert stack.gradients.loss.model.base.weight.data_ptr() == place
+    for mine, theirs in zip(together, alone, strict=True):
+        assert mine.model.base.weight.data_ptr() == place
+        for name, value in content(mine).items():
+            torch.testing.assert_close(value, content(theirs)[name], rtol=1e-3, atol=1e-5)
+
+
+def test_an_optimizer_with_frozen_weights_is_not_stacked(capsys: pytest.CaptureFixture[str]) -> None:
+    cache = EngineCache()
+    sessions = [opened(cache, lr=0.01 * n) for n in range(1, 5)]
+    Task().framework.flotilla(sessions, fast=True).train(Batches(), last=[True] * 4)
+    assert "the optimizer holds frozen weights; give it those alone that need a gradient" in capsys.readouterr().err
+    cache.part(SharedTensors).check()
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_captures_of_large_models_share_memory_and_take_turns(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    monkeypatch.setattr(capture, "LARGE", 0 if large else 1 << 40)
+    cache = EngineCache()
+    recorded_capture(cache)
+    together = [opened(cache, Lora(), rank=rank) for rank in (2, 3, 4)]
+    alone = [opened(None, Lora(), rank=rank) for rank in (2, 3, 4)]
+    for unit in range(3):
+        members = together[::-1] if unit == 2 else together
+        Lora().framework.flotilla(members).train(Batches(), last=[unit == 1] * 3)
+        for one in alone:
+            one.train(Batches(), last=unit == 1)
+    assert all(map(same, together, alone))
+    found = [next(iter(one.kept[Steps].values())) for one in together]
+    assert [one.place for one in found] == ([0, 1, 2] if large else [None] * 3)
+    assert len({one.graph.pool for one in found}) == 1

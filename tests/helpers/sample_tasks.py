@@ -133,10 +133,17 @@ class Indiscreet(Plain):
         return super().loss(model, batch)
 
 
+CHECKED = 4
+"""Batches that a process trains in the check of a configuration before a run, which these tasks pass."""
+
+
 class HangOnce(Plain):
     """Never comes to an end the first time that a file named in the configuration can be created."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.count = getattr(self, "count", 0) + model.training
+        if self.count <= CHECKED or not model.training:
+            return super().loss(model, batch)
         try:
             Path(self.config["mark"]).touch(exist_ok=False)
         except FileExistsError:
@@ -148,6 +155,9 @@ class KillOnce(Plain):
     """Kills its worker the first time that a file named in the configuration can be created."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.count = getattr(self, "count", 0) + model.training
+        if self.count <= CHECKED or not model.training:
+            return super().loss(model, batch)
         try:
             Path(self.config["mark"]).touch(exist_ok=False)
         except FileExistsError:

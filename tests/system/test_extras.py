@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"mlflow-skinny": "mlflow", "scikit-learn": "sklearn"}
+MODULES = {"mlflow-skinny": "mlflow", "pillow": "PIL", "scikit-learn": "sklearn"}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -115,6 +115,10 @@ NEEDS = {
         "this needs SciPy, .*'hopfleet[scipy]'; without SciPy, give each partition one replica",
     ),
     "torch": ("hopfleet.TorchTask", "this needs PyTorch, .*'hopfleet[torch]'"),
+    "jax": ("hopfleet.JaxTask", "this needs JAX with Optax, .*'hopfleet[jax]'"),
+    "optax": ("hopfleet.JaxTask", "this needs JAX with Optax, .*'hopfleet[jax]'"),
+    "lightning": ("hopfleet.LightningTask", "this needs Lightning, .*'hopfleet[lightning]'"),
+    "transformers": ("hopfleet.TransformersTask", "this needs Transformers, .*'hopfleet[transformers]'"),
     "optuna": (
         "hopfleet.TPE().setup({'x': hopfleet.uniform(0, 1)}, seed=0, goal=None)",
         "this needs Optuna, .*'hopfleet[optuna]'",
@@ -164,5 +168,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 
 
 def test_every_optional_package_is_tested() -> None:
-    # greenlet comes with Optuna, a database with MLflow, and the store of a bucket is the first to need s3fs.
-    assert set(OPTIONAL) - {"greenlet", "alembic", "sqlalchemy", "sqlparse"} == NEEDS.keys()
+    # greenlet comes with Optuna, a database with MLflow; users bring Flax modules and PEFT adapters; the store of a
+    # bucket first needs s3fs.
+    together = {"alembic", "flax", "greenlet", "peft", "sqlalchemy", "sqlparse"}
+    assert set(OPTIONAL) - together == NEEDS.keys()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hopfleet.domain.messages import RELEASED, Command, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import Placement
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
@@ -17,6 +18,7 @@ from hopfleet.worker.spec import Profile, WorkerSpec
 from hopfleet.worker.worker import Worker
 
 
+@explained
 class Inline:
     """Runs everything in the calling thread. Several workers take turns."""
 

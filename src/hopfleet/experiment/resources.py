@@ -32,6 +32,10 @@ SHARED = 8
 """Transformed batches take at most one part in ``SHARED`` of the free memory."""
 
 
+CHECK_SECONDS = 60.0
+"""Seconds after which a worker that checks a configuration before the run counts as hung; at most ``unit_timeout``."""
+
+
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
@@ -155,7 +159,7 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
 
 def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device: str, spare: int) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
-    options = experiment.worker_options
+    options, limit = experiment.worker_options, experiment.run_options.unit_timeout
     return WorkerSpec(
         task=experiment.task,
         train=data.train,
@@ -177,4 +181,5 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
         shared_bytes=this_machine().memory // SHARED,
         store=experiment.store,
+        check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

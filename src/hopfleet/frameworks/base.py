@@ -110,6 +110,13 @@ class Session(ABC):
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         """Train one sub-epoch; ``last`` closes the epoch. Return values to record, e.g. the training loss."""
 
+    def gradient_norm(self, batches: Batches) -> float | None:
+        """Train on some batches, and return the norm of the gradients in the last update; None if it is unknown.
+
+        Only a loss that is not finite is explained in this way. The session is not used afterwards.
+        """
+        return None
+
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         """Return the metrics over some rows. Leave everything that training depends on unchanged."""

@@ -28,7 +28,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -165,14 +165,14 @@ class RunFolder:
             return profile if isinstance(profile, dict) else {}
         return {}
 
-    def clear(self) -> None:
-        """Delete everything of an earlier run except the lock and the marker, without following links.
+    def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
+        """Delete everything of a run except the lock, the marker and what else to ``keep``, without following links.
 
         Only the holder of the lock may call this method.
         """
         self.definition_file.unlink(missing_ok=True)
         for entry in self.path.iterdir():
-            if entry.name in (LOCK, MARKER):
+            if entry.name in keep:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -181,8 +181,8 @@ class RunFolder:
         self._emptied = True
 
     def discard(self) -> None:
-        """Delete the folder if it was empty or emptied under this lock, and no experiment was defined since."""
-        if self._emptied and not self.exists:
+        """Delete the folder if it was empty or emptied under this lock, so that everything in it is new."""
+        if self._emptied:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def definition(self) -> dict[str, Any]:
@@ -270,6 +270,8 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
     A name without a separator is looked up among the runs of the home folder only: other users may have put a folder of
     that name into the current directory.
     """
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise UsageError(f"name={name!r}: must be the name of an experiment or its run folder, e.g. 'digits'")
     for run in _candidates(name):
         if run.exists:
             return run

@@ -49,6 +49,8 @@ class WorkerSpec:
     shared_bytes: int = 0
     #: Whether profiling also measures the gain of training together.
     compare: bool = False
+    #: Seconds after which a worker that checks a configuration before the run counts as hung.
+    check_seconds: float = 60.0
     #: Where versions are kept, unless the backend keeps them itself.
     store: Store = field(default_factory=LocalStore)
 
@@ -91,3 +93,5 @@ class Profile:
     fast_share: float = 0.0  #: the same with ``fast`` rounding
     gains: bool = True  #: whether trials take clearly less time together than one by one
     unsteady: str = ""  #: a column that differs if a batch is transformed twice, in a worker's first profile
+    doubt: str = ""  #: how a trial that hops differs from one that stays
+    skipped: str = ""  #: what a check left out, and why

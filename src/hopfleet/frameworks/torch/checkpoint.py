@@ -49,6 +49,7 @@ def state_of(trial: LiveTrial) -> State:
         # Each unit puts new streams in place of the old ones and changes none of them.
         "random": Constant(trial.random),
         "counters": trial.counters,
+        "extra": trial.extra_state(),
     }
 
 
@@ -84,6 +85,7 @@ def described(state: State, device: torch.device, cache: EngineCache) -> tuple[S
         "average": flatten(state["average"], arrays, "average"),
         "random": flatten(randomness.pack(state["random"].value, cache.part(SeededStreams)), arrays, "random"),
         "counters": state["counters"],
+        **({"extra": flatten(state["extra"], arrays, "extra")} if state["extra"] is not None else {}),
         "host": [],
     }
     if device.type != "cpu":
@@ -152,6 +154,8 @@ def _load(
     packed = unflatten(tree["random"], lambda name: tensors[name].clone())
     trial.random = randomness.unpack(packed, trial.cache.part(SeededStreams))
     trial.counters = dict(tree["counters"])
+    if "extra" in tree:
+        trial.load_extra_state(unflatten(tree["extra"], array))
 
 
 def _load_average(trial: LiveTrial, values: Sequence[torch.Tensor | Reference], before: Collection[Hashable]) -> None:

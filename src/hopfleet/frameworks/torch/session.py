@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +19,13 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import built, checkpoint, randomness
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.settings import WARN
+from hopfleet.frameworks.torch.settings import WARN, tf32
 from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
@@ -78,7 +80,7 @@ class TorchSession(Session):
         #: Captures and tables that engines keep for this session from unit to unit, by the class that keeps them.
         self.kept: dict[type, Any] = {}
         with self._environment():
-            parts = self.hooks.build(self.config)
+            parts = self.hooks.parts(self.config)
         built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
         self.shared: list[SharedTensor] = self._adopt()
@@ -167,6 +169,18 @@ class TorchSession(Session):
             found = None if result is None else check_metrics("train", result)
             return self.end_unit(found, batches.rows, last=last)
 
+    def gradient_norm(self, batches: Batches) -> float | None:
+        norms: dict[torch.optim.Optimizer, float] = {}
+
+        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            norms[optimizer] = math.hypot(*(w.grad.norm().item() for w in weights if w.grad is not None))
+
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(note)
+        self.train(batches, last=False)
+        return math.hypot(*norms.values()) if norms else None
+
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
         for optimizer in self.optimizers:
@@ -215,6 +229,14 @@ class TorchSession(Session):
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def extra_state(self) -> Tree:
+        """Return what else a version stores. Adapters that build on this one may have something."""
+        return None
+
+    def load_extra_state(self, state: Tree) -> None:
+        """Restore what ``extra_state`` returned."""
+        return
 
     def save(self, path: Path) -> None:
         self._write(path, checkpoint.state_of(self), safetensors.write)
@@ -293,6 +315,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
+    rounds = options is not None and options.precision == "tf32" and session.device.type == "cuda"
     mode = torch.get_deterministic_debug_mode()
     strict = options is not None and options.deterministic and mode <= WARN
     if strict:
@@ -300,7 +323,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with tf32() if rounds else contextlib.nullcontext():
+            yield
     finally:
         if before is not None:
             randomness.put(before, session.device)

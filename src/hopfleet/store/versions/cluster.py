@@ -24,7 +24,7 @@ from hopfleet.store.versions.forwarding import ForwardingVersions
 from hopfleet.store.versions.local import OURS, OURS_SHARED, Versions, check, named_in, references
 from hopfleet.store.versions.remote import Remote
 from hopfleet.support.files import back_off
-from hopfleet.support.logging import messages
+from hopfleet.support.logging import STORAGE, messages
 
 DRIVER = "driver"
 """Stands for the driver in names of shared memory."""
@@ -145,7 +145,7 @@ class NodeVersions(RemoteVersions):
                 return super().find(ref, expected)
             except OSError as error:
                 if not told:
-                    messages().warning("%s; waiting for the storage", error)
+                    messages(STORAGE).warning("%s; waiting for the storage", error)
                 told = True
                 time.sleep(seconds)
         raise AssertionError("there is always another attempt")

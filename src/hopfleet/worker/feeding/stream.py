@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
@@ -120,6 +121,23 @@ class Stream:
         batches = (session.prepare(batch, self._dtypes) for batch in feed.batches(source, config))
         # Live items draw from the generators of the process, which training uses, too: they are made in its thread.
         return _timed(batches if source.dataset.is_live else prefetch(batches), feed.pace(source))
+
+
+class FirstBatches:
+    """A stream cut after its first batches."""
+
+    def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
+        self._count = min(count, len(stream))
+        self._stream = stream
+        self.rows = min(stream.rows, self._count * batch_size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self._stream)
+        with contextlib.closing(batches):  # type: ignore[type-var]
+            yield from itertools.islice(batches, self._count)
 
 
 def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:

@@ -7,6 +7,7 @@ CUDA, and tests run the bookkeeping of the engines on machines without a GPU.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
@@ -26,6 +27,9 @@ Context = contextlib.AbstractContextManager[object]
 OnLane = Callable[[int], Context]
 """Returns the context in which a piece of work is queued on its stream, by the number of the piece."""
 
+PoolHandle = Any
+"""What names the memory of several graphs: a value of ``torch.cuda.graph_pool_handle``, or a stand-in."""
+
 Stream = Any
 """A queue of work: ``torch.cuda.Stream``, or a stand-in with ``wait_stream`` and ``wait_event``."""
 
@@ -36,7 +40,7 @@ Event = Any
 class Graph(Protocol):
     """Work that is captured once, between ``capture_begin`` and ``capture_end``, and then replayed."""
 
-    def capture_begin(self, *, capture_error_mode: str) -> None: ...
+    def capture_begin(self, *, pool: PoolHandle = None, capture_error_mode: str) -> None: ...
 
     def capture_end(self) -> None: ...
 
@@ -54,6 +58,9 @@ class CaptureBackend(Protocol):
 
     def graph(self) -> Graph:
         """Return an empty graph."""
+
+    def pool(self) -> PoolHandle:
+        """Return memory that several graphs can use."""
 
     def stream(self, device: torch.device) -> Stream:
         """Return a new stream."""
@@ -101,6 +108,9 @@ class CudaBackend:
         graph: Graph = torch.cuda.CUDAGraph()
         return graph
 
+    def pool(self) -> PoolHandle:
+        return torch.cuda.graph_pool_handle()
+
     def stream(self, device: torch.device) -> Stream:
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -135,6 +145,14 @@ class CudaBackend:
         torch.cuda.set_rng_state(state, device)
 
 
+class Pool:
+    """Memory that captures share which are never replayed at the same time."""
+
+    def __init__(self, handle: PoolHandle) -> None:
+        self.handle = handle
+        self.places = itertools.count()
+
+
 class GraphCache:
     """The findings about captured steps that a worker keeps, and the memory that captures share."""
 
@@ -147,6 +165,13 @@ class GraphCache:
         #: The tensors that captured steps read their batch from, by batch size, device, names, shapes and types.
         self.inputs: dict[Hashable, Batch] = {}
         self._streams: dict[torch.device, list[Stream]] = {}
+        self._pools: dict[object, Pool] = {}
+
+    def pool(self, key: object) -> Pool:
+        """Return the memory of captures with a key; the same each time."""
+        if key not in self._pools:
+            self._pools[key] = Pool(self.backend.pool())
+        return self._pools[key]
 
     def streams(self, device: torch.device) -> list[Stream]:
         """Return the streams on which captured steps run; the same ones each time."""

@@ -49,6 +49,9 @@ class Replays:
         lanes = cache.streams(device)
         streams = (lanes[first % LANES :] + lanes[: first % LANES])[: len(captures)]
         self._inputs = list({id(capture.inputs): capture.inputs for capture in captures.values()}.values())
+        if any(capture.place is not None for capture in captures.values()):
+            streams = streams[:1]
+            captures = dict(sorted(captures.items(), key=lambda item: item[1].place or 0))
         self._members = list(captures)
         self._ready = backend.event()
         found = list(captures.values())

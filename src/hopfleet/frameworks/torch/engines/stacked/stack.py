@@ -12,7 +12,7 @@ import torch
 
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch._compat import FUSED, fused_update
-from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing
+from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing, shared_pool
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
@@ -239,8 +239,13 @@ class StackCapture:
         self._generator = backend.generator(device)
         self._generator.set_state(random)
         self._graph, stream = backend.graph(), backend.stream(device)
+        pool = shared_pool(stack.sessions[0], "stacked")
         stream.wait_stream(backend.current_stream())
-        with backend.own_generator(device, self._generator), backend.on_stream(stream), capturing(self._graph, backend):
+        with (
+            backend.own_generator(device, self._generator),
+            backend.on_stream(stream),
+            capturing(self._graph, backend, pool),
+        ):
             self._losses = stack.step(dict(self._inputs))
         backend.current_stream().wait_stream(stream)
         self._check(stack)
