@@ -129,6 +129,7 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
+    "keras": ("hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
     "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""
