@@ -22,6 +22,7 @@ from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
+from hopfleet.cli.testing import predict, test
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
@@ -61,7 +62,7 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 WATCHING = (demo, run, resume, ls, show, best, export, plot)
 CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
-for command in (*WATCHING, *CONTROL, verify, recover, replay, partition, prepare, simulate, doctor):
+for command in (*WATCHING, *CONTROL, verify, recover, replay, test, predict, partition, prepare, simulate, doctor):
     # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose: allow, the old name
