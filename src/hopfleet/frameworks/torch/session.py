@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum
@@ -31,7 +32,7 @@ from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
-Rows = np.ndarray[Any, Any]
+Rows = NDArray[np.integer]
 """Numbers of rows, in the order of an epoch."""
 
 
