@@ -323,6 +323,15 @@ class Task(ABC):
     def framework(self) -> Framework:
         """The adapter that trains this task."""
 
+    def predict(self, model: Any, batch: Batch) -> Any:
+        """Return a trained model's predictions for a batch of numpy arrays: an array with a row for each, or a dict."""
+        if hasattr(model, "predict") and "x" in batch:
+            return model.predict(batch["x"])
+        raise TaskError(
+            f"{type(self).__name__} has no predict(model, batch): define it on the task, as in "
+            "return model(torch.as_tensor(batch['x'])).softmax(1)"
+        )
+
 
 class TrackedConfig(dict[str, Any]):
     """A configuration that remembers which keys were read. Nested dicts are tracked as dotted paths.
