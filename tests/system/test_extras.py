@@ -130,6 +130,7 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
+    "keras": ("hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
     "tensorboard": ("hopfleet.trackers.TensorBoard()", "this needs TensorBoard, .*'hopfleet[tensorboard]'"),
     "mlflow": ("hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
     "wandb": ("hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
