@@ -6,6 +6,7 @@ Each test runs with CUDA where there is a GPU, and everywhere with a stand-in th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
-from hopfleet.frameworks.torch.engines import capture_backend
+from hopfleet.frameworks.torch.engines import capture, capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
 from hopfleet.frameworks.torch.steps import Steps
@@ -391,3 +392,13 @@ def test_parts_of_a_flotilla_have_streams_of_their_own(place):
         streams = [Sized(place.device, size, shape, 0) for size in (32, 12, 48)]
         flotilla.train_mixed(streams, [0, 1, 0, 2, 1], last=[False] * 5)
         assert len(cache._streams[members[0].device]) - capture_backend.LANES == expected
+
+
+def test_captures_in_shared_memory_have_the_bits_of_trials_alone(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As captures of large models are."""
+    monkeypatch.setattr(capture, "LARGE", 0)
+    configs = [{"optimizer": "momentum", "lr": 0.01 * n} for n in range(1, 4)]
+    captures = compare(place, Task(place), configs, tmp_path)
+    assert all(one.place is not None for some in captures[0] for one in some.values())

@@ -38,6 +38,11 @@ class MeanTask(CountingTask):
     def open(self, config: Config, *, seed: int, placement: Placement, threads: int) -> Session:
         return MeanSession(config)
 
+    def predict(self, model: Any, batch: Any) -> Any:
+        if (batch["x"] < 0).any():
+            raise ValueError("negative")
+        return {"doubled": 2 * batch["x"], "pair": np.stack([batch["x"], batch["x"]], axis=1)}
+
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hop.Results:
@@ -93,6 +98,37 @@ def test_the_command(results: hop.Results, tmp_path: Path, capsys: pytest.Captur
     assert main(words) == 0 and capsys.readouterr().out == "t0001  loss 0.5\nt0002  loss 1\n"
     assert main([*words, "--trial", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"t0003": {"loss": 1.5}}
+
+
+class TestPredictions:
+    def test_come_in_the_order_of_the_rows(self, results: hop.Results, tmp_path: Path) -> None:
+        raw = {"x": [float(row) for row in range(2500)]}
+        table = results.best.predict(raw)
+        assert np.allclose(table.column("doubled").to_pylist(), np.arange(2500) / 2)
+        assert table.column("pair")[3].as_py() == [0.75, 0.75]
+        for ending in ("parquet", "csv", "arrow"):
+            path = tmp_path / "out" / f"made.{ending}"
+            assert results.best.predict(raw, to=path, batch_size=100) == 2500
+            again = hop.prepare(path, tmp_path / ending, partitions=1)
+            assert np.allclose(again.head(2500)["doubled"], np.arange(2500) / 2)
+        assert list(again.columns) == ["doubled", "pair"]
+        assert list(hop.open_dataset(tmp_path / "csv").columns) == ["doubled", "pair_0", "pair_1"]
+
+    def test_that_fail_leave_no_file(self, results: hop.Results, tmp_path: Path) -> None:
+        data = hop.partition({"x": [1.0, 2.0, -1.0]}, tmp_path / "new", partitions=1)
+        with pytest.raises(TaskError, match="predict\\(\\) failed: ValueError: negative"):
+            results.best.predict(data, to=tmp_path / "out" / "made.csv", batch_size=1)
+        assert not list((tmp_path / "out").iterdir())
+        with pytest.raises(TaskError, match="CountingTask has no predict"):
+            results.best.predict(data, task=CountingTask())
+        with pytest.raises(UsageError, match=r"must end in \.parquet, \.csv, \.arrow"):
+            results.best.predict(data, to="made.xlsx")
+
+    def test_the_command(self, results: hop.Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "raw.csv").write_text("x\n8\n4\n")
+        assert main(["predict", "mean", "--data", str(tmp_path / "raw.csv"), "--to", str(tmp_path / "made.csv")]) == 0
+        assert (tmp_path / "made.csv").read_text().splitlines()[1:] == ["4,2,2", "2,1,1"]
+        assert capsys.readouterr().out.startswith("2 predictions of t0001 in ")
 
 
 class TestController:

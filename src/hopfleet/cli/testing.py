@@ -1,4 +1,4 @@
-"""The command that tests trained models on new data: test."""
+"""The commands that use trained models on new data: test and predict."""
 
 from __future__ import annotations
 
@@ -60,4 +60,36 @@ def test(
     else:
         for each, metrics in found.items():
             echo(f"{each}  " + "  ".join(f"{metric} {value:.6g}" for metric, value in metrics.items()))
+    return 0
+
+
+def predict(
+    name: Name,
+    data: Annotated[
+        str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")
+    ],
+    to: Annotated[str, typer.Option(metavar="FILE", help="The .parquet, .csv or .arrow file to write.")],
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRIAL",
+            help="Predict with this trial, e.g. t0003 or 3, instead of the best.",
+            show_default=False,
+            autocompletion=completing.trials,
+        ),
+    ] = None,
+) -> int:
+    """Write the predictions of the best trial for new rows, in the order of the rows.
+
+    Raw files pass through the recipe that prepared the training data; they may lack its labels.
+
+    Example: hopfleet predict demo --data raw.csv --to predictions.parquet
+    """
+    from hopfleet.runs.results import Results
+
+    results = Results(find_run(name))
+    chosen = results.best if trial is None else find_trial(results, trial)
+    task, _ = task_and_train(results)
+    rows = chosen.predict(data, to=to, task=task)
+    echo(f"{rows:,} predictions of {chosen.id} in {to}")
     return 0

@@ -195,22 +195,24 @@ class Again(Recipe):
 
     arrow = True
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, labelled: bool) -> None:
         self.prepared = prepared
+        self.labelled = labelled
 
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
-        return self.prepared.apply(*self.prepared.given(batch))
+        return self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled))
 
 
 @contextlib.contextmanager
-def opened_data(data: Any, train: Dataset) -> Iterator[Dataset]:
-    """Yield data as a data set with the columns of the training data.
+def opened_data(data: Any, train: Dataset, *, labelled: bool = True) -> Iterator[Dataset]:
+    """Yield data as a data set with the columns of the training data; unless ``labelled``, some may be absent.
 
-    Raw files pass through the recipe that prepared the training data; other sources are partitioned as they are.
+    Raw files pass through the recipe that prepared the training data; other sources are partitioned as they are. Both
+    keep the order of their rows.
     """
     with tempfile.TemporaryDirectory(prefix="hopfleet-test-") as folder:
-        found = _opened(data, train, Path(folder) / "set")
-        missing = [name for name in train.columns if name not in found.columns]
+        found = _opened(data, train, Path(folder) / "set", labelled)
+        missing = [name for name in train.columns if name not in found.columns and labelled]
         if missing:
             raise DataError(
                 f"{found.url}: lacks the columns {', '.join(missing)} of the training data; it has "
@@ -219,13 +221,13 @@ def opened_data(data: Any, train: Dataset) -> Iterator[Dataset]:
         yield found
 
 
-def _opened(data: Any, train: Dataset, folder: Path) -> Dataset:
+def _opened(data: Any, train: Dataset, folder: Path, labelled: bool) -> Dataset:
     if isinstance(data, Dataset):
         return data
     named = isinstance(data, str | os.PathLike)
     if named and ((Path(data) / FILE).is_file() or ("://" in os.fspath(data) and not Path(data).suffix)):
         return open_dataset(data)
     if (Path(train.url) / RECIPE).is_file():
-        made: Dataset = prepare(data, folder, Again(load_recipe(train)), partitions=1, quiet=True)
+        made: Dataset = prepare(data, folder, Again(load_recipe(train), labelled), partitions=1, quiet=True)
         return made
     return partition(data, folder, partitions=1)

@@ -43,6 +43,19 @@ def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     return Results(find_run(name), task=task)
 
 
+def empty_history(definition: Mapping[str, Any]) -> History:
+    """Return the history of an experiment before its first message."""
+    return History(
+        metric=definition["metric"],
+        mode=definition["mode"],
+        partitions=definition["train"]["partitions"],
+        name=definition["name"],
+        others=[(name, mode) for name, mode in definition.get("others", ())],
+        limits=[Limit.parse(text) for text in definition.get("limits", ())],
+        expected=Expectation.parse(definition.get("expected")),
+    )
+
+
 class TrialResult(Signposted):
     """One trial: its configuration, its metrics and its model."""
 
@@ -147,6 +160,27 @@ class TrialResult(Signposted):
         """Return the metrics of the best epoch's model on new data; see ``Results.test``."""
         return self._results.test(data, [self.id], task=task, workers=workers, backend=backend)[self.id]
 
+    def predict(
+        self, data: Any, *, to: str | os.PathLike[str] | None = None, task: Task | None = None, batch_size: int = 1024
+    ) -> Any:
+        """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
+
+        ``data`` is as in ``test``; raw data may lack the labels of its recipe. The task's ``predict(model, batch)``
+        makes the predictions, in this process. With ``to``, they are written to a .parquet, .csv or .arrow file
+        instead, a batch at a time, and the number of rows is returned.
+        """
+        import pyarrow as pa
+
+        from hopfleet.runs.evaluation import opened_data
+        from hopfleet.runs.prediction import check_target, predictions, write
+        from hopfleet.runs.verify import find_data
+
+        path, found = check_target(to), self._results.find_task(task)
+        model = self.model(found)
+        with opened_data(data, find_data(self._results.folder, "train"), labelled=False) as opened:
+            made = predictions(found, model, opened, batch_size)
+            return pa.Table.from_batches(made) if path is None else write(made, path)
+
     @contextlib.contextmanager
     def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
         """Yield the framework with the settings of the run in place, the configuration and the best version."""
@@ -201,15 +235,7 @@ class Results(Signposted):
         self._task = task
         if task is not None:
             self.find_task()
-        self.history = History(
-            metric=self.definition["metric"],
-            mode=self.definition["mode"],
-            partitions=self.definition["train"]["partitions"],
-            name=self.definition["name"],
-            others=[(name, mode) for name, mode in self.definition.get("others", ())],
-            limits=[Limit.parse(text) for text in self.definition.get("limits", ())],
-            expected=Expectation.parse(self.definition.get("expected")),
-        )
+        self.history = empty_history(self.definition)
         self._read = 0
         self.refresh()
 

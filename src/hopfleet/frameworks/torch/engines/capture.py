@@ -95,8 +95,10 @@ def shared_pool(session: TorchSession, size: object) -> Pool | None:
     A large model keeps the device busy by itself. So captured steps of large models are replayed one after another, in
     the order in which they were captured, and use the same memory.
     """
+    if session.options.accumulate > 1:
+        return None  # gradients stay in the memory of a capture while those of other members are replayed
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
-    return session.cache.part(GraphCache).pool(size) if weights > LARGE else None
+    return session.cache.part(GraphCache).pool(size, session.device) if weights > LARGE else None
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:
@@ -152,7 +154,7 @@ def _graph(
     """Capture some work, which leaves its outcome in ``values``. Raises Refused if that is impossible."""
     backend, device = backend_of(session), session.device
     # Use a new stream: a stream on which a capture has failed is of no further use.
-    graph, stream = backend.graph(), backend.stream(device)
+    graph, stream = backend.graph(), backend.stream(device) if pool is None else pool.stream
     stream.wait_stream(backend.current_stream())
     try:
         with (
@@ -240,6 +242,8 @@ def capturing(graph: Graph, backend: CaptureBackend, pool: Pool | None = None) -
         try:
             yield
         except Exception:
+            if pool is not None:
+                pool.failed()
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
             raise
