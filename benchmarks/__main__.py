@@ -22,7 +22,8 @@ SPINE = (
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "dike")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS)
+DATA = ("etl",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *DATA)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
