@@ -47,9 +47,8 @@ def measure(quick: bool) -> list[Row]:
                 times[name].append(time.perf_counter() - start)
                 shutil.rmtree(target)
         best = {name: min(some) for name, some in times.items()}
-        what = (
-            f"{rows:,} rows, {source.stat().st_size / 1e6:.0f} MB of CSV to {PARTITIONS} partitions, {WORKERS} workers"
-        )
+        size = source.stat().st_size / 1e6
+        what = f"{rows:,} rows, {size:.0f} MB of CSV to {PARTITIONS} partitions, {WORKERS} workers"
         return [
             Row(
                 "etl",
