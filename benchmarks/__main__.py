@@ -22,8 +22,9 @@ SPINE = (
 SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "dike")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
+WATCHING = ("ui",)
 DATA = ("etl",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *DATA)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *DATA)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

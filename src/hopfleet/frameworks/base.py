@@ -121,6 +121,13 @@ class Session(ABC):
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         """Return the metrics over some rows. Leave everything that training depends on unchanged."""
 
+    def varying(self, batches: Batches) -> str:
+        """Return a warning if training on the first batch does not give the same bits each time; empty if it does.
+
+        The session trains no more, or is thrown away.
+        """
+        return ""
+
     @abstractmethod
     def save(self, path: Path) -> None:
         """Write everything that training depends on; the same state always gives the same bytes."""

@@ -43,6 +43,19 @@ def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     return Results(find_run(name), task=task)
 
 
+def empty_history(definition: Mapping[str, Any]) -> History:
+    """Return the history of an experiment before its first message."""
+    return History(
+        metric=definition["metric"],
+        mode=definition["mode"],
+        partitions=definition["train"]["partitions"],
+        name=definition["name"],
+        others=[(name, mode) for name, mode in definition.get("others", ())],
+        limits=[Limit.parse(text) for text in definition.get("limits", ())],
+        expected=Expectation.parse(definition.get("expected")),
+    )
+
+
 class TrialResult(Signposted):
     """One trial: its configuration, its metrics and its model."""
 
@@ -222,15 +235,7 @@ class Results(Signposted):
         self._task = task
         if task is not None:
             self.find_task()
-        self.history = History(
-            metric=self.definition["metric"],
-            mode=self.definition["mode"],
-            partitions=self.definition["train"]["partitions"],
-            name=self.definition["name"],
-            others=[(name, mode) for name, mode in self.definition.get("others", ())],
-            limits=[Limit.parse(text) for text in self.definition.get("limits", ())],
-            expected=Expectation.parse(self.definition.get("expected")),
-        )
+        self.history = empty_history(self.definition)
         self._read = 0
         self.refresh()
 
