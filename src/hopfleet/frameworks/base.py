@@ -78,6 +78,11 @@ class Session(ABC):
         """The approximate size of a saved version, in bytes."""
 
     @property
+    def shared_size(self) -> int:
+        """The bytes that the trial has in memory in common with others of its worker."""
+        return 0
+
+    @property
     def steady(self) -> bool:
         """Whether ``evaluate`` leaves everything that ``save`` writes unchanged, so that both may run side by side."""
         return True
