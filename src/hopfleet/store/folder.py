@@ -36,7 +36,7 @@ from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.phrases import did_you_mean, listed
 from hopfleet.store.definitions import NAME, problem
-from hopfleet.support.files import open_plain, read_json, trouble, write_text
+from hopfleet.support.files import check_private, open_plain, read_json, trouble, write_text
 
 MARKER, MARK, MARKER_FORMAT = "hopfleet.json", "run folder", 1
 """Name of the file that proves a run folder, what it says, and its format."""
@@ -312,19 +312,7 @@ def runs() -> Iterator[RunFolder]:
 
 def check_trusted(folder: RunFolder) -> None:
     """Raise UsageError unless only this user could have written a definition, whose code is about to run."""
-    place, definition = folder.path.stat(), folder.definition_file.lstat()
-    user, remedy = os.getuid(), f"if you trust it, run: chown -R {os.getuid()} {folder.path}"
-    for path, found in ((folder.path, place), (folder.definition_file, definition)):
-        if found.st_uid != user:
-            raise UsageError(
-                f"{path}: belongs to another user ({found.st_uid}), so no code that it names is run; {remedy}"
-            )
-    reachable = place.st_mode & 0o011
-    if place.st_mode & 0o022 or (reachable and definition.st_mode & 0o022) or not stat.S_ISREG(definition.st_mode):
-        raise UsageError(
-            f"{folder.path}: others can write to it, so no code that it names is run; check its content, then run: "
-            f"chmod -R go= {folder.path}"
-        )
+    check_private(folder.path, folder.definition_file)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from hopfleet.errors import UsageError
+
 T = TypeVar("T")
 
 ATTEMPTS = 4
@@ -54,6 +56,23 @@ def write_text(path: Path, text: str, *, durable: bool) -> None:
         beside.write_text(text)
 
     write_atomically(path, write, durable=durable)
+
+
+def check_private(folder: Path, file: Path) -> None:
+    """Raise UsageError unless only this user could have written a file in a folder, with code that is about to run."""
+    place, found = folder.stat(), file.lstat()
+    user, remedy = os.getuid(), f"if you trust it, run: chown -R {os.getuid()} {folder}"
+    for path, about in ((folder, place), (file, found)):
+        if about.st_uid != user:
+            raise UsageError(
+                f"{path}: belongs to another user ({about.st_uid}), so no code that it names is run; {remedy}"
+            )
+    reachable = place.st_mode & 0o011
+    if place.st_mode & 0o022 or (reachable and found.st_mode & 0o022) or not stat.S_ISREG(found.st_mode):
+        raise UsageError(
+            f"{folder}: others can write to it, so no code that it names is run; check its content, then run: "
+            f"chmod -R go= {folder}"
+        )
 
 
 def open_plain(path: Path, *, create: bool = False) -> IO[bytes]:

@@ -16,7 +16,7 @@ from pyarrow import csv, parquet
 
 import hopfleet as hop
 from hopfleet.data.etl import statistics
-from hopfleet.errors import DataError
+from hopfleet.errors import DataError, UsageError
 from tests.helpers.tables import stored
 
 quick = settings(max_examples=40, deadline=None)
@@ -194,3 +194,21 @@ def test_the_dtype_of_a_batch_is_the_same_everywhere(tmp_path: Path, monkeypatch
 
     made = hop.prepare(str(tmp_path / "*.csv"), tmp_path / "set", filled, partitions=1)
     assert stored(made)["x"] == [1.0] * 5 + [-1.0] * 5
+
+
+class TestTrust:
+    """Recipes and workspaces hold pickles, so only this user may be able to write to their folders."""
+
+    def test_a_recipe_in_a_folder_that_others_can_write_to_is_not_run(self, tmp_path: Path) -> None:
+        data = hop.prepare({"x": [1.0, 2.0]}, tmp_path / "set", partitions=1)
+        (tmp_path / "set").chmod(0o777)
+        with pytest.raises(UsageError, match="others can write to it, so no code that it names is run"):
+            hop.load_recipe(data)
+
+    def test_a_workspace_of_others_is_not_used(self, tmp_path: Path) -> None:
+        workspace = tmp_path / ".set.prepare"
+        workspace.mkdir()
+        workspace.chmod(0o777)
+        with pytest.raises(UsageError, match="others can write to it"):
+            hop.prepare({"x": [1.0, 2.0]}, tmp_path / "set", partitions=1)
+        assert not (tmp_path / "set").exists()

@@ -26,7 +26,7 @@ from hopfleet.data.etl.statistics import from_json, to_json
 from hopfleet.errors import DataError, describe
 from hopfleet.phrases import shown
 from hopfleet.support.code_digests import digests
-from hopfleet.support.files import read_json, write_atomically, write_text
+from hopfleet.support.files import check_private, read_json, write_atomically, write_text
 
 RECIPE, ARRAYS, PICKLE = "recipe.json", "recipe.safetensors", "recipe.pickle"
 """The files of a recipe in the folder of a data set."""
@@ -215,13 +215,16 @@ def _write_bytes(path: Path, content: bytes) -> None:
 def load_recipe(data: Dataset | str | os.PathLike[str]) -> Prepared:
     """Return the recipe of a data set, with its statistics.
 
-    This runs code that is stored with the data set, so the folder must be one that you trust.
+    This runs code that is stored with the data set, so only this user may be able to write to its folder, and the
+    folder must be one that you trust.
     """
     from safetensors.numpy import load_file
 
     folder = Path(data.url if isinstance(data, Dataset) else data).expanduser()
     if not (folder / RECIPE).is_file():
         raise DataError(f"{folder}: has no {RECIPE}; only data sets that hop.prepare made have a recipe")
+    if (folder / PICKLE).is_file():
+        check_private(folder, folder / PICKLE)
     try:
         content = read_json(folder / RECIPE)
         arrays = load_file(folder / ARRAYS) if (folder / ARRAYS).is_file() else {}

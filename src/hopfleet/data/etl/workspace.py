@@ -19,7 +19,7 @@ from typing import Any
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.folders import Folder, LocalFolder, cache_folder
 from hopfleet.errors import DataError
-from hopfleet.support.files import trouble, write_atomically, write_text
+from hopfleet.support.files import check_private, trouble, write_atomically, write_text
 
 
 class Workspace:
@@ -94,6 +94,7 @@ def workspace_for(target: Folder, job: dict[str, Any]) -> Iterator[Workspace]:
             for entry in path.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             write_text(mark, text, durable=False)
+        check_private(path, mark)
         try:
             yield Workspace(path)
         except DataError:  # it would fail again in the same way
