@@ -80,7 +80,8 @@ class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes and that
-    is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``old`` takes keywords of
+    is then partitioned into the run folder. ``parallelism`` names the strategy that trains each trial, and how
+    many devices each worker has: ``"ddp:2"``. Without ``valid`` the metric is ``train_loss``. ``old`` takes keywords of
     earlier releases; ``experiment.options`` lists their replacements.
     """
 
@@ -108,6 +109,7 @@ class Experiment(Signposted):
         name: str | None = None,
         workers: int | str = "auto",
         backend: Backend | str = "local",
+        parallelism: str | Sequence[str] = "single",
         batch_size: int = 32,
         partitions: int | None = None,
         run_options: RunOptions | None = None,
@@ -126,6 +128,8 @@ class Experiment(Signposted):
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
+        #: How workers train, in turn.
+        self.parallelism = arguments.parallelism(parallelism, self.task)
         self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
         self.batch_size = arguments.batch_size(batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
@@ -298,6 +302,7 @@ class Experiment(Signposted):
             device=self.worker_options.device,
             threads=self.worker_options.threads,
             trials=len(self.points) + self.search.trials,
+            teams=self.parallelism,
         )
 
     def _forecast(self, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
@@ -305,7 +310,7 @@ class Experiment(Signposted):
         configs = dict(enumerate([*self.points, *self.search.examples(DRAWN)][:DRAWN]))
         options, threads = self.worker_options, self.worker_options.threads
         spare = spare_cores(this_machine(), device=plan.device, workers=plan.workers, threads=threads)
-        spec = worker_spec(self, data, place, device=plan.device, spare=spare)
+        spec = worker_spec(self, data, place, device=plan.device, spare=spare, teams=plan.teams)
         outline = Outline(
             name=self.name,
             # A search without an end counts as one with the most trials that can be live at once.

@@ -15,15 +15,17 @@ import contextlib
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.errors import MissingKey, TaskError
+from hopfleet.errors import MissingKey, TaskError, UsageError
 from hopfleet.phrases import did_you_mean, listed
 
 Batch = dict[str, Any]
@@ -40,12 +42,39 @@ class Batches(Iterable[Batch], Sized, Protocol):
         """The number of rows in all batches."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A process's place in a team."""
+
+    rank: int
+    placement: Placement
+    #: On the first member, a socket to each other member in their order; on others, a socket to the first.
+    links: Sequence[Connection]
+
+
+class Team(ABC):
+    """The processes that train a trial together, as one of them sees it."""
+
+    #: Why the members can no longer work together; empty if they can.
+    broken: str = ""
+    #: Whether they cannot because another member is gone, and not because of the user's code.
+    lost: bool = False
+    placement: Placement
+
+    @abstractmethod
+    def follow(self, open_session: Callable[..., Session]) -> None:
+        """Do what the first member says, until it is gone. ``open_session`` makes this member's part of a session."""
+
+
 class EngineCache:
     """The findings that the engines of one worker keep from unit to unit: proofs, programs, buffers, streams.
 
     Each engine defines a class for its own part and asks for it by that class. The worker owns the cache, hands it to
     each session that it opens, and closes it in the end, which frees all parts.
     """
+
+    #: The team that the worker leads; None for a worker on one device.
+    team: Team | None = None
 
     def __init__(self) -> None:
         self._parts: dict[type, object] = {}
@@ -71,6 +100,9 @@ class Session(ABC):
 
     #: Whether the process is the user's own, whose random streams must be left as they are.
     guest: bool = True
+
+    #: Whether other processes hold parts of the state, so that a save begins with a copy made by the main thread.
+    spread: bool = False
 
     @property
     @abstractmethod
@@ -244,6 +276,33 @@ class Framework(ABC):
     def gains(self, session: Any, *, fast: bool) -> bool:
         """Whether trials like this one take clearly less time together than one after another."""
         return True
+
+    def strategies(self) -> Sequence[str]:
+        """Return the strategies that can train a trial of this framework."""
+        return ("single",)
+
+    def team_shape(self, strategy: str, devices: int = 0) -> TeamShape:
+        """Return how a worker trains with a strategy; 0 ``devices`` stands for as many as a worker can have.
+
+        Raise UsageError if the strategy is unknown or does not suit the number.
+        """
+        if strategy != SINGLE.strategy or devices > 1:
+            raise UsageError(
+                f"parallelism={strategy!r}: this framework trains each trial on one device; use parallelism='single'"
+            )
+        return SINGLE
+
+    def modules(self, strategy: str) -> Sequence[str]:
+        """Return the modules that workers with a strategy import before they fork."""
+        return ()
+
+    def join(self, membership: Membership) -> Team:
+        """Form a team with other processes, which call this method at the same time."""
+        raise NotImplementedError("a framework with strategies for teams must implement Framework.join")
+
+    def follow(self, team: Team) -> None:
+        """Serve the first member of a team until it is gone."""
+        raise NotImplementedError("a framework with strategies for teams must implement Framework.follow")
 
     def spare_memory(self, placement: Placement) -> int:
         """Return the free memory of a device in bytes, or 0 if no data should be kept on the device."""

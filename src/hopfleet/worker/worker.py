@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from hopfleet.domain.messages import Command, Event, RecordLogged, RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
+from hopfleet.frameworks.base import Team
 from hopfleet.store.base import VersionStore
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import Feed
@@ -23,7 +24,7 @@ from hopfleet.worker.profiler import Profiler
 from hopfleet.worker.records import RecordReporter
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.spec import Profile, WorkerSpec
-from hopfleet.worker.unit_runner import UnitRunner
+from hopfleet.worker.unit_runner import Broken, UnitRunner
 
 COPIES = 1 << 26
 """Bytes of copied models that may wait to be saved while training goes on; more if the device has memory to spare."""
@@ -36,7 +37,8 @@ class Worker:
     """One worker on its devices. ``emit`` takes its events, those of one moment at once.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
-    default to those of the spec's folder, and ``feed`` makes the transformed batches.
+    default to those of the spec's folder, and ``feed`` makes the transformed batches. If its placement has
+    several devices, the worker leads a ``team``.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class Worker:
         guest: bool,
         versions: VersionStore | None = None,
         feed: Feed | None = None,
+        team: Team | None = None,
     ) -> None:
         self.name = name
-        self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed)
+        self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed, team=team)
         #: Reports what the user's code logs. In the user's own process, the terminal shows it anyway.
         self._records = RecordReporter(lambda trial, text: emit([RecordLogged(name, trial, context.hide(text))]))
         if not guest:
@@ -77,6 +80,7 @@ class Worker:
 
     def execute(self, command: Command, trial: Trial) -> None:
         """Execute a command and emit the result. The user's exceptions become events; Broken ends this worker."""
+        self._check_team()
         match command:
             case RunUnit():
                 self._pending.append((command, trial))
@@ -87,10 +91,20 @@ class Worker:
                 self._saver.save(command, self._models.peek(command.ref))
             case _:
                 raise AssertionError(f"not for a worker: {command}")
+        self._check_team()
+
+    def _check_team(self) -> None:
+        """Raise Broken if the members of the team cannot work together any more, after all saves under way."""
+        if (team := self._context.team) is not None and team.broken:
+            self._saver.close()
+            raise Broken
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
         """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
-        return self._profiler.probe(trial, batches, partition)
+        found = self._profiler.probe(trial, batches, partition)
+        if (team := self._context.team) is not None and team.lost:
+            raise Broken
+        return found
 
     def check(self, trial: Trial) -> tuple[str, ...]:
         """Do once what a trial does, and return its metrics; raise what the task raises."""

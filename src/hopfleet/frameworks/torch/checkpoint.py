@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -40,8 +40,16 @@ def state_of(trial: LiveTrial) -> State:
     }
 
 
-def described(state: State, device: torch.device, cache: EngineCache) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return a state as named tensors and as text, ready to be written."""
+def described(
+    state: State,
+    device: torch.device,
+    cache: EngineCache,
+    host: Callable[[str, torch.Tensor], bool] = lambda name, tensor: tensor.device.type == "cpu",
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return a state as named tensors and as text, ready to be written.
+
+    ``host`` tells which tensors stay in the memory of the host when the rest is loaded to a device.
+    """
     arrays = Arrays(torch.is_tensor, identity)
     tree = {
         "model": flatten(state["model"], arrays, "model"),
@@ -51,7 +59,7 @@ def described(state: State, device: torch.device, cache: EngineCache) -> tuple[d
         "average": flatten(state["average"], arrays, "average"),
         "random": flatten(randomness.pack(state["random"].value, cache.part(SeededStreams)), arrays, "random"),
         "counters": state["counters"],
-        "host": [name for name, tensor in arrays.named.items() if tensor.device.type == "cpu"],
+        "host": [name for name, tensor in arrays.named.items() if host(name, tensor)],
     }
     if device.type == "cpu":
         tree["host"] = []

@@ -104,8 +104,16 @@ class Steps:
             if trial.scaler is not None:
                 for optimizer in trial.optimizers:
                     trial.scaler.unscale_(optimizer)
-            parameters = trial.model.parameters()
-            self._norms.append(torch.nn.utils.clip_grad_norm_(parameters, options.clip_norm, foreach=True))
+            self._norms.append(self._limit_norm(options.clip_norm))
+        self._step()
+
+    def _limit_norm(self, most: float) -> torch.Tensor:
+        """Scale the gradients down to a norm, if theirs is larger; return their norm."""
+        return torch.nn.utils.clip_grad_norm_(self._trial.model.parameters(), most, foreach=True)
+
+    def _step(self) -> None:
+        """Let the optimizers take a step, and update the moving average of the weights."""
+        trial, options = self._trial, self._trial.options
         for optimizer in trial.optimizers:
             if trial.scaler is None:
                 optimizer.step()
