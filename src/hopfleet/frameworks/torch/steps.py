@@ -82,7 +82,7 @@ class Steps:
         trial = self._trial
         with trial.options.autocast(trial.device):
             loss = trial.hooks.loss(trial.callable, batch)
-        _check_loss(loss)
+        check_loss(loss)
         return loss
 
     def _backward(self, batch: Batch, *, clear: bool = True) -> torch.Tensor:
@@ -231,7 +231,8 @@ def check_metrics(hook: str, metrics: object) -> Metrics:
     return metrics
 
 
-def _check_loss(loss: object) -> None:
+def check_loss(loss: object) -> None:
+    """Raise TaskError unless a loss is a scalar tensor with a gradient."""
     if loss is None:
         raise TaskError("loss() returned None: must be a scalar tensor; its return statement may be missing")
     if not isinstance(loss, torch.Tensor):

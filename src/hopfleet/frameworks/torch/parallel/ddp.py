@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import distributed
 
 from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy, TeamSteps
-from hopfleet.support.logging import messages
 
 BATCH_NORM = (
     "BatchNorm on a team: each member normalizes its own share of the batch, and the running statistics are those of "
@@ -39,7 +40,7 @@ def warn_of_batch_norm(trial: SpreadTrial) -> None:
     """Tell what happens to BatchNorm, once per session, if the model has any."""
     kinds = torch.nn.modules.batchnorm._BatchNorm
     if trial.team.rank == 0 and any(isinstance(module, kinds) for module in trial.model.modules()):
-        messages().warning(BATCH_NORM)
+        logging.getLogger(__name__).warning(BATCH_NORM)
 
 
 @torch.no_grad()

@@ -2,27 +2,32 @@
 
 The user's ``loss`` runs on two members. On the first one it stops at the call of the model, which tells the model's
 inputs; on the last one the call returns the output of the pipeline, and the rest computes the loss.
+
+PyTorch has schedules of its own (``torch.distributed.pipelining``). They learn shapes by running the model on arbitrary
+values, which draws random numbers and changes buffers; here nothing runs but the training itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import checkpoint
+from hopfleet.frameworks.torch.parallel.passage import Channels, Passage, order
 from hopfleet.frameworks.torch.parallel.stages import cut
 from hopfleet.frameworks.torch.parallel.strategy import Share, SpreadTrial, Strategy, TeamSteps
-from hopfleet.frameworks.torch.steps import rows_of
+from hopfleet.frameworks.torch.steps import check_loss, rows_of
 from hopfleet.frameworks.torch.trial import Metrics
 
 MICRO_BATCHES = 4
-"""Micro-batches per member. A batch that is not divisible has fewer: all of them must have the same rows."""
+"""Micro-batches per member."""
 
 
 class _Called(BaseException):
@@ -79,14 +84,12 @@ class Pipeline(Strategy):
     """Each member keeps a stage; schedule 1F1B: backward passes start as soon as they can."""
 
     same_buffers = False
-    schedule: Callable[..., Any] = Schedule1F1B
+    #: Whether all forward passes of a batch come before its backward passes.
+    forward_first = False
 
     def __init__(self) -> None:
         self._stage: Any = None
-        #: Schedules by the rows of a micro-batch, their number, and whether they train.
-        self._schedules: dict[tuple[int, int, bool], Any] = {}
-        #: The loss of a micro-batch of the batch at hand, given by its output and number.
-        self._loss_of: Callable[..., Any] | None = None
+        self._passage: Passage | None = None
         #: All parameters and buffers, with the rank of the member that has them.
         self._owners: list[tuple[torch.Tensor, int]] = []
 
@@ -98,10 +101,9 @@ class Pipeline(Strategy):
         team = trial.team
         stages = cut(trial.model, self.blocks(trial), team.size)
         self._stage = stages[team.rank].to(team.device)
-        owner = {
-            id(tensor): rank for rank, stage in enumerate(stages) for tensor in [*stage.parameters(), *stage.buffers()]
-        }
-        self._owners = [(p, owner.get(id(p), 0)) for p in [*trial.model.parameters(), *trial.model.buffers()]]
+        self._passage = Passage(trial.cache.part(Channels), team)
+        owner = {id(one): rank for rank, stage in enumerate(stages) for one in [*stage.parameters(), *stage.buffers()]}
+        self._owners = [(one, owner.get(id(one), 0)) for one in [*trial.model.parameters(), *trial.model.buffers()]]
         for optimizer in trial.optimizers:
             for parameter, state in optimizer.state.items():
                 for key, value in state.items():
@@ -120,47 +122,65 @@ class Pipeline(Strategy):
 
     def backward(self, trial: SpreadTrial, share: Share) -> torch.Tensor:
         """Pass a batch through the stages and back; return its loss on the last member, and 0 on the others."""
-        team, accumulate = trial.team, trial.options.accumulate
-        count = next(n for n in range(min(MICRO_BATCHES * team.size, share.rows), 0, -1) if share.rows % n == 0)
-        losses: dict[int, torch.Tensor] = {}
-        parts = _parts(share.batch, count) if share.batch else []
+        team, rows = trial.team, share.rows
+        count = min(MICRO_BATCHES * team.size, rows)
+        bounds = [rows * number // count for number in range(count + 1)]
+        parts = [{name: column[a:b] for name, column in share.batch.items()} for a, b in itertools.pairwise(bounds)]
+        losses: list[torch.Tensor] = []
+        passing: deque[_Passing] = deque()
+        for forward, number in order(team.rank, team.size, count, forward_first=self.forward_first):
+            if forward:
+                passing.append(self._forward(trial, parts[number]))
+                if team.rank == team.size - 1:
+                    weight = (bounds[number + 1] - bounds[number]) / rows
+                    losses.append(passing[-1].weigh(self._loss(trial, passing[-1], parts[number]), weight))
+            else:
+                self._backward(trial, passing.popleft())
+        self._passed.wait()
+        return torch.stack(losses).sum() if losses else torch.zeros((), device=trial.device)
 
-        def loss_of(output: Any, number: torch.Tensor) -> torch.Tensor:
-            with trial.options.autocast(trial.device):
-                loss: torch.Tensor = trial.hooks.loss(_Output(output), parts[int(number[0])])
-            # The first batch of its shape is passed once before, to learn the shapes.
-            losses[int(number[0])] = loss.detach() / count
-            return loss / (count * accumulate)
+    @property
+    def _passed(self) -> Passage:
+        assert self._passage is not None, "a trial is spread before it trains"
+        return self._passage
 
-        self._run(trial, share, count, parts, loss_of)
-        return torch.stack(list(losses.values())).sum() if losses else self._nothing(trial)
-
-    def _nothing(self, trial: SpreadTrial) -> torch.Tensor:
-        return torch.zeros((), dtype=next(trial.model.parameters()).dtype, device=trial.device)
-
-    def _run(
-        self, trial: SpreadTrial, share: Share, count: int, parts: list[Batch], loss_of: Callable[..., Any] | None
-    ) -> Any:
-        """Pass the micro-batches of a batch through the stages; with a loss, also back."""
+    def _forward(self, trial: SpreadTrial, part: Batch, *, training: bool = True) -> _Passing:
+        """Run this member's stage on a micro-batch, and pass its values on."""
         team = trial.team
-        inputs = [self._inputs(trial, part, training=loss_of is not None) for part in parts] if team.rank == 0 else []
-        key = (share.rows // count, count, loss_of is not None)
-        if key not in self._schedules:
-            stage = PipelineStage(self._stage, team.rank, team.size, team.device)
-            # 1F1B needs at least as many micro-batches as stages.
-            kind = type(self).schedule if loss_of is not None and count >= team.size else ScheduleGPipe
-            self._schedules[key] = kind(stage, count, loss_fn=self._loss if loss_of else None, scale_grads=False)
-        self._loss_of = loss_of
-        schedule = self._schedules[key]
-        numbers = torch.arange(count)
-        whole = _joined(inputs)
-        keywords = {"target": numbers} if team.rank == team.size - 1 and loss_of is not None else {}
-        step = schedule.step if loss_of is not None else schedule.eval
-        return step(*whole, **keywords)
+        if team.rank == 0:
+            inputs = list(self._inputs(trial, part, training=training))
+        else:
+            inputs = [one.requires_grad_(training and one.is_floating_point()) for one in self._passed.from_before()]
+        with trial.options.autocast(trial.device):
+            found = self._stage(*inputs)
+        outputs = list(found) if isinstance(found, tuple) and team.rank < team.size - 1 else [found]
+        if team.rank < team.size - 1:
+            for one in outputs:
+                if not torch.is_tensor(one):
+                    raise TaskError(
+                        f"the code between the blocks passes on a {type(one).__name__}: a pipeline passes tensors alone"
+                    )
+            self._passed.onwards([one.detach() for one in outputs])
+        return _Passing(inputs, outputs)
 
-    def _loss(self, output: Any, number: torch.Tensor) -> Any:
-        assert self._loss_of is not None
-        return self._loss_of(output, number)
+    def _loss(self, trial: SpreadTrial, passing: _Passing, part: Batch) -> torch.Tensor:
+        with trial.options.autocast(trial.device):
+            loss: torch.Tensor = trial.hooks.loss(_Output(passing.outputs[0]), part)
+        check_loss(loss)
+        return loss
+
+    def _backward(self, trial: SpreadTrial, passing: _Passing) -> None:
+        """Run the backward pass of this member's stage for a micro-batch, and pass the gradients back."""
+        team = trial.team
+        if team.rank == team.size - 1:
+            (passing.outputs[0] / trial.options.accumulate).backward()  # type: ignore[no-untyped-call]
+        else:
+            outputs = [one for one in passing.outputs if one.is_floating_point()]
+            pairs = [pair for pair in zip(outputs, self._passed.from_behind(), strict=True) if pair[0].requires_grad]
+            torch.autograd.backward([one for one, _ in pairs], [gradient for _, gradient in pairs])
+        if team.rank:
+            floating = [one for one in passing.inputs if one.is_floating_point()]
+            self._passed.backwards([torch.zeros_like(one) if one.grad is None else one.grad for one in floating])
 
     def _inputs(self, trial: SpreadTrial, batch: Batch, *, training: bool) -> tuple[Any, ...]:
         """Return the arguments with which the user's code calls the model."""
@@ -168,10 +188,10 @@ class Pipeline(Strategy):
         try:
             hook(_Inputs(), batch)
         except _Called as call:
-            if call.keywords or not all(torch.is_tensor(one) and len(one) == rows_of(batch) for one in call.arguments):
+            if call.keywords:
                 raise TaskError(
-                    "loss() calls the model with arguments that are no tensors of the batch's rows, or by keyword: a "
-                    "pipeline passes tensors alone; use another strategy"
+                    "loss() calls the model with keywords: a pipeline passes arguments by position alone; use another "
+                    "strategy"
                 ) from None
             return call.arguments
         raise TaskError("loss() never calls the model: a pipeline passes batches through the model that loss() calls")
@@ -179,15 +199,16 @@ class Pipeline(Strategy):
     # ----------------------------------------------------------------------------------------------- evaluation
 
     def rounds(self, batches: Iterable[Batch], size: int) -> Iterator[list[Share | None]]:
-        """All members take part in each batch."""
+        """Have all members take part in each batch."""
         for batch in batches:
             yield list[Share | None](self.shares(batch, size))
 
     def measure(self, trial: SpreadTrial, share: Share) -> tuple[Metrics, int] | None:
-        output = self._run(trial, share, 1, [share.batch], None)
+        passing = self._forward(trial, share.batch, training=False)
+        self._passed.wait()
         if trial.team.rank < trial.team.size - 1:
             return None
-        model, trial.callable = trial.callable, _Output(output)
+        model, trial.callable = trial.callable, _Output(passing.outputs[0])
         try:
             return trial.measure(share.batch)
         finally:
@@ -219,7 +240,19 @@ class Pipeline(Strategy):
 class Gpipe(Pipeline):
     """The same with the schedule GPipe: all forward passes of a batch before its backward passes."""
 
-    schedule = ScheduleGPipe
+    forward_first = True
+
+
+class _Passing:
+    """A micro-batch on its way through one stage."""
+
+    def __init__(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def weigh(self, loss: torch.Tensor, weight: float) -> torch.Tensor:
+        """Let the loss of the micro-batch count by its part of the rows; return its part of the batch's loss."""
+        self.outputs = [loss * weight]
+        return self.outputs[0].detach()
 
 
 def _pass(tensor: torch.Tensor, owner: int, rank: int) -> None:
@@ -232,14 +265,3 @@ def _pass(tensor: torch.Tensor, owner: int, rank: int) -> None:
         copy = torch.empty_like(tensor.detach())
         distributed.recv(copy, owner)
         tensor.detach().copy_(copy)
-
-
-def _parts(batch: Batch, count: int) -> list[Batch]:
-    """Divide a batch into micro-batches of the same rows."""
-    rows = rows_of(batch) // count
-    return [{name: column[n * rows : (n + 1) * rows] for name, column in batch.items()} for n in range(count)]
-
-
-def _joined(inputs: list[tuple[Any, ...]]) -> list[Any]:
-    """Return the arguments of the model for a whole batch."""
-    return [torch.cat(list(one)) for one in zip(*inputs, strict=True)]

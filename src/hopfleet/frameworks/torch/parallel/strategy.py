@@ -75,7 +75,7 @@ class TeamSteps(Steps):
         if self._waiting:
             self.update()
         if self._losses:
-            losses = torch.cat([loss.reshape(-1) for loss in self._losses])
+            losses = torch.cat([loss.reshape(-1).double() for loss in self._losses])
             distributed.all_reduce(losses)
             self._losses = [losses]
         return super().result()
