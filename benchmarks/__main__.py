@@ -19,9 +19,10 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes")
-SEARCHING = ("searching",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING)
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
+SEARCHING = ("searching", "sklearn_search")
+FRAMEWORKS = ("adapters",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from hopfleet.data import open_dataset as open_dataset
     from hopfleet.data import pad as pad
     from hopfleet.data import partition as partition
+    from hopfleet.data.etl import Category as Category
+    from hopfleet.data.etl import Counts as Counts
+    from hopfleet.data.etl import Date as Date
+    from hopfleet.data.etl import ETLSpec as ETLSpec
+    from hopfleet.data.etl import Files as Files
+    from hopfleet.data.etl import Images as Images
+    from hopfleet.data.etl import Moments as Moments
+    from hopfleet.data.etl import Number as Number
+    from hopfleet.data.etl import Quantiles as Quantiles
+    from hopfleet.data.etl import Query as Query
+    from hopfleet.data.etl import Recipe as Recipe
+    from hopfleet.data.etl import Split as Split
+    from hopfleet.data.etl import Tabular as Tabular
+    from hopfleet.data.etl import load_recipe as load_recipe
+    from hopfleet.data.etl import prepare as prepare
+    from hopfleet.data.etl import split as split
     from hopfleet.domain.secrets import secret as secret
     from hopfleet.domain.space import choice as choice
     from hopfleet.domain.space import grid_search as grid_search
@@ -35,10 +51,14 @@ if TYPE_CHECKING:
     from hopfleet.experiment.options import WorkerOptions as WorkerOptions
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
+    from hopfleet.frameworks.jax.task import JaxTask as JaxTask
+    from hopfleet.frameworks.lightning.task import LightningTask as LightningTask
+    from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
+    from hopfleet.frameworks.transformers.task import TransformersTask as TransformersTask
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
     from hopfleet.runs.results import Results as Results
@@ -67,6 +87,7 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.search.stopping import StoppingRule as StoppingRule
+    from hopfleet.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -76,41 +97,57 @@ _HOMES = {
     "Budget": "hopfleet.search.stopping",
     "Callback": "hopfleet.runtime.callbacks",
     "capturable": "hopfleet.frameworks.torch.capturable",
+    "Category": "hopfleet.data.etl",
     "choice": "hopfleet.domain.space",
     "Clone": "hopfleet.search.base",
     "CMAES": "hopfleet.search.optuna",
     "Control": "hopfleet.runs.control",
     "control": "hopfleet.runs.control",
+    "Counts": "hopfleet.data.etl",
     "Dataset": "hopfleet.data",
+    "Date": "hopfleet.data.etl",
+    "ETLSpec": "hopfleet.data.etl",
     "Experiment": "hopfleet.experiment.experiment",
+    "Files": "hopfleet.data.etl",
     "FunctionTask": "hopfleet.frameworks.torch.task",
     "GP": "hopfleet.search.optuna",
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
+    "HopSearchCV": "hopfleet.search_cv",
     "Hyperband": "hopfleet.search.hyperband",
+    "Images": "hopfleet.data.etl",
     "Inline": "hopfleet.backends.inline",
     "Interrupted": "hopfleet.errors",
+    "JaxTask": "hopfleet.frameworks.jax.task",
+    "LightningTask": "hopfleet.frameworks.lightning.task",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
+    "load_recipe": "hopfleet.data.etl",
     "Local": "hopfleet.backends.local.backend",
     "lograndint": "hopfleet.domain.space",
     "loguniform": "hopfleet.domain.space",
     "Median": "hopfleet.search.stopping",
+    "Moments": "hopfleet.data.etl",
     "normal": "hopfleet.domain.space",
     "NSGA2": "hopfleet.search.optuna",
+    "Number": "hopfleet.data.etl",
     "open_dataset": "hopfleet.data",
     "Optuna": "hopfleet.search.optuna",
     "pad": "hopfleet.data",
     "partition": "hopfleet.data",
     "Patience": "hopfleet.search.stopping",
     "PBT": "hopfleet.search.pbt",
+    "prepare": "hopfleet.data.etl",
     "Preview": "hopfleet.forecast.preview",
     "qloguniform": "hopfleet.domain.space",
+    "Quantiles": "hopfleet.data.etl",
+    "Query": "hopfleet.data.etl",
     "quniform": "hopfleet.domain.space",
     "randint": "hopfleet.domain.space",
     "Random": "hopfleet.search.random",
     "Ray": "hopfleet.backends.ray.backend",
+    "Recipe": "hopfleet.data.etl",
     "Results": "hopfleet.runs.results",
     "Rule": "hopfleet.search.stopping",
     "RunOptions": "hopfleet.experiment.options",
@@ -119,15 +156,20 @@ _HOMES = {
     "secret": "hopfleet.domain.secrets",
     "simulate": "hopfleet.forecast.simulator",
     "Simulated": "hopfleet.backends.simulated",
+    "SklearnTask": "hopfleet.frameworks.sklearn.task",
+    "Split": "hopfleet.data.etl",
+    "split": "hopfleet.data.etl",
     "state_dict": "hopfleet.frameworks.torch.weights",
     "Stop": "hopfleet.search.base",
     "Stopping": "hopfleet.search.stopping",
     "StoppingRule": "hopfleet.search.stopping",
     "SuccessiveHalving": "hopfleet.search.halving",
     "Suggestion": "hopfleet.search.base",
+    "Tabular": "hopfleet.data.etl",
     "TorchTask": "hopfleet.frameworks.torch.task",
     "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",
+    "TransformersTask": "hopfleet.frameworks.transformers.task",
     "TrialResult": "hopfleet.runs.results",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",

@@ -33,7 +33,7 @@ def test_simulated(seeds: range) -> None:
 
 @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"controller-steps-local"}))
 def test_real(name: str) -> None:
-    python("tests.chaos", "--only", name, "--faults", "20")
+    python("tests.chaos", "--only", name, "--faults", "8")
 
 
 # -------------------------------------------------------------------------------------- the attacks can find something

@@ -130,6 +130,28 @@ def test_a_unit_that_is_given_up_costs_nobody_else_a_unit():
     assert desk.tell(m.UnitStopped("w1", Unit("t0001", 1, 0), 1, 0.0, 0.5)) == []
 
 
+def test_a_drained_run_waits_for_the_save_of_an_earlier_version():
+    desk = Wheel("w1", partitions=1)
+    desk.finished()
+    assert of(desk.evaluated(loss=1.0), m.RunUnit)[0].unit.epoch == 2
+    desk.tell(m.RequestMade("drain", {}))
+    desk.finished()
+    assert desk.saved(2) == [] and not desk.controller.finished
+    (end,) = of(desk.saved(1), m.Finish)
+    assert not end.complete
+
+
+def test_members_are_not_blamed_for_a_worker_that_ends_because_it_gave_up_one_of_two_units():
+    desk = Wheel("w1", trials=3, fusion=Fusion(lambda config: 0))
+    desk.granted("stop", trial="t0001", now=True)
+    desk.granted("stop", trial="t0002", now=True)
+    desk.tell(m.UnitStopped("w1", Unit("t0002", 1, 0), 2, 0.0, 0.5))
+    desk.tell(m.WorkerLost("w1", "killed"))
+    schedule = desk.controller.schedule
+    assert schedule.trials["t0003"].losses == []
+    assert desk.controller.state.stopped == {} and desk.controller.state.losses.in_a_row == 0
+
+
 def test_a_stopped_trial_goes_back_to_its_last_saved_version():
     desk = trained(epochs=3)
     desk.finished()

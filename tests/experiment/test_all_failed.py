@@ -16,14 +16,14 @@ from tests.helpers.sample_tasks import Faulty, Plain, arrays
 
 
 class Late(Plain):
-    """Fails in the second batch, which no check before the run has reached."""
+    """Fails in the third batch, which no check before the run has reached."""
 
     def __init__(self, flag: Path) -> None:
         self.flag = str(flag)
 
     def loss(self, model: Any, batch: Any) -> Any:
         self.count = getattr(self, "count", 0) + 1
-        if not Path(self.flag).exists() and len(batch["y"]) == 7:
+        if not Path(self.flag).exists() and len(batch["y"]) == 8:
             raise ValueError(f"a short batch of {len(batch['y'])} rows, call {self.count}")
         return super().loss(model, batch)
 
@@ -38,7 +38,7 @@ def experiment(task: Any, **changes: Any) -> hop.Experiment:
         "workers": 1,
         "partitions": 3,
         "worker_options": hop.WorkerOptions(fuse="off"),
-        "batch_size": 73,  # 80 rows: one batch of 73 and one of 7
+        "batch_size": 36,  # 80 rows: two batches of 36 and one of 8
         **changes,
     }
     return hop.Experiment(task, **given)
@@ -51,7 +51,7 @@ def test_three_failures_alike_stop_the_run_which_starts_over_once_mended(tmp_pat
         failing.fit(quiet=True)
     text = str(stopped.value)
     assert "e: the run was stopped, since 3 trials failed in the same way before any had finished a unit" in text
-    assert "ValueError: a short batch of 7 rows" in text and "(test_all_failed.py:" in text
+    assert "ValueError: a short batch of 8 rows" in text and "(test_all_failed.py:" in text
     assert "call fit() again, which starts over" in text and "fail_fast=False" in text
     assert "hopfleet show e --trial t0001" in text
     assert [trial.state for trial in hop.load("e").trials].count(hop.TrialState.FAILED) == 3
@@ -69,7 +69,7 @@ def test_all_trials_failed_is_raised_with_the_first_traceback(tmp_path: Path) ->
     with pytest.raises(hop.AllTrialsFailed) as failed:
         experiment(Late(tmp_path / "never"), run_options=hop.RunOptions(**patient)).fit(quiet=True)
     text = str(failed.value)
-    assert "e: all 8 trials failed, the first one with ValueError: a short batch of 7 rows" in text
+    assert "e: all 8 trials failed, the first one with ValueError: a short batch of 8 rows" in text
     assert "raise ValueError" in text
     assert "hopfleet show e --trial t0001" in text and "hop.load('e')" in text and "all_failed='return'" in text
     options = hop.RunOptions(**patient, all_failed="return")

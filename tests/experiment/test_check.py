@@ -10,7 +10,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import TaskError, UsageError
-from hopfleet.experiment.checking import MOST, architectures
+from hopfleet.forecast.profiling import ARCHITECTURES, architectures
 from tests.helpers.sample_tasks import Everything, Faulty, Plain, arrays
 
 
@@ -45,8 +45,8 @@ def test_architectures_differ_in_more_than_numbers() -> None:
         {"net": {"kind": "mlp"}, "lr": 0.2},
         {"net": {"kind": "mlp"}, "lr": 0.2, "bias": True},
     ]
-    assert architectures(configs) == [configs[0], configs[2], configs[3]]
-    assert len(architectures({"name": str(number)} for number in range(20))) == MOST
+    assert architectures(dict(enumerate(configs))) == {number: configs[number] for number in (0, 2, 3)}
+    assert len(architectures({number: {"name": str(number)} for number in range(20)})) == ARCHITECTURES
 
 
 @pytest.mark.parametrize(

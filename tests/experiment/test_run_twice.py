@@ -15,8 +15,8 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import ExperimentExists, UsageError
-from hopfleet.experiment.code import digests
 from hopfleet.store.local import open_journal
+from hopfleet.support.code_digests import digests
 from hopfleet.support.machine import Machine
 from tests.helpers import warm
 from tests.helpers.cli import counting

@@ -213,6 +213,16 @@ def test_equal_trials_fill_all_workers() -> None:
     assert len(rehearsal.history.spans) == 24
 
 
+def test_trials_in_rounds_wait_for_the_slowest() -> None:
+    slow = dataclasses.replace(SECOND, seconds_per_row=0.05)
+    found = Profiles({0: SECOND, 1: slow, 2: slow, 3: SECOND})
+    free, rounds = (Rehearsal(outline(round_size=size), found).run() for size in (0, 2))
+    assert rounds.complete
+    assert rounds.makespan > 1.2 * free.makespan
+    ended = {trial: max(span.ended for span in rounds.history.spans if span.trial == trial) for trial in ("t0002",)}
+    assert min(span.started for span in rounds.history.spans if span.trial == "t0003") >= ended["t0002"]
+
+
 def test_each_trial_takes_what_was_found_and_each_partition_its_rows() -> None:
     found = Profiles({0: SECOND, 1: dataclasses.replace(SECOND, seconds_per_row=0.05)})
     rehearsal = Rehearsal(outline(trials=2, rows=(100, 200), epochs=1), found).run()

@@ -47,6 +47,14 @@ def test_fixed_orders_cost_little() -> None:
         assert fixed.ratio <= 1.05
 
 
+def test_rounds_make_trials_wait_for_the_slowest() -> None:
+    free, rounds = (simulate(costs="cnn", trials=4, epochs=3, deterministic=wait) for wait in (False, True))
+    for run, waits in ((free, False), (rounds, True)):
+        spans = run.history.spans
+        ended = max(span.ended for span in spans if span.epoch == 1)
+        assert (min(span.started for span in spans if span.epoch == 2) >= ended) is waits
+
+
 def test_replicas_lower_the_bound() -> None:
     alone = simulate(trials=8, partitions=4, costs="cnn")
     twice = simulate(trials=8, partitions=4, costs="cnn", replicas=2)

@@ -212,6 +212,7 @@ assert quick(torch.ones(2))[0].tolist() == [2, 2] and seen[0][1] == {"fallback_r
 """
 
 
+@pytest.mark.slow
 def test_a_function_is_traced_for_the_compiler() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=120)
 

@@ -5,13 +5,14 @@ Each test runs with CUDA where there is a GPU, and everywhere with a stand-in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 
 import hopfleet as hop
+from hopfleet.domain.placement import Placement
 from hopfleet.frameworks.torch.engines import capture_backend
 from hopfleet.frameworks.torch.engines.cuda_graphs import CudaGraphs
 from hopfleet.frameworks.torch.engines.interleaved import Measures
@@ -222,3 +223,118 @@ def test_schedules_that_step_after_each_batch(place, tmp_path, name):
     assert all(capture for unit in captures for capture in unit)
     # On CUDA, captured updates read the learning rate from the device; elsewhere updates are made eagerly.
     assert all(bool(one.gradients) != place.on_cuda for unit in captures for some in unit for one in some.values())
+
+
+@needs_gpu
+def test_tf32_is_used_by_the_trial_alone() -> None:
+    x = torch.randn(64, 256, generator=torch.Generator().manual_seed(0)).cuda()
+    weights = torch.randn(256, 256, generator=torch.Generator().manual_seed(1)).cuda()
+    exact = x.double() @ weights.double()
+
+    def error() -> float:
+        return float((x @ weights - exact).abs().max())
+
+    found = {}
+
+    class Task(hop.TorchTask):
+        precision = "tf32"
+
+        def build(self, config: Any) -> Any:
+            model = torch.nn.Linear(256, 1)
+            return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def metrics(self, model: Any, batch: Any) -> Any:
+            found["inside"] = error()
+            return {"loss": 0.0}
+
+    class Batches:
+        rows = 1
+
+        def __len__(self) -> int:
+            return 1
+
+        def __iter__(self) -> Any:
+            yield {"x": x[:1]}
+
+    before = error()
+    session = Task().framework.open({}, seed=0, placement=Placement.on("cuda:0"), threads=1)
+    session.evaluate(Batches(), seed=0)
+    assert error() == before < found["inside"] / 10
+
+
+class Sized:
+    """The same 100 rows in batches of some size. The last batch has 4 rows if the size divides 96."""
+
+    rows = 100
+
+    def __init__(self, device: str, size: int, shape: tuple[int, ...], seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._size = size
+        self._x = torch.randn(100, *shape, generator=generator).to(device)
+        self._y = torch.randint(0, 3, (100,), generator=generator).to(device)
+
+    def __len__(self) -> int:
+        return -(-100 // self._size)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        pairs = zip(self._x.split(self._size), self._y.split(self._size), strict=True)
+        return ({"x": x, "y": y} for x, y in pairs)
+
+
+class Failing(Task):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        if self.config.get("fails") and len(batch["y"]) == 4:
+            raise ValueError("too small")
+        return super().loss(model, batch)
+
+
+MIXED = [
+    {"optimizer": "adam", "lr": 0.1, "batch_size": 32, "dropout": 0.5},
+    {"optimizer": "momentum", "lr": 0.01, "batch_size": 12, "width": 8},
+    {"optimizer": "sgd", "lr": 0.03, "batch_size": 32},
+    {"optimizer": "fused adam", "lr": 0.03, "batch_size": 48, "dropout": 0.2},
+    {"optimizer": "rmsprop", "lr": 0.01, "batch_size": 12},
+]
+
+
+@pytest.mark.parametrize(("kind", "shape"), [(Task, (20,)), (Images, (3, 8, 8)), (Failing, (20,))])
+def test_batches_of_different_sizes(place, tmp_path, kind, shape):
+    """Members with batches of 32, 12 and 48 rows, the last of which always has 4, end with the bits of each alone."""
+    task = kind(place)
+    configs = [{**config, "fails": number == 1} for number, config in enumerate(MIXED)]
+    alone, together = (several(place, task, configs) for _ in range(2))
+    sizes = (32, 12, 48)
+    of = [sizes.index(config["batch_size"]) for config in configs]
+    for unit in range(4):
+        streams = [Sized(place.device, size, shape, unit) for size in sizes]
+        last = [unit % 2 == 1] * len(of)
+        flotilla = task.framework.flotilla(together)
+        turns: list[int] = []
+        flotilla.turn = turns.append
+        found = flotilla.train_mixed(streams, of, last=last)
+        assert sum(flotilla.shares) == pytest.approx(1) and min(flotilla.shares) > 0
+        if kind is Failing and unit == 0:
+            assert isinstance(found[1], ValueError) and 1 in turns
+            expected = [one.train(streams[of[n]], last=last[0]) for n, one in enumerate(alone) if n != 1]
+            assert [each for n, each in enumerate(found) if n != 1] == expected
+            for members in (alone, together):
+                del members[1]
+            del of[1]
+            continue
+        assert found == [one.train(streams[number], last=last[0]) for one, number in zip(alone, of, strict=True)]
+        assert task.framework.flotilla(together).evaluate(streams[0], seed=3) == [
+            one.evaluate(streams[0], seed=3) for one in alone
+        ]
+        assert [bits(one, tmp_path) for one in together] == [bits(one, tmp_path) for one in alone]
+    assert all(len(one.kept[Steps]) == 2 for one in together if "rmsprop" not in str(one.config) or place.on_cuda)
+
+
+def test_parts_of_a_flotilla_have_streams_of_their_own(place):
+    """Parts whose models have no convolutions run side by side; those with some are joined after each step."""
+    for task, shape, expected in ((Task(place), (20,), 3), (Images(place), (3, 8, 8), 0)):
+        members = several(place, task, MIXED)
+        cache = members[0].cache.part(capture_backend.GraphCache)
+        flotilla = task.framework.flotilla(members)
+        streams = [Sized(place.device, size, shape, 0) for size in (32, 12, 48)]
+        flotilla.train_mixed(streams, [0, 1, 0, 2, 1], last=[False] * 5)
+        assert len(cache._streams[members[0].device]) - capture_backend.LANES == expected

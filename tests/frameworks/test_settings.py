@@ -72,6 +72,29 @@ def test_the_newer_precisions() -> None:
     assert settings.read() == found
 
 
+@pytest.mark.parametrize("name", [None, "float32_matmul_precision", "default_dtype"])
+def test_tf32_for_a_while(name: str | None) -> None:
+    if name is not None:
+        SET[name]()
+    before = settings.read()
+    with pytest.raises(ZeroDivisionError), settings.tf32():
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cudnn.allow_tf32
+        assert settings.read() == before | {"float32_matmul_precision": "high"}
+        raise ZeroDivisionError
+    assert settings.read() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="a setting of newer versions")
+def test_tf32_where_a_newer_setting_says_otherwise() -> None:
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    before = settings.read()
+    with settings.tf32():
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    assert settings.read() == before
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+
+
 def test_a_setting_that_this_version_lacks_is_skipped() -> None:
     settings.make({"cudnn.benchmark": True, "of.another.version": 3})
     assert settings.read() == {"cudnn.benchmark": True}

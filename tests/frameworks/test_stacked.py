@@ -220,16 +220,93 @@ def test_replays_of_a_stack_draw_from_the_stream_of_its_first_member(monkeypatch
         assert torch.equal(one.random["torch"], other.random["torch"])
 
 
+class Single(Task):
+    """In single precision, in which fused updates can read learning rates from the device."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, _ = super().build(config)
+        model.float()
+        return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"].float()), batch["y"]) * self.config["weight"]
+
+
+class Cycling(Single):
+    lr_step = "batch"
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model, optimizer, _ = super().build(config)
+        return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=40)
+
+
 @on_cpu
-def test_a_new_learning_rate_discards_the_captures_of_a_stack():
-    members = several(Task(), configs("adam"), captures=True)
+@pytest.mark.parametrize(
+    ("task", "name", "expected"),
+    [
+        # Units of four batches, the last one smaller. The capture of the smaller batch pays from the second unit on.
+        (Single, "adam", [1, 2, 2, 2]),
+        (Single, "momentum", [1, 2, 2, 2]),
+        (Task, "adam", [1, 2, 2, 3]),  # in double precision, fused updates contain their learning rates
+        (Cycling, "adamw", [3, 3, 3, 3]),  # momenta change: after one step, updates read all settings from tables
+        (Cycling, "momentum", [2, 2, 2, 2]),
+    ],
+)
+def test_schedules_change_tensors_and_no_captures(task, name, expected):
+    members, alone = several(task(), configs(name), captures=True), several(task(), configs(name))
     backend = members[0].cache.part(GraphCache).backend
     assert isinstance(backend, RecordedCapture)
     made = []
     for last in (False, False, True, False):
         Stacked(members).train(Batches(), last=[last] * 4)
         made.append(backend.captures)
-    assert made == [1, 2, 2, 3]
+        for one, other in zip(alone, members, strict=True):
+            one.train(Batches(), last=last)
+            for mine, theirs in zip(values(one), values(other), strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert made == expected
+
+
+def test_a_stack_stays_whatever_the_order_of_its_members():
+    alone, members = (several(Task(), configs("adam")) for _ in range(2))
+    stacks = []
+    for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
+        found = Stacked([members[n] for n in order]).train(Batches(), last=[False] * 4)
+        stacks.append(members[0].kept[Stack])
+        for n, sums in zip(order, found, strict=True):
+            expected = alone[n].train(Batches(), last=False)
+            assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
+            close(members[n], alone[n])
+    assert stacks[0] is stacks[1]
+
+
+class Halves:
+    """The batches of ``Batches``, each in two."""
+
+    rows = Batches.rows
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in Batches():
+            halves = {name: value.chunk(2) for name, value in batch.items()}
+            yield from ({name: value[half] for name, value in halves.items()} for half in (0, 1))
+
+
+@with_captures
+def test_stacks_with_batches_of_different_sizes(captures):
+    some = [{**config, "batch_size": size} for config in configs("adam") for size in (16, 8)]
+    alone, together = (several(Task(), some, captures) for _ in range(2))
+    for _ in range(2):
+        flotilla = Task().framework.flotilla(together, fast=True)
+        found = flotilla.train_mixed([Batches(), Halves()], [0, 1] * 4, last=[False] * 8)
+        for n, (one, other, sums) in enumerate(zip(alone, together, found, strict=True)):
+            expected = one.train(Halves() if n % 2 else Batches(), last=False)
+            assert float(sums["train_loss"].mean) == pytest.approx(float(expected["train_loss"].mean), rel=1e-9)
+            close(one, other)
+    assert [len(members[0].kept[Stack].sessions) for members in (together, together[1:])] == [4, 4]
+    assert together[0].kept[Stack] is not together[1].kept[Stack]
 
 
 @on_cpu

@@ -58,6 +58,7 @@ class Images(Task):
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
+    "tf32": {"precision": "tf32"},
     "bf16": {"precision": "bf16"},
     "clip": {"clip_norm": 0.01},
     "accumulate": {"accumulate": 2},

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.errors import CheckpointError
@@ -43,6 +43,7 @@ def round_trip(value: Any) -> Any:
     return unflatten(json.loads(text), lambda name: found.named[name])
 
 
+@settings(deadline=None, max_examples=40)
 @given(trees)
 def test_round_trip(value: Any) -> None:
     assert round_trip(value) == value

@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import hopfleet as hop
 from hopfleet.frameworks.torch._compat import COMPILER_MODULE
 
 SCRIPT = """
 import sys
+
+import pytest
 import torch
 from hopfleet.frameworks.torch import _compat, uncompiled
 
@@ -40,6 +44,7 @@ assert _compat.real_compiler() is torch._dynamo
 """
 
 
+@pytest.mark.slow
 def test_the_compiler_is_imported_when_it_is_wanted() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=120)
 

@@ -87,7 +87,8 @@ class RecordedGraph:
         self._generator: torch.Generator | None = None
         self.replays = 0
 
-    def capture_begin(self, *, capture_error_mode: str) -> None:
+    def capture_begin(self, *, pool: object = None, capture_error_mode: str) -> None:
+        self.pool = pool
         assert capture_error_mode == "thread_local", "other threads load batches meanwhile"
         assert not self._recording.operations, "a graph is captured once"
         self._generator = self._backend.drawn_from
@@ -170,6 +171,9 @@ class RecordedCapture:
 
     def graph(self) -> RecordedGraph:
         return RecordedGraph(self)
+
+    def pool(self) -> object:
+        return object()
 
     def stream(self, device: torch.device) -> RecordedStream:
         self.streams.append(RecordedStream(len(self.streams)))

@@ -133,10 +133,17 @@ class Indiscreet(Plain):
         return super().loss(model, batch)
 
 
+CHECKED = 4
+"""Batches that a process trains in the check of a configuration before a run, which these tasks pass."""
+
+
 class HangOnce(Plain):
     """Never comes to an end the first time that a file named in the configuration can be created."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.count = getattr(self, "count", 0) + model.training
+        if self.count <= CHECKED or not model.training:
+            return super().loss(model, batch)
         try:
             Path(self.config["mark"]).touch(exist_ok=False)
         except FileExistsError:
@@ -148,6 +155,9 @@ class KillOnce(Plain):
     """Kills its worker the first time that a file named in the configuration can be created."""
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        self.count = getattr(self, "count", 0) + model.training
+        if self.count <= CHECKED or not model.training:
+            return super().loss(model, batch)
         try:
             Path(self.config["mark"]).touch(exist_ok=False)
         except FileExistsError:
@@ -208,3 +218,33 @@ class Dropping(Plain):
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.4), torch.nn.Linear(36, 3))
         return model, torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+class Adapters(Plain):
+    """A frozen base with an adapter of some rank; in the end the base trains, too, if the configuration says so."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        model = torch.nn.Module()
+        model.base = torch.nn.Linear(36, 512, bias=False)
+        model.base.weight.data.normal_(generator=generator).mul_(0.1)
+        model.base.requires_grad_(False)
+        model.down = torch.nn.Linear(36, config["rank"], bias=False)
+        model.up = torch.nn.Linear(config["rank"], 512, bias=False)
+        model.head = torch.nn.Linear(512, 3)
+        model.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        model.calls += 1
+        if model.calls > self.config.get("thaw_after", 1 << 60):
+            model.base.requires_grad_(True)
+        return torch.nn.functional.cross_entropy(self.logits(model, batch), batch["y"])
+
+    def metrics(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"accuracy": (self.logits(model, batch).argmax(1) == batch["y"]).float().mean()}
+
+    def logits(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
+        x = batch["x"].flatten(1)
+        found: torch.Tensor = model.head(torch.relu(model.base(x) + model.up(model.down(x))))
+        return found

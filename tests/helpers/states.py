@@ -29,6 +29,8 @@ def assert_same_state(checkpoint: Path, model: Any, optimizer: Any, schedule: An
     tensors = load_file(checkpoint)
     with safe_open(checkpoint, framework="pt") as file:
         tree = json.loads(file.metadata()["hopfleet-torch-1"])
+    for name, digest in tree.get("shared", {}).items():
+        tensors |= {name: load_file(checkpoint.parents[1] / "shared" / f"{digest}.safetensors")["tensor"]}
     state = model.state_dict()
     saved = {name: tensors[place["$array"]] for name, place in tree["model"]["state"].items()}
     assert saved.keys() == state.keys()

@@ -233,6 +233,12 @@ MISTAKES = [
         *("the loss is inf in batch", "epoch 1, partition 0", "inputs are finite", "smaller learning rate"),
         space={"lr": 1e3},
     ),
+    fails(
+        "a loss that explodes without a limit of gradients",
+        task(loss=exploding),
+        *("the loss is inf in batch", "the update before had gradients of norm 8.4", "inputs are finite", "clip_norm"),
+        space={"lr": 1e3},
+    ),
     # metrics
     metrics(
         "a metric for each row", lambda model, batch: {"loss": batch["y"].float()}, "'loss'", "shape (8,)", "its mean"

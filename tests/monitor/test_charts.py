@@ -17,7 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
-from hopfleet.domain.messages import EpochEnded, Message, RunHeld, RunStarted, TrialAdded, TrialEnded, WorkerLost
+from hopfleet.domain.messages import (
+    EpochEnded,
+    Message,
+    RunHeld,
+    RunStarted,
+    TrialAdded,
+    TrialEnded,
+    TrialPaused,
+    WorkerLost,
+)
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import UsageError
@@ -117,6 +126,15 @@ def test_failed_trials_end_with_a_cross() -> None:
     figure = draw_curves(curves_history([0.1, 0.2], [0.3], [], [math.nan], failed=(0, 2, 3)))
     assert crosses(figure) == 3, "those without a value, too"
     assert "3 failed (×)" in figure.texts[1].get_text()
+
+
+def test_stopped_and_paused_trials_end_with_a_mark() -> None:
+    history = curves_history([0.1, 0.2], [0.3], [0.4, 0.5])
+    history.apply(2.0, TrialEnded("t0", TrialState.STOPPED, "the median"))
+    history.apply(2.0, TrialPaused("t1"))
+    figure = draw_curves(history)
+    assert sum(each.get_gid() == "stopped" for each in axes_of(figure).collections) == 2
+    assert "3 trials, 1 paused (|), 1 stopped (|)" in figure.texts[1].get_text()
 
 
 def test_an_absurd_value_neither_breaks_nor_flattens_the_curves() -> None:

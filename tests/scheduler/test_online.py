@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
 from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.space import uniform
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -39,8 +41,11 @@ from hopfleet.scheduler.policies.portfolio import Portfolio
 from hopfleet.scheduler.progress import Outcome
 from hopfleet.scheduler.shop_state import initial_state
 from hopfleet.scheduler.slots import Assignment
+from hopfleet.search.asha import ASHA
 from hopfleet.search.base import Goal
 from hopfleet.search.random import Random
+from hopfleet.testing.virtual import Run
+from hopfleet.testing.virtual import Setting as Experiment
 from tests.helpers.schedule_desk import Desk, trial
 from tests.helpers.virtual.driver import Driver
 from tests.helpers.virtual.settings import FAULTS, Fault, Setting, covered
@@ -84,7 +89,7 @@ def experiments(draw: st.DrawFn) -> Setting:
 
 
 @pytest.mark.parametrize("policy", LOOKING_AHEAD)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(setting=experiments())
 def test_whatever_happens(policy, setting):
     """The driver checks every invariant at every step, and that no worker waits for an event that never comes."""
@@ -197,6 +202,31 @@ def test_no_answer_about_another_shop(monkeypatch):
     desk.schedule.add(trial(3, 1))
     assert decide(policy, desk) is not None
     assert [len(answer.starts) for answer in answers] == [4, 6]
+
+
+class Promoting:
+    space: ClassVar = {"lr": uniform(0, 1)}
+
+    def make(self):
+        return ASHA(trials=8, max_epochs=4, eta=2)
+
+
+def test_an_answer_may_come_when_trials_have_begun_other_epochs():
+    answer = Timetable.of_order(Shop(3, 2, (ShopUnit(0, 0, 1.0), ShopUnit(1, 1, 1.0))), [1, 0])
+    now = Shop(3, 2, (ShopUnit(2, 0, 1.0), ShopUnit(0, 0, 1.0), ShopUnit(0, 0, 1.0), ShopUnit(1, 1, 1.0)))
+    planned = exact_policy._like(answer, solved)(now)
+    assert planned.starts[1] == planned.starts[3] == 0.0
+    assert min(planned.starts[0], planned.starts[2]) > 0.0
+
+
+@pytest.mark.parametrize("polls", [0, 3, 9])
+def test_the_solver_and_a_search_that_pauses_trials(polls):
+    class Answered(Run):
+        def _policy(self):
+            return Exact(asks_later([], polls))
+
+    for seed in range(4):
+        Answered(Promoting(), Experiment(seed=seed, workers=3, partitions=3, held=[[0], [1], [2]], steady=False)).go()
 
 
 def test_the_solver_is_missed_before_work_begins(monkeypatch):

@@ -15,6 +15,8 @@ from hopfleet.store.versions import remote
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
 from hopfleet.store.versions.remote import Remote
 from hopfleet.support import files
+from hopfleet.support.logging import STORAGE, messages
+from hopfleet.worker.records import RecordReporter
 
 REF = VersionRef("t0001", 4, 7)
 
@@ -65,8 +67,13 @@ def test_a_node_waits_for_a_version_and_the_driver_says_so(stalled: threading.Ev
         driver.find(REF)
     with pytest.raises(OSError, match="cannot be listed"):
         driver.collect()
+    reported: list[str] = []
+    reporter = RecordReporter(lambda trial, text: reported.append(text))
+    messages(STORAGE).addHandler(reporter)
     threading.Timer(0.3, stalled.set).start()
     assert node.find(REF).read_bytes() == b"four"
+    messages(STORAGE).removeHandler(reporter)
+    assert len(reported) == 1 and "cannot be fetched" in reported[0] and "waiting for the storage" in reported[0]
     with pytest.raises(CheckpointError, match="is not there"):
         node.find(REF._replace(version=5))
     node.release()

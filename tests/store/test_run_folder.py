@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from hopfleet.cli import main
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
+from hopfleet.store.replacing import put_back, set_aside
 from hopfleet.store.shared_memory import KEY, OWNER
 from hopfleet.store.versions.local import Versions
 from hopfleet.testing.tasks import CountingTask
@@ -134,6 +136,56 @@ def test_a_run_folder_may_be_a_link_to_another_disk(own_home: Path, tmp_path: Pa
     for overwrite in (False, True):
         assert experiment().fit(overwrite=overwrite, quiet=True).finished
     assert (own_home / "mine").is_symlink() and (tmp_path / "disk" / "journal.sqlite").is_file()
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "data": {"partitions": 99},
+    "metric": {"metric": "accuracy", "mode": "max", "valid": {"x": np.arange(4.0)}},
+    "device": {"worker_options": hop.WorkerOptions(device="tpu")},
+    "batch size": {"batch_size": 64},
+}
+
+
+@pytest.mark.parametrize("changes", REFUSED.values(), ids=REFUSED)
+def test_a_refused_run_replaces_nothing(own_home: Path, changes: dict[str, Any]) -> None:
+    experiment().fit(quiet=True)
+    before = content(own_home / "mine")
+    with pytest.raises(UsageError):
+        experiment(**changes).fit(overwrite=True, quiet=True)
+    assert content(own_home / "mine") == before
+    assert {path.name for path in (own_home / "mine").iterdir() if path.name.startswith(".")} == set()
+    assert experiment().fit(quiet=True).finished
+
+
+def test_a_process_that_dies_while_it_replaces_a_run_loses_nothing(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment().fit(quiet=True)
+    before, rename, left = content(own_home / "mine"), Path.rename, 0
+
+    class Died(BaseException):
+        """The end of the process: nothing is cleaned up."""
+
+    def dying(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Died
+        return rename(path, target)
+
+    for renames in range(12):
+        left = renames
+        folder = RunFolder(own_home / "mine")
+        monkeypatch.setattr(Path, "rename", dying)
+        with folder.lock(), contextlib.suppress(Died):
+            set_aside(folder)
+            (folder.path / "journal.sqlite").write_text("of the next run")
+            put_back(folder)
+        monkeypatch.setattr(Path, "rename", rename)
+        with folder.lock():
+            put_back(folder)
+        assert content(own_home / "mine") == before
+    assert experiment().fit(quiet=True).finished
 
 
 def test_a_refused_run_leaves_no_folder(own_home: Path) -> None:

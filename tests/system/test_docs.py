@@ -36,8 +36,9 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(page.read_text())
 
 
-#: Pages about extensions run whole suites of tests, so they are slow.
-SNIPPETS = [pytest.param(page, marks=pytest.mark.slow) if page in EXTEND else page for page in PAGES]
+#: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow.
+SLOW = {*EXTEND, *(ROOT / "docs" / "frameworks").glob("*.md")}
+SNIPPETS = [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES]
 
 
 @pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: str(page.relative_to(ROOT)))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"scikit-learn": "sklearn"}
+MODULES = {"scikit-learn": "sklearn", "pillow": "PIL"}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -36,7 +36,7 @@ def module(requirement: str) -> str:
 OPTIONAL = sorted(
     {
         module(requirement)
-        for extra in PROJECT["optional-dependencies"].keys() - TOGETHER | {"demo"}
+        for extra in PROJECT["optional-dependencies"].keys() - TOGETHER
         for requirement in PROJECT["optional-dependencies"][extra]
         if not requirement.startswith("hopfleet")
     }
@@ -114,6 +114,10 @@ NEEDS = {
         "this needs SciPy, .*'hopfleet[scipy]'; without SciPy, give each partition one replica",
     ),
     "torch": ("hopfleet.TorchTask", "this needs PyTorch, .*'hopfleet[torch]'"),
+    "jax": ("hopfleet.JaxTask", "this needs JAX with Optax, .*'hopfleet[jax]'"),
+    "optax": ("hopfleet.JaxTask", "this needs JAX with Optax, .*'hopfleet[jax]'"),
+    "lightning": ("hopfleet.LightningTask", "this needs Lightning, .*'hopfleet[lightning]'"),
+    "transformers": ("hopfleet.TransformersTask", "this needs Transformers, .*'hopfleet[transformers]'"),
     "optuna": (
         "hopfleet.TPE().setup({'x': hopfleet.uniform(0, 1)}, seed=0, goal=None)",
         "this needs Optuna, .*'hopfleet[optuna]'",
@@ -125,7 +129,7 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
-    "sklearn": ("hopfleet.demo.data()", "this needs scikit-learn, .*'hopfleet[demo]'"),
+    "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""
 
@@ -135,9 +139,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
     expression, message = NEEDS[package]
     code = f"""
         import hopfleet, hopfleet.errors, hopfleet.experiment.arguments
-        if {package!r} == "sklearn":
-            import hopfleet.demo
-        elif {package!r} in ("matplotlib", "pandas"):
+        if {package!r} in ("matplotlib", "pandas"):
             import numpy as np
             from hopfleet.testing.tasks import CountingTask
             hopfleet.Experiment(
@@ -154,5 +156,5 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 
 
 def test_every_optional_package_is_tested() -> None:
-    # greenlet comes with Optuna, and the store of a bucket is the first to need s3fs.
-    assert set(OPTIONAL) - {"greenlet"} == NEEDS.keys()
+    # greenlet comes with Optuna; users bring Flax modules and PEFT adapters; the store of a bucket first needs s3fs.
+    assert set(OPTIONAL) - {"flax", "greenlet", "peft"} == NEEDS.keys()

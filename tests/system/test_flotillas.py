@@ -75,6 +75,27 @@ def test_the_same_bits_and_a_folder_that_is_whole():
     assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
 
 
+def test_batches_of_different_sizes_train_together_on_a_device(monkeypatch):
+    """On a device with its own memory; here, the CPU claims to have some."""
+    space = {"lr": hop.loguniform(1e-3, 1e-1), "batch_size": hop.choice([4, 8, 16])}
+    alone = fitted(Line(), "off", space=space, partitions=1)
+    assert len({trial.config["batch_size"] for trial in alone.trials}) > 1
+    monkeypatch.setattr(TorchFramework, "spare_memory", lambda self, placement: 1 << 30)
+    together = fitted(Line(), "exact", space=space, partitions=1)
+    assert set(sizes(together)) == {5} and outcome(together) == outcome(alone)
+    again = replay("e-exact", task=Line(), backend="inline", workers=1)
+    assert again.ok and {trial.verdict for trial in again.trials} == {"equal"}
+
+
+def test_a_partition_too_large_for_the_device_is_read_once_for_each_batch_size(monkeypatch):
+    space = {"lr": hop.loguniform(1e-3, 1e-1), "batch_size": hop.choice([4, 8, 16])}
+    alone = fitted(Line(), "off", space=space, partitions=1)
+    monkeypatch.setattr(TorchFramework, "spare_memory", lambda self, placement: 1 << 30)
+    monkeypatch.setattr("hopfleet.worker.feeding.stream.ROOM", 0)
+    together = fitted(Line(), "exact", space=space, partitions=1)
+    assert set(sizes(together)) == {5} and outcome(together) == outcome(alone)
+
+
 def test_fixed_orders_give_the_same_bits():
     alone, together = (fitted(Line(), fuse) for fuse in ("off", "exact"))
     assert sizes(alone) == []

@@ -19,9 +19,9 @@ from tests.helpers.states import assert_same_state
 def run(
     folder: Path, *, at: int, times: int, during: str = "train", backend: str = "inline", trials: int = 2
 ) -> hop.Results:
-    """Some trials on one worker, that runs out of memory so many times from a batch on.
+    """Some trials on one worker, that runs out of memory so many times from a batch of the run on.
 
-    The first batch of evaluation is that of the probe before the run.
+    The check before the run has trained four batches of each trial and evaluated one.
     """
     for number in range(times):
         (folder / f"left-{number}").touch()
@@ -30,7 +30,7 @@ def run(
         "optimizer": hop.grid_search(["sgd", "adam"][:trials]),
         "schedule": "cosine",
         "marks": str(folder),
-        "at": at,
+        "at": at + (4 if during == "train" else 1) * trials,
         "during": during,
     }
     return hop.Experiment(
@@ -94,12 +94,12 @@ def test_a_saved_version_is_loaded_again(tmp_path: Path, at: int) -> None:
 
 
 def test_an_evaluation_begins_once_more(tmp_path: Path) -> None:
-    results = run(tmp_path, at=2, times=1, during="evaluate")
+    results = run(tmp_path, at=1, times=1, during="evaluate")
     assert not any(isinstance(message, TrialRolledBack) for message in journaled(results))
     assert_undisturbed_bits(tmp_path, results)
 
 
-@pytest.mark.parametrize(("at", "during"), [(3, "train"), (11, "train"), (2, "evaluate")])
+@pytest.mark.parametrize(("at", "during"), [(3, "train"), (11, "train"), (1, "evaluate")])
 def test_the_second_time_its_trial_fails_alone(tmp_path: Path, at: int, during: str) -> None:
     results = run(tmp_path, at=at, times=2, during=during)
     (failed,) = [message for message in journaled(results) if isinstance(message, UnitFailed)]

@@ -43,7 +43,7 @@ def test_a_worker_has_one_engine_cache_and_frees_it(tmp_path: Path) -> None:
     spec = WorkerSpec(task, data, None, **places, seed=0, device="cpu", threads=1, batch_size=4, drop_last=False)
     one, other = (Worker(name, spec, CPU, lambda events: None, capture=copied, guest=True) for name in ("w1", "w2"))
     for worker, number in ((one, 0), (one, 1), (other, 2)):
-        worker.probe(Trial(f"t{number}", number, {"n": number}, 0, 1))
+        worker.probe(Trial(f"t{number}", number, {"n": number}, 0, 1), 1)
     first, second, third = task.caches
     assert first is second is not third
     assert first.part(list) == [{"n": 0}, {"n": 1}] and third.part(list) == [{"n": 2}]

@@ -105,6 +105,41 @@ def test_a_disk_that_stalls_is_told_and_then_takes_the_version(tmp_path: Path, m
     one.close()
 
 
+def test_a_write_that_hangs_is_given_up_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.worker.saver.HANG_SECONDS", 0.1)
+    monkeypatch.setattr(files, "FIRST_PAUSE", 0.01)
+    go_on = threading.Event()
+
+    class Hanging(Model):
+        """Its first write goes on when the model has long changed."""
+
+        writes = 0
+
+        def save(self, path: Path) -> None:
+            self.writes += 1
+            if self.writes == 1:
+                assert go_on.wait(WAIT)
+                path.write_bytes(b"late")
+            else:
+                path.write_bytes(b"four")
+
+    model: Any = Hanging()
+    told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    saves = Saver(Versions(tmp_path), told.put, worker="w1", threads=1)
+    saves.save(command(1, durable=True), model)
+    delayed = told.get(timeout=WAIT)
+    assert isinstance(delayed, SaveDelayed) and "cannot be written (no answer within 0 s)" in delayed.error
+    assert isinstance(told.get(timeout=WAIT), VersionSaved)
+    saves.wait("t0001")
+    left_behind = [thread for thread in threading.enumerate() if thread.name == "hopfleet-limited"]
+    go_on.set()
+    for thread in left_behind:
+        thread.join(WAIT)
+    saves.close()
+    assert Versions(tmp_path).find(command(1, durable=True).ref).read_bytes() == b"four"
+    assert [path.name for path in (tmp_path / "t0001").iterdir() if path.name.startswith(".")] == []
+
+
 def test_who_is_told_to_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     model: Any = Model()
     versions = Far(tmp_path, failures=99)

@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from hopfleet.domain.messages import RELEASED, Command, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.store.versions.local import Versions
@@ -17,6 +18,7 @@ from hopfleet.worker.spec import Profile, WorkerSpec, placement
 from hopfleet.worker.worker import Worker
 
 
+@explained
 class Inline:
     """Runs everything in the calling thread. Several workers take turns."""
 

@@ -7,6 +7,7 @@ and how their deaths are noticed.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from hopfleet.domain.messages import RELEASED, Event
 from hopfleet.errors import TaskError, WorkersLost
 from hopfleet.support import clock
 from hopfleet.worker.protocol import Beat, Events, GiveUp, Order, Probe, Profiled, Report, Stop, Unable
-from hopfleet.worker.spec import Profile
+from hopfleet.worker.spec import Profile, WorkerSpec
 
 AWAY_SECONDS = 1.0
 """Seconds without listening, e.g. after a Ctrl-Z, after which the silence of workers means nothing."""
@@ -81,6 +82,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
 
     #: How a module with the task must be importable, for messages to users.
     importable = ""
+    _spec: WorkerSpec
 
     def __init__(self) -> None:
         self._reset()
@@ -107,7 +109,7 @@ class SupervisedBackend(ABC, Generic[Handle]):
     def _note(self, handle: Handle, event: Event) -> None:
         """Draw conclusions from an event before it is passed on."""
 
-    def _unready(self) -> str:
+    def unready(self) -> str:
         """Return why no worker is ready, as the rest of a sentence, if that is known."""
         return ""
 
@@ -168,16 +170,21 @@ class SupervisedBackend(ABC, Generic[Handle]):
                 if suits(handle):
                     return handle
             if time.monotonic() > deadline:
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{self._unready()}")
+                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{self.unready()}")
             self._pump(AWAY_SECONDS / 4)
 
     def _probe(self, handle: Handle, probe: Probe) -> Profile:
         """Let a worker profile a trial, and wait for its answer."""
         handle.outbox.append(probe)
+        most = math.inf if probe.batches else self._spec.check_seconds
+        deadline = time.monotonic() + most
         while not self._profiles:
             self._pump(AWAY_SECONDS / 4)
             if not self._is_current(handle):
-                return Profile(error="the worker died while it tried the configuration")
+                return Profile(error=handle.killed or "the worker died while it tried the configuration")
+            if time.monotonic() > deadline:
+                handle.killed = f"the check before the run was given up after {most:.3g} s"
+                self._kill(handle)
         return self._profiles.popleft()
 
     def _hear(self, handle: Handle, report: Report) -> None:

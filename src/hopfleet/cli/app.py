@@ -16,7 +16,7 @@ import typer
 
 from hopfleet.cli.checking import recover, replay, verify
 from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, requests, stop, workers
-from hopfleet.cli.data import partition
+from hopfleet.cli.data import partition, prepare
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.plotting import plot
@@ -61,7 +61,7 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 WATCHING = (demo, run, resume, ls, show, best, export, plot)
 CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
-for command in (*WATCHING, *CONTROL, verify, recover, replay, partition, simulate, doctor):
+for command in (*WATCHING, *CONTROL, verify, recover, replay, partition, prepare, simulate, doctor):
     # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose: allow, the old name

@@ -1,14 +1,17 @@
-"""The command that creates a data set: partition."""
+"""The commands that create a data set: partition and prepare."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hopfleet.cli.render import facts, print_json
+from hopfleet.cli.render import facts, json_alone, print_json
 from hopfleet.errors import UsageError
+
+if TYPE_CHECKING:
+    from hopfleet.data import Dataset
 
 
 def partition(
@@ -40,28 +43,103 @@ def partition(
         overwrite=overwrite,
     )
     if json:
-        print_json(
-            {
-                "url": made.url,
-                "rows": made.rows,
-                "partition_rows": list(made.partition_rows),
-                "columns": list(made.columns),
-                "size": made.size,
-                "seed": made.seed,
-                "fingerprint": made.fingerprint,
-            }
-        )
+        print_json(_described(made))
     else:
-        rows = ", ".join(f"{count:,}" for count in made.partition_rows)
-        facts(
-            [
-                ("data set", made.url),
-                ("columns", ", ".join(made.columns)),
-                ("rows", f"{made.rows:,} in {len(made)} partitions: {rows}"),
-                ("fingerprint", made.fingerprint),
-            ]
-        )
+        _show(made)
     return 0
+
+
+def prepare(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file, a folder, a quoted glob such as 'raw/*.csv', or a URL.")
+    ],
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Where to write the data set: a folder or an fsspec URL.")
+    ],
+    recipe: Annotated[
+        str | None, typer.Option(metavar="FILE:NAME", help="A Python file, and the recipe's name in it.")
+    ] = None,
+    tabular: Annotated[
+        bool, typer.Option("--tabular", help="Scale numbers and encode categories and dates, each column by its type.")
+    ] = False,
+    partitions: Annotated[int, typer.Option(metavar="P", help="Number of partitions.")] = 8,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME=F,...", help="Fractions of the rows, as in train=0.8,valid=0.2.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the split and of the shuffle.")] = 0,
+    workers: Annotated[str, typer.Option(metavar="N", help="Number of processes, or auto.")] = "auto",
+    on_error: Annotated[
+        str, typer.Option(metavar="HOW", help="Rows that fail: raise, skip, or keep (in failed.jsonl).")
+    ] = "raise",
+    error_limit: Annotated[int, typer.Option(metavar="N", help="Rows that may fail.")] = 1000,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing data set.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object that describes the data set.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> int:
+    """Prepare raw data for training: read files, apply a recipe, write partitions.
+
+    Example: hopfleet prepare 'raw/*.csv' data/flights --tabular --split train=0.8,valid=0.2
+    """
+    from hopfleet.cli.scripts import load_object
+    from hopfleet.data.etl import Tabular
+    from hopfleet.data.etl import prepare as prepared
+
+    if recipe is not None and tabular:
+        raise UsageError("--recipe and --tabular: give one of them")
+    count = int(workers) if workers.isdecimal() else workers
+    with json_alone(json):
+        made = prepared(
+            source,
+            folder,
+            Tabular() if tabular else None if recipe is None else load_object(recipe),
+            partitions=partitions,
+            seed=seed,
+            workers=count,
+            split=None if split is None else _fractions(split),
+            on_error=on_error,
+            error_limit=error_limit,
+            overwrite=overwrite,
+            quiet=quiet or json,
+        )
+    several = made if isinstance(made, dict) else {"": made}
+    if json:
+        described = {name: _described(each) for name, each in several.items()}
+        print_json(described if isinstance(made, dict) else described[""])
+    else:
+        for each in several.values():
+            _show(each)
+    return 0
+
+
+def _described(made: Dataset) -> dict[str, Any]:
+    return {
+        "url": made.url,
+        "rows": made.rows,
+        "partition_rows": list(made.partition_rows),
+        "columns": list(made.columns),
+        "size": made.size,
+        "seed": made.seed,
+        "fingerprint": made.fingerprint,
+    }
+
+
+def _show(made: Dataset) -> None:
+    rows = ", ".join(f"{count:,}" for count in made.partition_rows)
+    facts(
+        [
+            ("data set", made.url),
+            ("columns", ", ".join(made.columns)),
+            ("rows", f"{made.rows:,} in {len(made)} partitions: {rows}"),
+            ("fingerprint", made.fingerprint),
+        ]
+    )
+
+
+def _fractions(text: str) -> dict[str, float]:
+    try:
+        return {name: float(share) for name, share in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise UsageError(f"--split {text}: must be names and fractions, e.g. train=0.8,valid=0.1,test=0.1") from None
 
 
 def _numbers(text: str) -> list[float]:

@@ -14,6 +14,7 @@ from typing import Any
 from hopfleet.errors import HopfleetError, UsageError, describe
 from hopfleet.experiment.definition import UNDER_RUN
 from hopfleet.experiment.experiment import PREVIEW, RESUME, Experiment, FitAvoided
+from hopfleet.phrases import did_you_mean
 from hopfleet.store.folder import home
 
 
@@ -21,14 +22,14 @@ class ScriptFailed(HopfleetError):
     """The error of a user's file."""
 
 
-def split_target(target: str) -> tuple[Path, str]:
+def split_target(target: str, *, wanted: str = "a Python file that defines a hop.Experiment") -> tuple[Path, str]:
     """Split ``FILE.py`` or ``FILE.py:variable`` into an existing file and a variable, which may be empty."""
     file, variable = Path(target).expanduser(), ""
     if not file.exists() and ":" in target:
         name, _, variable = target.rpartition(":")
         file = Path(name).expanduser()
     if not file.is_file():
-        raise UsageError(f"{str(file)!r}: no such file; give a Python file that defines a hop.Experiment")
+        raise UsageError(f"{str(file)!r}: no such file; give {wanted}")
     return file.absolute(), variable
 
 
@@ -62,6 +63,18 @@ def load_experiment(
         raise UsageError(f"{file.name}: has several experiments ({listed}); give one: {file.name}:{next(iter(found))}")
     name = next(iter(found))
     return found[name], name
+
+
+def load_object(target: str) -> Any:
+    """Return what ``FILE.py:name`` names."""
+    file, variable = split_target(target, wanted="a Python file and a name in it, as in FILE.py:name")
+    if not variable:
+        raise UsageError(f"{target}: names no object of the file; give FILE.py:name")
+    names = _run(file, UNDER_RUN, None, ())
+    if variable not in names:
+        near = did_you_mean(variable, names)
+        raise UsageError(f"{file.name}:{variable}: the file has no such name; {near}".rstrip("; "))
+    return names[variable]
 
 
 def enter(cwd: str) -> None:

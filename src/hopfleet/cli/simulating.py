@@ -35,6 +35,9 @@ def simulate(
     ] = 0.0,
     policy: Annotated[str, typer.Option(metavar="NAME", help="How the next unit is chosen.")] = "auto",
     order: Annotated[str, typer.Option(help="open, or fixed: visit orders depend on the seed alone.")] = "open",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Train in rounds, as RunOptions(deterministic=True) does.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seeds: Annotated[int, typer.Option(metavar="N", help="Number of seeds to simulate.")] = 1,
     gantt: Annotated[
@@ -73,6 +76,7 @@ def simulate(
             fetch=fetch,
             policy=policy,
             order=order,
+            deterministic=deterministic,
             seed=number,
         )
         for number in range(seed, seed + seeds)

@@ -70,8 +70,8 @@ class State:
         self.starting = 0
         #: Requests that waited for the run and are about to arrive.
         self.waiting = 0
-        #: Workers that were told to give up an attempt and have not done so yet.
-        self.stopped: dict[str, int] = {}
+        #: Attempts that workers were told to give up and have not given up yet, by worker.
+        self.stopped: dict[str, set[int]] = {}
         #: Workers lost in a row while they ran a unit.
         self.losses = Losses(schedule)
         self.failures = Failures(fail_fast=fail_fast)
@@ -190,11 +190,11 @@ class State:
 
     @_apply.register
     def _(self, message: m.WorkerLost) -> None:
-        stopped, overdue = self.stopped.pop(message.worker, None), self.schedule.slots[message.worker].overdue
+        stopped, overdue = self.stopped.pop(message.worker, set()), self.schedule.slots[message.worker].overdue
         running = self._forget_worker(message.worker)
         self.starting += message.replaced
-        # The attempt to give up may have ended before the loss; a later unit and its flotilla are not to blame then.
-        blamed = [unit for unit, attempt in running.items() if overdue or stopped in (None, attempt)]
+        # A worker that was told to give up attempts was killed for them; its other units are not to blame.
+        blamed = [unit for unit, attempt in running.items() if overdue or not stopped or attempt in stopped]
         # A trial that was about to end anyway may have been stopped by a person.
         blamed = [unit for unit in blamed if self.schedule.trials[unit.trial].outcome is None]
         for unit in blamed:
@@ -297,8 +297,10 @@ class State:
 
     def _end_attempt(self, worker: str, attempt: int) -> None:
         """Note that an attempt to be given up has ended; the worker of an overdue one is lost even so."""
-        if self.stopped.get(worker) == attempt and not self.schedule.slots[worker].overdue:
-            del self.stopped[worker]
+        if attempt in self.stopped.get(worker, ()) and not self.schedule.slots[worker].overdue:
+            self.stopped[worker].discard(attempt)
+            if not self.stopped[worker]:
+                del self.stopped[worker]
 
     @_apply.register
     def _(self, message: m.UnitOverdue) -> None:
@@ -306,7 +308,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.StopUnit) -> None:
-        self.stopped[message.worker] = message.attempt
+        self.stopped.setdefault(message.worker, set()).add(message.attempt)
 
     def _fail(self, trial: str, error: str, traceback: str = "") -> None:
         self.schedule.settle(trial, Outcome(TrialState.FAILED, error, traceback))

@@ -23,6 +23,7 @@ from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
 from hopfleet.data.live import ROW, Live
 from hopfleet.data.manifest import FILE, Manifest, read_manifest
 from hopfleet.domain.seeds import derive
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
 
 Batch = dict[str, Any]
@@ -36,6 +37,7 @@ BLOCK_BYTES = 4 << 20
 MAPPINGS = 64
 
 
+@explained
 def open_dataset(folder: str | os.PathLike[str] | Dataset) -> Dataset:
     """Open the data set in a folder, given as a local path or an fsspec URL. A Dataset is returned unchanged."""
     if isinstance(folder, Dataset):

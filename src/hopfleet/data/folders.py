@@ -20,6 +20,8 @@ from hopfleet.support.files import denied, digest, retried
 
 
 def open_folder(url: str | os.PathLike[str]) -> LocalFolder | RemoteFolder:
+    if not isinstance(url, str | os.PathLike) or not os.fspath(url):
+        raise DataError(f"folder={url!r}: must be a folder or a URL, e.g. 'data/train'")
     text = os.fspath(url)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
@@ -39,10 +41,10 @@ class LocalFolder:
     def manifest(self) -> bytes:
         """Return the text of the manifest. Raise DataError if there is none."""
         if not self.path.is_dir():
-            raise DataError(f"{self.path}: no such folder; create a data set with hopfleet.data.partition")
+            raise DataError(f"{self.path}: no such folder; make a data set with hop.partition(source, folder)")
         path = self.path / manifest.FILE
         if not path.exists():
-            raise DataError(f"{self.path}: has no {manifest.FILE}; create a data set with hopfleet.data.partition")
+            raise DataError(f"{self.path}: has no {manifest.FILE}; make a data set with hop.partition(source, folder)")
         try:
             if not path.is_file():
                 raise DataError(f"{path}: is not a file; restore it or partition again")

@@ -24,6 +24,7 @@ from hopfleet.data.columns import ELEMENTS, Array, Column, Kind, check_names
 from hopfleet.data.convert import column_cells, is_tensor, row_columns, same, tensor_cells
 from hopfleet.data.manifest import LiveItems
 from hopfleet.domain.seeds import derive
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError
 
 ROW = "row"
@@ -33,6 +34,7 @@ TRIED = 8
 """Items that are made when a live data set is partitioned, to know its columns and to recognise it later."""
 
 
+@explained
 def live(dataset: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Live:
     """Let workers make the items of a map-style data set anew in each epoch, instead of storing them once.
 

@@ -125,7 +125,7 @@ def read_manifest(text: str | bytes, where: str) -> Manifest:
     """
     content = _content(text)
     if content is None:
-        raise DataError(f"{where}: is not the manifest of a Hopfleet data set; create one with hopfleet.data.partition")
+        raise DataError(f"{where}: is not the manifest of a Hopfleet data set; make one with hop.partition")
     version = content.get("version")
     if version != VERSION or type(version) is not int:
         raise DataError(

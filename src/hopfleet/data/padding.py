@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from hopfleet.data.columns import Array
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataError
 
 
+@explained
 def pad(batch: dict[str, Any], *columns: str, value: float = 0, to_multiple_of: int = 1) -> dict[str, Any]:
     """Return a batch in which the rows of some columns are padded at their ends to one array.
 
@@ -17,8 +19,10 @@ def pad(batch: dict[str, Any], *columns: str, value: float = 0, to_multiple_of: 
     values of the row, False for padding. ``to_multiple_of`` rounds the length up, so that fewer different shapes occur.
     Dimensions after the first are padded, too, if they differ. Use ``pad`` in the task's ``transform``.
     """
-    if to_multiple_of < 1:
-        raise DataError(f"to_multiple_of={to_multiple_of}: must be at least 1")
+    if not isinstance(batch, dict) or not columns:
+        raise DataError("pad(): must be given a batch, which is a dict, and names of columns: pad(batch, 'tokens')")
+    if not isinstance(to_multiple_of, int) or to_multiple_of < 1:
+        raise DataError(f"to_multiple_of={to_multiple_of!r}: must be an integer of at least 1")
     padded = dict(batch)
     for name in columns:
         if name not in batch:

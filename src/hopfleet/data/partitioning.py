@@ -29,11 +29,13 @@ from hopfleet.data.manifest import LiveItems, Manifest, PartitionFile, partition
 from hopfleet.data.schema import Chunk, Schema
 from hopfleet.data.sources import open_source
 from hopfleet.data.spill import Evenly, Sized, Spill
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import DataChanged, DataError
 from hopfleet.planner.nodes import capacity_rows
 from hopfleet.support.files import digest, has_folders, sync, trouble
 
 
+@explained
 def partition(
     source: Any,
     folder: str | os.PathLike[str],
@@ -65,6 +67,8 @@ def partition(
     Hopfleet data set is ever replaced.
     """
     partitions, capacities = _shares(partitions, capacities)
+    if not hasattr(seed, "__index__"):
+        raise DataError(f"seed={seed!r}: must be an integer")
     seed = operator.index(seed)
     target = open_folder(folder)
     before = _existing(target, overwrite)
@@ -113,13 +117,13 @@ def partition(
 def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple[int, list[float] | None]:
     """Return the number of partitions and their capacities, or None for equal sizes."""
     if partitions is None:
-        partitions = 8 if capacities is None else len(capacities)
+        partitions = 8 if capacities is None else len(_sized(capacities))
     if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
         raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
     partitions = operator.index(partitions)
     if capacities is None:
         return partitions, None
-    if len(capacities) != partitions:
+    if len(_sized(capacities)) != partitions:
         raise DataError(
             f"capacities={list(capacities)}: must have one number for each of partitions={partitions}; "
             "leave out partitions"
@@ -130,6 +134,12 @@ def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple
                 f"capacities[{index}]={capacity!r}: must be a finite number above 0; leave out idle workers"
             )
     return partitions, [float(capacity) for capacity in capacities]
+
+
+def _sized(capacities: Any) -> Sequence[float]:
+    if isinstance(capacities, str) or not hasattr(capacities, "__len__"):
+        raise DataError(f"capacities={capacities!r}: must be a list with one number above 0 for each partition")
+    return capacities  # type: ignore[no-any-return]
 
 
 def _accepted(

@@ -51,15 +51,29 @@ class Schema:
             cells: Cells = values
         else:
             cells = column_cells(name, values, self.rows, known)
-        seen = Column(name, cells.kind, cells.dtype, cells.shape)
+        self._widen(Column(name, cells.kind, cells.dtype, cells.shape))
+        return cells
+
+    def extend(self, columns: Mapping[str, Column], rows: int) -> None:
+        """Extend the schema to rows that have become cells elsewhere."""
+        if self._columns and columns.keys() != self._columns.keys():
+            raise DataError(
+                f"row {self.rows}: has the columns {list(columns)}, but earlier rows have {list(self._columns)}; "
+                "give every row the same columns"
+            )
+        for column in columns.values():
+            self._widen(column)
+        self.rows += rows
+
+    def _widen(self, seen: Column) -> None:
+        known = self._columns.get(seen.name)
         if known is None:
-            self._columns[name] = seen
+            self._columns[seen.name] = seen
         elif known != seen:
             if known.dtype != seen.dtype or len(known.shape) != len(seen.shape):
-                refuse_row(name, self.rows, _words(seen), _words(known))
+                refuse_row(seen.name, self.rows, _words(seen), _words(known))
             shape = tuple(a if a == b else -1 for a, b in zip(known.shape, seen.shape, strict=True))
-            self._columns[name] = replace(known, kind=Kind.VARIABLE, shape=shape)
-        return cells
+            self._columns[seen.name] = replace(known, kind=Kind.VARIABLE, shape=shape)
 
 
 def _words(column: Column) -> str:

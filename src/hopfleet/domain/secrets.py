@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import SpaceError
 
 HIDDEN = "***"
@@ -18,6 +19,7 @@ HIDDEN = "***"
 _REFERENCE = re.compile(r"\*\*\* \((env|file) ([^\n]+)\)")
 
 
+@explained
 def secret(*values: object, env: str | None = None, file: str | PurePath | None = None) -> str:
     """Refer to a secret in a space: the value of an environment variable, or the content of a file."""
     if values:

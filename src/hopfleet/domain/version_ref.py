@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SHARED = "shared"
+"""Name of the folder, beside those of trials, with files that versions share, and of the metadata in which the file of
+a version lists the names of its shared files. The name of a shared file is its SHA-256."""
+
 
 class VersionRef(NamedTuple):
     """Version ``version`` of a trial, as save number ``attempt`` wrote it.

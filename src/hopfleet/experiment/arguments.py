@@ -240,6 +240,12 @@ def order(given: str) -> str:
     return given
 
 
+def flags(**given: Any) -> None:
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise UsageError(f"{name}={value!r}: must be True or False")
+
+
 def fail_fast(given: Any) -> bool:
     if not isinstance(given, bool):
         raise UsageError(f"fail_fast={given!r}: must be True or False")

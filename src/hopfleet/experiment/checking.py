@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Config
@@ -13,7 +13,7 @@ from hopfleet.errors import TaskError, UsageError
 from hopfleet.experiment.previewing import scratch_data
 from hopfleet.experiment.resources import worker_spec
 from hopfleet.forecast.forecast import check_metrics
-from hopfleet.forecast.profiling import trial_for_probe
+from hopfleet.forecast.profiling import architectures, trial_for_probe
 from hopfleet.monitor.wording import describe as describe_config
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.user_code import describe_with_place, hook, users_traceback
@@ -22,9 +22,6 @@ from hopfleet.worker.worker import Worker
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
-
-MOST = 8
-"""Configurations to check at most."""
 
 DRAWN = 200
 """Configurations in which to look for architectures."""
@@ -40,7 +37,8 @@ def check_task(experiment: Experiment, place: RunFolder, tell: Callable[[str], N
     asked = experiment.worker_options.device
     device = experiment.task.framework.devices()[0] if asked == "auto" else asked
     spec = dataclasses.replace(worker_spec(experiment, data, place, device=device, spare=0), run="")
-    configs = architectures([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN])
+    drawn = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
+    configs = list(architectures(dict(enumerate(drawn))).values())
     worker = Worker("check", spec, Placement.on(device), lambda events: None, capture=copied, guest=True)
     try:
         for number, config in enumerate(configs):
@@ -65,21 +63,3 @@ def _explain(experiment: Experiment, error: Exception) -> None:
     with contextlib.suppress(Exception):
         experiment.task.framework.explain(error)
     error.__notes__ = [note for note in getattr(error, "__notes__", ()) if not note.startswith("config: ")]
-
-
-def architectures(configs: Iterable[Config]) -> list[Config]:
-    """Return one configuration per architecture: those that differ in more than numbers."""
-    found: dict[tuple[tuple[str, Any], ...], Config] = {}
-    for config in configs:
-        found.setdefault(tuple(_choices(config)), config)
-    return list(found.values())[:MOST]
-
-
-def _choices(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the names of a configuration's values, with the values that are not numbers."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _choices(value, f"{prefix}{key}.")
-        else:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            yield f"{prefix}{key}", None if number else repr(value)

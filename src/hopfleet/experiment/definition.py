@@ -16,12 +16,12 @@ from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.placement import SINGLE
 from hopfleet.errors import ExperimentExists
-from hopfleet.experiment import code
 from hopfleet.experiment.resources import Data
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.results import Results, load
 from hopfleet.search.base import name_of
 from hopfleet.store.local import LOCAL
+from hopfleet.support import code_digests
 from hopfleet.version import __version__
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "hopfleet": __version__,
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "task": _task_place(experiment.task),
-        "code": code.digests(experiment.task),
+        "code": code_digests.digests(experiment.task),
         "space": spaces.describe(experiment.space),
         "search": experiment.search.describe(),
         "expected": experiment.search.expected(len(experiment.points)).as_json(),
@@ -125,7 +125,7 @@ def refuse_changes(
 
 def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return the functions, methods and constants of the task that have changed between two definitions, as a list."""
-    names = code.changed(before.get("code") or {}, now.get("code") or {})
+    names = code_digests.changed(before.get("code") or {}, now.get("code") or {})
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 

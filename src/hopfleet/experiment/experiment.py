@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from hopfleet.backends.base import Backend
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import space as spaces
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import HopfleetError, Interrupted, WorkersLost
 from hopfleet.experiment import arguments
@@ -22,7 +23,7 @@ from hopfleet.experiment.definition import script_origin
 from hopfleet.experiment.failures import raise_if_all_failed, stopped_early
 from hopfleet.experiment.interrupts import interruptible
 from hopfleet.experiment.options import RunOptions, WorkerOptions, merged
-from hopfleet.experiment.preparation import Start, lock, prepare
+from hopfleet.experiment.preparation import Start, lock, prepare, take_back
 from hopfleet.experiment.previewing import make_preview, scratch_folder
 from hopfleet.experiment.resources import Data, WorkerPlan, on_cluster, plan_workers, worker_spec
 from hopfleet.experiment.running import observers_of, run_loop
@@ -48,6 +49,7 @@ from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Searc
 from hopfleet.store.base import JournalStore, VersionStore
 from hopfleet.store.folder import RunFolder, home
 from hopfleet.store.local import LOCAL, find_store
+from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
@@ -76,13 +78,13 @@ class FitAvoided(HopfleetError):
         self.experiment = experiment
 
 
+@explained
 class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes and that
-    is then partitioned into the run folder. ``parallelism`` names the strategy that trains each trial, and how
-    many devices each worker has: ``"ddp:2"``. Without ``valid`` the metric is ``train_loss``. ``old`` takes keywords of
-    earlier releases; ``experiment.options`` lists their replacements.
+    is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
+    strategy and the devices of each worker: ``"ddp:2"``. ``experiment.options`` lists replacements of ``old`` keywords.
     """
 
     ELSEWHERE: ClassVar = {
@@ -128,7 +130,6 @@ class Experiment(Signposted):
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
-        #: How workers train, in turn.
         self.parallelism = arguments.parallelism(parallelism, self.task)
         self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
         self.batch_size = arguments.batch_size(batch_size)
@@ -169,6 +170,7 @@ class Experiment(Signposted):
             ]
         )
 
+    @explained
     def use(
         self,
         *,
@@ -195,6 +197,7 @@ class Experiment(Signposted):
             arguments.fuse(fuse, self.task)
             self.worker_options = dataclasses.replace(self.worker_options, fuse=fuse)
 
+    @explained
     def preview(self, *, quiet: bool = False) -> Preview:
         """Predict what a run from the beginning takes, from profiling on real batches and a simulation.
 
@@ -203,6 +206,7 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet) as tell:
             return make_preview(self, place, self._plan, self._forecast, tell)
 
+    @explained
     def check(self, *, quiet: bool = False) -> list[Config]:
         """Try one configuration per architecture in this process, in seconds, and return those configurations.
 
@@ -212,6 +216,7 @@ class Experiment(Signposted):
         with scratch_folder(self) as place, slow(quiet, what="check") as tell:
             return check_task(self, place, tell)
 
+    @explained
     def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
@@ -219,6 +224,7 @@ class Experiment(Signposted):
         experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
         running units are finished and saved; a second Ctrl-C stops at once.
         """
+        arguments.flags(overwrite=overwrite, quiet=quiet)
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
@@ -229,7 +235,7 @@ class Experiment(Signposted):
             try:
                 start = prepare(self, overwrite=overwrite)
             except BaseException:
-                self.folder.discard()
+                take_back(self.folder)
                 raise
             complete = start.finished or self._train(start, quiet=quiet)
         self.results = Results(self.folder, task=self.task)
@@ -271,9 +277,7 @@ class Experiment(Signposted):
                     raise
         finally:
             if refused:
-                with contextlib.suppress(OSError):
-                    self.folder.clear()
-                self.folder.discard()
+                take_back(self.folder)
 
     def _history(self, partitions: int) -> History:
         mode: Any = self.goal.mode
@@ -308,6 +312,7 @@ class Experiment(Signposted):
     def _forecast(self, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
         """Gather what is known before work starts."""
         configs = dict(enumerate([*self.points, *self.search.examples(DRAWN)][:DRAWN]))
+        in_rounds = self.run_options.deterministic and self.search.listens
         options, threads = self.worker_options, self.worker_options.threads
         spare = spare_cores(this_machine(), device=plan.device, workers=plan.workers, threads=threads)
         spec = worker_spec(self, data, place, device=plan.device, spare=spare, teams=plan.teams)
@@ -323,6 +328,7 @@ class Experiment(Signposted):
             policy_name=self.run_options.policy,
             policy=self.policy,
             fixed_order=self.run_options.order == "fixed",
+            round_size=self.search.concurrency(plan.workers) if in_rounds else 0,
             seed=self.seed,
             goal=self.goal,
             known=not self.search.adaptive,
@@ -358,6 +364,7 @@ class Experiment(Signposted):
                 else forecast.foresee(self.folder, view, fail_fast=self.run_options.fail_fast)
             )
             controller = self._controller(forecast, found, view)
+            drop(self.folder)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
                 observers = [*observers_of(view, callbacks), TrialRecords(self.folder.trials)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import UsageError
 from hopfleet.experiment import arguments
 from hopfleet.phrases import did_you_mean
@@ -20,6 +21,7 @@ from hopfleet.store.local import LOCAL
 from hopfleet.support.deprecation import deprecated
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Where a run is stored, and how its units are scheduled."""
@@ -42,6 +44,8 @@ class RunOptions:
     all_failed: str = "raise"
 
     def __post_init__(self) -> None:
+        if self.folder is not None and not isinstance(self.folder, str | os.PathLike):
+            raise UsageError(f"folder={self.folder!r}: must be the path of a folder")
         arguments.order(self.order)
         arguments.fail_fast(self.fail_fast)
         arguments.all_failed(self.all_failed)
@@ -52,6 +56,7 @@ class RunOptions:
         arguments.unit_timeout(self.unit_timeout)
 
 
+@explained
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How each worker trains."""
@@ -68,6 +73,10 @@ class WorkerOptions:
     transform_workers: int | str = "auto"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.device, str) or not self.device:
+            raise UsageError(f"device={self.device!r}: must be 'auto', 'cpu', 'cuda' or 'mps'")
+        if not isinstance(self.drop_last, bool):
+            raise UsageError(f"drop_last={self.drop_last!r}: must be True or False")
         at_least_one("threads", self.threads)
         arguments.fuse(self.fuse)
         arguments.transform_workers(self.transform_workers)
@@ -128,7 +137,7 @@ def merged(
         spelling = f"{argument}=hop.{type(group).__name__}({field}=...)"
         if field in changes[argument] or getattr(group, field) != getattr(type(group)(), field):
             raise UsageError(f"{keyword}={value!r}: {field} is given twice; keep {spelling} and remove {keyword}=")
-        deprecated(f"Experiment({keyword}=...)", f"Experiment({spelling})", stacklevel=4)
+        deprecated(f"Experiment({keyword}=...)", f"Experiment({spelling})", stacklevel=5)
         changes[argument][field] = value
     return (
         dataclasses.replace(groups[_RUN], **changes[_RUN]),

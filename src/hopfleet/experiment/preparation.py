@@ -16,6 +16,7 @@ from hopfleet.experiment.resources import Data, check_configs, check_device, on_
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import last_message
+from hopfleet.store.replacing import put_back, set_aside
 
 if TYPE_CHECKING:
     from hopfleet.experiment.experiment import Experiment
@@ -46,12 +47,21 @@ class _Earlier:
 def lock(folder: RunFolder) -> IO[bytes]:
     """Lock a run folder, which is made if it does not exist. Raise UsageError if it cannot be written."""
     try:
-        return folder.lock()
+        file = folder.lock()
+        put_back(folder)  # a process that was about to replace the run may have died
+        return file
     except OSError as error:
         raise UsageError(
             f"{folder.path}: the run folder cannot be written ({error.strerror or error}); set HOPFLEET_HOME, or "
             "run_options=hop.RunOptions(folder=...), to a folder that you may write to"
         ) from error
+
+
+def take_back(folder: RunFolder) -> None:
+    """Undo what a refused run did to its folder: put an earlier run back, or delete a new folder."""
+    with contextlib.suppress(OSError):
+        if not put_back(folder):
+            folder.discard()
 
 
 def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
@@ -63,7 +73,7 @@ def prepare(experiment: Experiment, *, overwrite: bool) -> Start:
     before: Mapping[str, Any] = {} if fresh else folder.definition()
     warm_start = earlier_trials(experiment.warm_start, before)
     if fresh:
-        folder.clear()
+        set_aside(folder)
     changes: list[str] = []
     data = open_data(experiment, folder, changes)
     definition = define(experiment, data) | warm_start

@@ -30,7 +30,7 @@ def scratch_folder(experiment: Experiment) -> Iterator[RunFolder]:
     try:
         with tempfile.TemporaryDirectory(prefix=".preview-", dir=parent) as place:
             folder = RunFolder(Path(place))
-            for path in (folder.logs, folder.checkpoints):
+            for path in (folder.logs, folder.checkpoints, folder.shared):
                 path.mkdir()
             yield folder
     finally:

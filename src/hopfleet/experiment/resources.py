@@ -33,6 +33,10 @@ SHARED = 8
 """Transformed batches take at most one part in ``SHARED`` of the free memory."""
 
 
+CHECK_SECONDS = 60.0
+"""Seconds after which a worker that checks a configuration before the run counts as hung; at most ``unit_timeout``."""
+
+
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
@@ -93,7 +97,7 @@ def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int, te
             )
         if size < team:
             raise UsageError(
-                f"batch_size={size}: is smaller than a team of {team} devices, each of which takes a share of every "
+                f"batch_size={size}: is smaller than a team of {team} devices, and each device takes a share of every "
                 "batch; use larger batches or smaller teams"
             )
 
@@ -217,7 +221,7 @@ def worker_spec(
     teams: tuple[TeamShape, ...] = (SINGLE,),
 ) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
-    options = experiment.worker_options
+    options, limit = experiment.worker_options, experiment.run_options.unit_timeout
     return WorkerSpec(
         task=experiment.task,
         train=data.train,
@@ -240,4 +244,5 @@ def worker_spec(
         shared_bytes=this_machine().memory // SHARED,
         store=experiment.store,
         teams=teams,
+        check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

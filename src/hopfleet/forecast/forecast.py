@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hopfleet.backends.base import Backend
+from hopfleet.backends.supervision import SupervisedBackend
 from hopfleet.domain.messages import WorkerJoined
 from hopfleet.domain.objectives import PARAMS
 from hopfleet.domain.placement import SINGLE
@@ -23,6 +24,7 @@ from hopfleet.forecast.preview import Preview, previewed
 from hopfleet.forecast.profiling import (
     BATCHES,
     Profiles,
+    architectures,
     from_record,
     profile_trials,
     to_record,
@@ -31,20 +33,23 @@ from hopfleet.forecast.profiling import (
 )
 from hopfleet.forecast.rehearsal import SLOW, Outline, foresee, worth_profiling
 from hopfleet.monitor.terminal.live import LiveView
+from hopfleet.monitor.wording import describe as describe_config
 from hopfleet.monitor.wording import plural
 from hopfleet.phrases import did_you_mean, listed
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.search.base import Goal
 from hopfleet.store.folder import RunFolder
-from hopfleet.worker.feeding.feed import needs_feed
 from hopfleet.worker.spec import Profile, WorkerSpec
 
 IN_TURN = ("inline",)
 """Backends whose workers take turns, so that the order of their units does not change the makespan."""
 
 PROBES = 3
-"""Configurations tried on one batch before work starts; the first that works ends the trial run."""
+"""Configurations that must fail in the same way before work starts for a run to be refused."""
+
+CHECKS_SECONDS = 10.0
+"""Seconds after which no further configuration is checked before the run."""
 
 PROFILING_SECONDS = 20.0
 """Longest time in seconds that profiling for a preview may take."""
@@ -74,25 +79,22 @@ class Forecast:
         return from_record(folder.profile(), self.configs, self.spec.device)
 
     def foresee(self, folder: RunFolder, view: LiveView, *, fail_fast: bool) -> Profiles:
-        """Check the metric, profile configurations where that may pay, and store profiles and prediction.
+        """Check the task, profile configurations where that may pay, and store profiles and prediction.
 
         ``fail_fast`` refuses a task that fails in the same way whatever the configuration.
         """
         own = self.spec.batch_size
         batch_size = max((config.get("batch_size", own) for config in self.configs.values()), default=own)
         cheap = self.backend.name in IN_TURN or not worth_profiling(self.outline, batch_size)
-        probed = self._first_look(0 if cheap else BATCHES)
-        task = self.spec.task
-        made_by = "the live data set" if task.transform is None else f"{type(task).__name__}.transform"
+        timed = {} if cheap else self._first_look(BATCHES)
+        probed = {**self._check(view), **timed}
         if fail_fast:
             check_failures(probed.values())
-        for profile in probed.values():
-            if profile.unsteady:
-                view.warn(unsteady(made_by, profile.unsteady))
+        self._tell(probed, view)
         if cheap:
             return Profiles({number: profile for number, profile in probed.items() if not profile.error})
         outline = dataclasses.replace(self.outline, fusions=self.fusions(probed))
-        found, rehearsal = foresee(self.backend.probe, self.configs, outline, probed)
+        found, rehearsal = foresee(self.backend.probe, self.configs, outline, timed)
         if rehearsal is not None:
             folder.keep_prediction(rehearsal.as_json())
         folder.keep_profile(to_record(found, self.configs, self.spec.device))
@@ -130,20 +132,55 @@ class Forecast:
         )
 
     def _first_look(self, batches: int) -> dict[int, Profile]:
-        """Try configurations on one batch, to find a missing metric or an unsteady transform before work starts.
-
-        Return the profiles by trial number; each includes the time of ``batches`` batches of training.
-        """
-        named = check_metrics(self.outline.goal, has_valid=self.spec.valid is not None)
+        """Time configurations until one works; return their profiles by trial number."""
         found: dict[int, Profile] = {}
-        if not named and not needs_feed(self.spec):
-            return found
         for number, config in itertools.islice(self.configs.items(), PROBES):
             profile = found[number] = self.backend.probe(trial_for_probe(number, config), batches)
-            if profile.metrics or not profile.error:
-                check_metrics(self.outline.goal, has_valid=self.spec.valid is not None, found=profile.metrics)
+            if self._works(profile):
                 break
         return found
+
+    def _check(self, view: LiveView) -> dict[int, Profile]:
+        """Check one configuration per architecture, and a few more while all fail; return their profiles.
+
+        A check builds the model, trains two batches, evaluates one, saves, loads and hops.
+        """
+        check_metrics(self.outline.goal, has_valid=self.spec.valid is not None)
+        chosen, began = architectures(self.configs), time.monotonic()
+        found: dict[int, Profile] = {}
+        works = False
+        for number in dict.fromkeys([*chosen, *itertools.islice(self.configs, PROBES)]):
+            if number not in chosen and (works or len(found) >= PROBES):
+                break
+            if (took := time.monotonic() - began) > CHECKS_SECONDS:
+                view.note(f"checked {len(found)} of {len(chosen)} architectures before the run, in {took:.0f} s")
+                break
+            profile = found[number] = self.backend.probe(trial_for_probe(number, self.configs[number]))
+            works = self._works(profile) or works
+        return found
+
+    def _works(self, profile: Profile) -> bool:
+        """Whether a configuration works at least until its evaluation. Raise UsageError if its metric is missing."""
+        works = bool(profile.metrics) or not profile.error
+        if works:
+            check_metrics(self.outline.goal, has_valid=self.spec.valid is not None, found=profile.metrics)
+        return works
+
+    def _tell(self, probed: Mapping[int, Profile], view: LiveView) -> None:
+        """Warn of what was found before the run and does not prevent it."""
+        task = self.spec.task
+        made_by = "the live data set" if task.transform is None else f"{type(task).__name__}.transform"
+        for number, profile in probed.items():
+            config = self.configs[number]
+            which = f"the check before the run, with {describe_config(config, list(config), 100)}"
+            if profile.unsteady:
+                view.warn(unsteady(made_by, profile.unsteady))
+            if profile.error:
+                view.warn(f"{which}, failed: {profile.error}")
+            if profile.doubt:
+                view.warn(f"{which}: {profile.doubt}")
+            if profile.skipped:
+                view.note(f"{which}, left out {profile.skipped}; experiment.check() does everything")
 
 
 def check_metrics(goal: Goal, *, has_valid: bool, found: Collection[str] | None = None) -> list[str]:
@@ -166,8 +203,8 @@ def check_failures(profiles: Collection[Profile]) -> None:
     if first is None or len(profiles) < PROBES or len(ways) != 1 or not all(each.traceback for each in profiles):
         return
     raise TaskError(
-        f"the first {len(profiles)} configurations failed in the same way before the run, when each was tried on one "
-        f"batch: {first.error}\n\n{first.traceback.rstrip()}\n\nexperiment.check() repeats this in your own process; "
+        f"the first {len(profiles)} configurations failed in the same way before the run, when each was tried on two "
+        f"batches: {first.error}\n\n{first.traceback.rstrip()}\n\nexperiment.check() repeats this in your own process; "
         "hop.RunOptions(fail_fast=False) starts the run all the same"
     )
 
@@ -180,7 +217,8 @@ def _one_worker(backend: Backend, spec: WorkerSpec) -> Iterator[None]:
         deadline = time.monotonic() + START_SECONDS
         while not any(isinstance(event, WorkerJoined) for event in backend.receive(WAIT_SECONDS)):
             if time.monotonic() > deadline:
-                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s")
+                why = backend.unready() if isinstance(backend, SupervisedBackend) else ""
+                raise WorkersLost(f"no worker was ready after {START_SECONDS:.0f} s{why}")
         yield
         backend.close()
     except BaseException:

@@ -23,7 +23,8 @@ MEMBERS = 32
 def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Profile]) -> dict[str, Fusion]:
     """Return which trials may train together: trials with the same batches, and for ``fast``, first the same model.
 
-    ``profiles`` hold the memory that trials take; ``batch_size`` is that of configurations without their own.
+    On a device with its own memory, batches of different sizes are drawn from one copy of the partition. ``profiles``
+    hold the memory that trials take; ``batch_size`` is that of configurations without their own.
     """
     if task.framework.fusion_blocker:
         return {}
@@ -33,7 +34,7 @@ def fusions(task: Task, batch_size: int, workers: int, profiles: Collection[Prof
     size = max((profile.memory for profile in profiles), default=0)
     # Members that step in turn have no upper limit of their own; twice as many leave no trial out.
     most = MEMBERS if spare else 2 * MEMBERS
-    key = partial(_batch_size, batch_size)
+    key = _any_size if spare and task.framework.mixes_batch_sizes else partial(_batch_size, batch_size)
     return {
         "exact": Fusion(key, most=most, memory=memory, size=size),
         "fast": Fusion(key, _form, most=most, memory=memory, size=size),
@@ -63,6 +64,11 @@ def _batch_size(batch_size: int, config: Config) -> Hashable:
     """Return the key that trials which may train together have in common."""
     size: Hashable = config.get("batch_size", batch_size)
     return size
+
+
+def _any_size(config: Config) -> Hashable:
+    """Return the same key for all trials."""
+    return None
 
 
 def _form(config: Config) -> Hashable:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -85,7 +84,7 @@ class Preview:
         """Draw the predicted schedule as a matplotlib figure; ``path`` ends in .png, .svg or .pdf."""
         from hopfleet.monitor.charts.gantt import draw_gantt
 
-        return draw_gantt(self.history, Path(path))
+        return draw_gantt(self.history, path)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and values for display."""

@@ -9,7 +9,7 @@ import dataclasses
 import platform
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, median
@@ -25,6 +25,9 @@ BATCHES = 4
 
 MOST = 16
 """Maximum number of configurations to profile."""
+
+ARCHITECTURES = 8
+"""Maximum number of architectures to check."""
 
 Probe = Callable[[Trial, int], Profile]
 """Builds a trial and times a number of batches of training: ``Backend.probe``."""
@@ -107,6 +110,24 @@ def profile_trials(
 
 def trial_for_probe(number: int, config: Config) -> Trial:
     return Trial(f"t{number + 1:04d}", number, config, 0, 1)
+
+
+def architectures(configs: Mapping[int, Config]) -> dict[int, Config]:
+    """Return one configuration per architecture, by number: those that differ in more than numbers."""
+    found: dict[tuple[tuple[str, Any], ...], int] = {}
+    for number, config in configs.items():
+        found.setdefault(tuple(_choices(config)), number)
+    return {number: configs[number] for number in list(found.values())[:ARCHITECTURES]}
+
+
+def _choices(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names of a configuration's values, with the values that are not numbers."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _choices(value, f"{prefix}{key}.")
+        else:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            yield f"{prefix}{key}", None if is_number else repr(value)
 
 
 def unsteady(made_by: str, column: str) -> str:

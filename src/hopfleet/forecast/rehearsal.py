@@ -61,6 +61,7 @@ class Outline:
     fixed_order: bool
     seed: int
     goal: Goal
+    round_size: int = 0  #: trials that wait for one another at the end of each epoch; 0: none waits
     known: bool = True  #: whether the configuration of each trial is known in advance
     open_ended: bool = False  #: whether a budget, not the search, limits the number of trials
     configs: Mapping[int, Config] = field(default_factory=dict)  #: known configurations, by trial number
@@ -144,6 +145,7 @@ class Rehearsal:
             seed=outline.seed,
             estimates=Estimates(outline.rows, outline.prior(profiles)),
             fixed_order=outline.fixed_order,
+            deterministic=outline.round_size > 0,
             fusion=outline.fusions.get(outline.fuse),
         )
         self._driver = Driver(
@@ -168,7 +170,7 @@ class Rehearsal:
     def run(self, until: float = math.inf, clock: Callable[[], float] = time.perf_counter) -> Rehearsal:
         """Simulate until the experiment ends or the clock shows ``until``."""
         self._backend.start(None, self._outline.workers)
-        for events in self._driver.moments([RunStarted(__version__)]):
+        for events in self._driver.moments([RunStarted(__version__, self._outline.workers)]):
             if clock() >= until:
                 break
             self._driver.step([self._arrived(event) for event in events])
@@ -284,6 +286,9 @@ class _Known(Search):
     @property
     def trials(self) -> int:
         return self._outline.trials
+
+    def concurrency(self, workers: int) -> int:
+        return self._outline.round_size or super().concurrency(workers)
 
     def suggest(self, number: int) -> Suggestion | None:
         if number >= self.trials:

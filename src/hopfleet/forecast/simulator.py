@@ -20,6 +20,7 @@ from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import RunStarted, RunUnit
 from hopfleet.domain.seeds import derive
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError, WorkersLost
 from hopfleet.monitor.history import History
@@ -78,8 +79,8 @@ class Workload:
             raise UsageError(f"costs={costs!r}: unknown; there are {', '.join(sorted(COSTS))}")
         at_least_one("trials", trials)
         at_least_one("partitions", partitions)
-        if not 1 <= replicas <= partitions:
-            raise UsageError(f"replicas={replicas}: must be from 1 to the number of partitions ({partitions})")
+        if not isinstance(replicas, int) or not 1 <= replicas <= partitions:
+            raise UsageError(f"replicas={replicas!r}: must be from 1 to the number of partitions ({partitions})")
         times = COSTS[costs](trials, partitions, random.Random(derive(seed, "costs")), sigma)
         holders = {j: [(j + copy) % partitions for copy in range(replicas)] for j in range(partitions)}
         return cls(times, holders, epochs)
@@ -135,6 +136,8 @@ class Simulation:
         """Draw the schedule as a PNG, SVG or PDF file, or as an HTML page."""
         from hopfleet.monitor.charts.gantt import draw_gantt
 
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"path={path!r}: must be the name of a file that ends in .png, .svg, .pdf or .html")
         target = Path(path)
         if target.suffix != ".html":
             draw_gantt(self.history, target)
@@ -148,6 +151,7 @@ class Simulation:
         return target
 
 
+@explained
 def simulate(
     times: Times | Workload | None = None,
     *,
@@ -162,6 +166,7 @@ def simulate(
     fetch: float = 0.0,
     policy: str = "auto",
     order: str = "open",
+    deterministic: bool = False,
     seed: int = 0,
 ) -> Simulation:
     """Simulate one experiment.
@@ -169,13 +174,20 @@ def simulate(
     ``times[trial][worker]`` are the estimated unit times, with partition j on worker j; a ``Workload`` adds replicas.
     Without ``times``, they are generated from ``costs``: "homogeneous", "cnn" (the networks and GPUs of the Cerebro
     paper) or "lognormal" with ``sigma``. Actual times are the estimates times a lognormal error of ``noise``. The
-    partitions of a worker that fails for good are placed on other workers, each in ``fetch`` seconds.
+    partitions of a worker that fails for good are placed on other workers, each in ``fetch`` seconds. With
+    ``deterministic``, trials train in rounds of one epoch, as in a deterministic run whose search listens.
     """
     registry.find("policy", policy, POLICIES)
-    if not (isinstance(noise, (int, float)) and 0 <= noise < math.inf):
-        raise UsageError(f"noise={noise!r}: must be a number of at least 0")
-    if not (isinstance(fetch, (int, float)) and 0 <= fetch < math.inf):
-        raise UsageError(f"fetch={fetch!r}: must be a number of at least 0")
+    for name, value in (("noise", noise), ("fetch", fetch), ("sigma", sigma)):
+        if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+            raise UsageError(f"{name}={value!r}: must be a number of at least 0")
+    if not isinstance(seed, int):
+        raise UsageError(f"seed={seed!r}: must be an integer")
+    if not isinstance(deterministic, bool):
+        raise UsageError(f"deterministic={deterministic!r}: must be True or False")
+    for failure in failures:
+        if not isinstance(failure, Failure):
+            raise UsageError(f"failures=[{failure!r}]: must be a list of Failure(time, worker, back)")
     if order not in ("open", "fixed"):
         raise UsageError(f"order={order!r}: must be 'open' or 'fixed'")
     if times is None:
@@ -184,9 +196,12 @@ def simulate(
         )
     elif isinstance(times, Workload):
         work = times
+    elif isinstance(times, str) or not isinstance(times, Sequence) or not times:
+        raise UsageError(f"times={times!r}: must be a list with the unit times of each trial, e.g. [[1, 2], [3, 4]]")
     else:
-        work = Workload(times, {worker: [worker] for worker in range(len(times[0]) if times else 0)}, epochs)
-    return _run(work, _Actual(work, noise, seed), failures, fetch=fetch, policy=policy, order=order, seed=seed)
+        work = Workload(times, {worker: [worker] for worker in range(len(times[0]))}, epochs)
+    options: dict[str, Any] = {"fetch": fetch, "policy": policy, "order": order, "deterministic": deterministic}
+    return _run(work, _Actual(work, noise, seed), failures, seed=seed, **options)
 
 
 class _Actual:
@@ -252,7 +267,15 @@ class _Listed(Search):
 
 
 def _run(
-    work: Workload, actual: _Actual, failures: Sequence[Failure], *, fetch: float, policy: str, order: str, seed: int
+    work: Workload,
+    actual: _Actual,
+    failures: Sequence[Failure],
+    *,
+    fetch: float,
+    policy: str,
+    order: str,
+    deterministic: bool,
+    seed: int,
 ) -> Simulation:
     partitions = len(work.replicas)
     number = {f"w{worker + 1}": worker for worker in range(work.workers)}
@@ -277,7 +300,8 @@ def _run(
         seed=seed,
         max_live=len(work.times),
         estimates=Estimates([1] * partitions, lambda trial, worker, partition: work.times[trial][number[worker]]),
-        fixed_order=order == "fixed",
+        fixed_order=deterministic or order == "fixed",
+        deterministic=deterministic,
     )
     if policy in ("auto", "portfolio", "exact") and work.epochs == 1 and for_solver(len(work.times) * partitions):
         load()  # before the clock starts, so that scheduling times exclude the import

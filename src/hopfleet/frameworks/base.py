@@ -15,17 +15,16 @@ import contextlib
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from hopfleet.domain.placement import SINGLE, Placement, TeamShape
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.errors import MissingKey, TaskError, UsageError
+from hopfleet.errors import MissingKey, TaskError
+from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.phrases import did_you_mean, listed
 
 Batch = dict[str, Any]
@@ -40,30 +39,6 @@ class Batches(Iterable[Batch], Sized, Protocol):
     @property
     def rows(self) -> int:
         """The number of rows in all batches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """A process's place in a team."""
-
-    rank: int
-    placement: Placement
-    #: On the first member, a socket to each other member in their order; on others, a socket to the first.
-    links: Sequence[Connection]
-
-
-class Team(ABC):
-    """The processes that train a trial together, as one of them sees it."""
-
-    #: Why the members can no longer work together; empty if they can.
-    broken: str = ""
-    #: Whether they cannot because another member is gone, and not because of the user's code.
-    lost: bool = False
-    placement: Placement
-
-    @abstractmethod
-    def follow(self, open_session: Callable[..., Session]) -> None:
-        """Do what the first member says, until it is gone. ``open_session`` makes this member's part of a session."""
 
 
 class EngineCache:
@@ -142,6 +117,13 @@ class Session(ABC):
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         """Train one sub-epoch; ``last`` closes the epoch. Return values to record, e.g. the training loss."""
 
+    def gradient_norm(self, batches: Batches) -> float | None:
+        """Train on some batches, and return the norm of the gradients in the last update; None if it is unknown.
+
+        Only a loss that is not finite is explained in this way. The session is not used afterwards.
+        """
+        return None
+
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         """Return the metrics over some rows. Leave everything that training depends on unchanged."""
@@ -186,6 +168,13 @@ class IsolationError(Exception):
     """Trials that train together would not get the bits that each gets alone, so they must train one by one."""
 
 
+class SharedStateChanged(Exception):
+    """A trial changed state that it shares with others.
+
+    All of them become unusable, and start anew from their versions, each with a state of its own.
+    """
+
+
 class GivenUp(Exception):
     """A unit that a person asked to stop ends before its last batch."""
 
@@ -208,12 +197,19 @@ class Flotilla(ABC):
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
         """Train one sub-epoch of each member; ``last`` tells for each member whether this closes its epoch."""
 
+    def train_mixed(self, streams: Sequence[Batches], of: Sequence[int], *, last: Sequence[bool]) -> list[Result]:
+        """Train members with batches of different sizes; ``of`` has the number of each member's stream of batches.
+
+        Only frameworks that mix batch sizes need this method.
+        """
+        raise NotImplementedError("a framework that mixes batch sizes must implement Flotilla.train_mixed")
+
     @abstractmethod
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         """Return the metrics of each member over some rows."""
 
 
-class Framework(ABC):
+class Framework(TeamTrainer, ABC):
     """The adapter of a framework, for one task: it opens sessions, loads models, and answers questions about devices.
 
     A framework holds no state of trials and may be made anew for each call.
@@ -273,36 +269,16 @@ class Framework(ABC):
         """Return a flotilla of sessions on one device; with ``fast``, rounding may differ from training alone."""
         raise NotImplementedError(self.fusion_blocker)
 
+    #: Whether a flotilla on a device with its own memory may have members with batches of different sizes.
+    mixes_batch_sizes: bool = False
+
     def gains(self, session: Any, *, fast: bool) -> bool:
         """Whether trials like this one take clearly less time together than one after another."""
         return True
 
-    def strategies(self) -> Sequence[str]:
-        """Return the strategies that can train a trial of this framework."""
-        return ("single",)
-
-    def team_shape(self, strategy: str, devices: int = 0) -> TeamShape:
-        """Return how a worker trains with a strategy; 0 ``devices`` stands for as many as a worker can have.
-
-        Raise UsageError if the strategy is unknown or does not suit the number.
-        """
-        if strategy != SINGLE.strategy or devices > 1:
-            raise UsageError(
-                f"parallelism={strategy!r}: this framework trains each trial on one device; use parallelism='single'"
-            )
-        return SINGLE
-
-    def modules(self, strategy: str) -> Sequence[str]:
-        """Return the modules that workers with a strategy import before they fork."""
-        return ()
-
-    def join(self, membership: Membership) -> Team:
-        """Form a team with other processes, which call this method at the same time."""
-        raise NotImplementedError("a framework with strategies for teams must implement Framework.join")
-
-    def follow(self, team: Team) -> None:
-        """Serve the first member of a team until it is gone."""
-        raise NotImplementedError("a framework with strategies for teams must implement Framework.follow")
+    def check_shared(self, cache: EngineCache) -> None:
+        """Raise SharedStateChanged if a trial changed state that sessions with this cache share."""
+        return
 
     def spare_memory(self, placement: Placement) -> int:
         """Return the free memory of a device in bytes, or 0 if no data should be kept on the device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Task
@@ -15,6 +15,12 @@ class Example(NamedTuple):
     x: Any
     y: Any
     sample_weight: Any = None
+
+
+class GivesExamples(Protocol):
+    """A task, or its view for one trial, that takes inputs and targets out of a batch."""
+
+    def example(self, batch: Batch) -> tuple[Any, ...]: ...
 
 
 class ExampleTask(Task):
@@ -34,7 +40,7 @@ class ExampleTask(Task):
         return batch["x"], batch["y"]
 
 
-def example_of(task: ExampleTask, batch: Batch) -> Example:
+def example_of(task: GivesExamples, batch: Batch) -> Example:
     """Return what ``task.example`` makes of a batch. Raise TaskError if that is not x, y[, sample_weight]."""
     found = task.example(batch)
     if not isinstance(found, tuple | list) or not 2 <= len(found) <= 3:

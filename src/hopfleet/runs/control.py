@@ -15,11 +15,12 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from hopfleet.controller.request_arguments import check_arguments
 from hopfleet.domain import space as spaces
 from hopfleet.domain.messages import RequestAnswered
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.monitor.history import TrialHistory
@@ -27,6 +28,7 @@ from hopfleet.runs.results import Results
 from hopfleet.store.base import JournalStore, Request
 from hopfleet.store.folder import RunFolder, find_run
 from hopfleet.store.local import open_journal
+from hopfleet.support.attributes import Signposted
 from hopfleet.support.deprecation import deprecated
 
 WAIT_SECONDS = 10.0
@@ -36,18 +38,31 @@ LOOK_SECONDS = 0.02
 """Seconds between two looks into the journal while waiting for an answer."""
 
 
+@explained
 def control(name: str | os.PathLike[str], *, who: str | None = None, wait: float = WAIT_SECONDS) -> Control:
     """Return the control of an experiment, found by its name or run folder. ``who`` defaults to user@host."""
     return Control(find_run(name), who=who, wait=wait)
 
 
-class Control:
+class Control(Signposted):
     """The control of one experiment. Each method returns the answer as text and raises UsageError on a refusal.
 
     A trial is named by its id, as in ``"t0003"``, or by its number alone.
     """
 
+    ELSEWHERE: ClassVar = {
+        **dict.fromkeys(("kill", "cancel", "terminate", "abort"), "control.stop(TRIAL, now=True)"),
+        **dict.fromkeys(("prioritize", "priority"), "control.prioritise(TRIAL, LEVEL)"),
+        **dict.fromkeys(("remove", "drop"), "control.delete(TRIAL)"),
+        **dict.fromkeys(("unpause", "continue_", "go"), "control.proceed()"),
+        **dict.fromkeys(("scale", "add_workers", "set_workers"), "control.workers('+2')"),
+    }
+
     def __init__(self, folder: RunFolder, *, who: str | None = None, wait: float = WAIT_SECONDS) -> None:
+        if not isinstance(folder, RunFolder):
+            raise UsageError(f"Control({folder!r}): an experiment is controlled with hop.control(NAME)")
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+            raise UsageError(f"wait={wait!r}: must be a number of seconds, at least 0")
         self.folder = folder
         self.who = _me() if who is None else who
         self.wait = wait

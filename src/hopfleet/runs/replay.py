@@ -137,7 +137,8 @@ def _temporary(folder: RunFolder) -> Iterator[RunFolder]:
     parent = folder.path.parent if os.access(folder.path.parent, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".replay-", dir=parent) as path:
         place = RunFolder(Path(path))
-        for each in (place.checkpoints, place.logs):
+        # Without a folder for shared files, versions are whole, as those of earlier releases are.
+        for each in (place.checkpoints, place.logs, *([place.shared] if folder.shared.is_dir() else [])):
             each.mkdir(mode=0o700)
         yield place
 

@@ -194,10 +194,10 @@ class ReplayController:
                 self._note_saved(self._courses[event.trial], event)
             case SaveFailed():
                 self._courses[event.trial].fail(event.error)
-            case VersionLost():  # the unit could not start
-                self._courses[event.trial].fail(event.reason)
+            case VersionLost():  # the unit could not start: the worker has dropped the model
                 if self._running.pop(event.worker or "", None) is not None:
                     self._idle.append(event.worker or "")
+                    self._restart(self._courses[event.trial], event.reason)
             case _:
                 pass
 
@@ -290,11 +290,14 @@ class ReplayController:
         self._idle = [worker for worker in self._idle if worker != lost.worker]
         for course in self._courses.values():
             if course.worker == lost.worker and not course.done:
-                self.units -= course.version - course.base
-                course.worker, course.version, course.carried = None, course.base, None
-                course.moving = False
-                course.lost += 1
-                if course.lost == MAX_LOSSES:
-                    course.fail(f"{course.lost} workers were lost while it trained; the last one: {lost.reason}")
-                else:
-                    self._waiting.append(course)
+                self._restart(course, lost.reason)
+
+    def _restart(self, course: Course, reason: str) -> None:
+        """Begin a course anew, on any worker, unless it has been lost too often."""
+        self.units -= course.version - course.base
+        course.worker, course.version, course.carried, course.moving = None, course.base, None, False
+        course.lost += 1
+        if course.lost == MAX_LOSSES:
+            course.fail(f"its model was lost {course.lost} times while it trained; the last time: {reason}")
+        else:
+            self._waiting.append(course)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
@@ -27,6 +28,7 @@ from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.files import trouble
 from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.verify import Verdict
 
 
+@explained
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
@@ -129,8 +132,13 @@ class TrialResult(Signposted):
 
         With PyTorch the file has the model's own state dict, for ``safetensors.torch.load_file``.
         """
+        if not isinstance(path, str | os.PathLike) or Path(path).is_dir():
+            raise UsageError(f"path={shown(path)}: must be the name of a file to write, e.g. 'model.safetensors'")
         with self._framework(task) as (framework, config, checkpoint):
-            framework.export(config, checkpoint, Path(path).expanduser())
+            try:
+                framework.export(config, checkpoint, Path(path).expanduser())
+            except OSError as error:
+                raise UsageError(trouble(path, error)) from error
 
     @contextlib.contextmanager
     def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
@@ -179,9 +187,13 @@ class Results(Signposted):
     }
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
+        if not isinstance(folder, RunFolder):
+            raise UsageError(f"Results({shown(folder)}): results are opened with hop.load(NAME)")
         self.folder = folder
         self.definition = folder.definition()
         self._task = task
+        if task is not None:
+            self.find_task()
         self.history = History(
             metric=self.definition["metric"],
             mode=self.definition["mode"],
@@ -245,10 +257,20 @@ class Results(Signposted):
         """
         return [TrialResult(self, trial) for trial in self.history.pareto()]
 
+    def __iter__(self) -> Iterator[TrialResult]:
+        return iter(self.trials)
+
+    def __len__(self) -> int:
+        return len(self.history.trials)
+
+    def __bool__(self) -> bool:
+        return True  # also before the first trial
+
     def __getitem__(self, trial: str) -> TrialResult:
-        if trial not in self.history.trials:
+        if not isinstance(trial, str) or trial not in self.history.trials:
             count, near = len(self.history.trials), did_you_mean(trial, self.history.trials)
             remedy = f"; results.trials[{trial}] counts from 0" if isinstance(trial, int) else ""
+            remedy = remedy or ("" if isinstance(trial, str) else "; results.trials is a list of all trials")
             raise NotFound(f"{trial!r}: no such trial; {near}{self.name} has {count}, starting with t0001{remedy}")
         return TrialResult(self, self.history.trials[trial])
 
@@ -327,9 +349,9 @@ class Results(Signposted):
         except Exception as error:
             raise UsageError(f"the task {module}.{name} cannot be created here ({error}); {remedy}") from error
 
-    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> Path:
+    def _picture(self, path: str | os.PathLike[str] | None, name: str) -> str | os.PathLike[str]:
         if path is not None:
-            return Path(path)
+            return path
         self.folder.plots.mkdir(exist_ok=True, mode=0o700)
         return self.folder.plots / name
 

@@ -33,13 +33,14 @@ from hopfleet.domain.messages import (
     VersionSaved,
 )
 from hopfleet.domain.trial import TrialState
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import HopfleetError, InvariantBroken, JournalError, describe
 from hopfleet.scheduler.invariants import validate_history
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import has_journal, missing_part, open_journal
 from hopfleet.store.shared_memory import KEY
-from hopfleet.store.versions.local import OURS, Versions
+from hopfleet.store.versions.local import OURS, OURS_SHARED, Versions, references
 from hopfleet.support.files import digest
 from hopfleet.support.machine import this_machine
 
@@ -118,7 +119,8 @@ class _Known:
 
         A running or interrupted experiment writes files before it records them; a finished one has removed them.
         """
-        return not self.finished and OURS.fullmatch(name) is not None
+        shared = OURS_SHARED.fullmatch(name.removeprefix(f"{SHARED}/"))
+        return not self.finished and (OURS.fullmatch(name) or shared) is not None
 
 
 def find_data(folder: RunFolder, role: str) -> Dataset:
@@ -151,11 +153,14 @@ class _Verification:
         with ThreadPoolExecutor(max(2, this_machine().cores)) as pool:
             data = {role: pool.submit(self._data_fault, role) for role in self._roles()}
             models = {} if known is None else {key: pool.submit(self._model_fault, known, *key) for key in known.saved}
+            names = set() if known is None else self._shared(known)
+            shared = [pool.submit(self._shared_fault, name) for name in sorted(names)]
             try:
-                self._wait([*data.values(), *models.values()])
+                self._wait([*shared, *data.values(), *models.values()])
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+        self._faults += [fault for found in shared if (fault := found.result()) is not None]
         suspects = [key for key, fault in models.items() if fault.result()]
         if known is not None:
             self._check_models(known, suspects)
@@ -261,6 +266,21 @@ class _Verification:
             return Fault("models", str(path), f"cannot be read ({error})", "check its permissions and the disk")
         return Fault("models", str(path), problem, f"delete it; {again}" if goes_on else backup)
 
+    def _shared(self, known: _Known) -> set[str]:
+        """Return the names of the files that the models in the journal share."""
+        paths = (self._versions.path(saved.ref, durable=True) for saved in known.saved.values())
+        return {name for path in paths for name in references(path)}
+
+    def _shared_fault(self, name: str) -> Fault | None:
+        path = self._versions.shared_path(name)
+        try:
+            problem = "" if digest(path) == name else "is damaged: its SHA-256 differs from its name"
+        except FileNotFoundError:
+            problem = "is missing, and models refer to it"
+        except OSError as error:
+            return Fault("models", str(path), f"cannot be read ({error})", "check its permissions and the disk")
+        return Fault("models", str(path), problem, "restore it from a backup") if problem else None
+
     def _check_models(self, known: _Known, suspects: list[tuple[str, int]]) -> None:
         """Check suspect models again, and report files that are not in the journal."""
         files = self._files()
@@ -291,7 +311,8 @@ class _Verification:
 
     def _names(self, known: _Known) -> set[str]:
         """Return the files recorded in the journal, relative to the checkpoints folder."""
-        paths = (self._versions.path(saved.ref, durable=True) for saved in known.saved.values())
+        paths = [self._versions.path(saved.ref, durable=True) for saved in known.saved.values()]
+        paths += map(self._versions.shared_path, self._shared(known))
         return {path.relative_to(self._folder.checkpoints).as_posix() for path in paths}
 
     # --------------------------------------------------------------------------------------------------- data

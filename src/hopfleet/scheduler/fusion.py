@@ -1,9 +1,9 @@
 """Flotillas: trials that can share the batches of a unit that is about to start.
 
 A policy chooses one unit for one worker. Further trials fit the unit if they still have to visit the same partition in
-the same epoch, use batches of the same size, and can load their model there; together they read, transform and move
-every batch once. A flotilla is formed anew for each unit, so no trial waits for another: trials that ran together are
-ready together, and usually continue together.
+the same epoch, have the same group key (the batch size, unless the device can mix sizes), and can load their model
+there; together they read, transform and move every batch once. A flotilla is formed anew for each unit, so no trial
+waits for another: trials that ran together are ready together, and usually continue together.
 
 Trials whose weights can be stacked are preferred as companions of each other.
 

@@ -20,6 +20,7 @@ from typing import Any
 from hopfleet.domain import space as spaces
 from hopfleet.domain.expectation import Bound, Expectation
 from hopfleet.domain.objectives import PARAMS, Limit, feasible
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import SpaceError, UsageError
 from hopfleet.errors import describe as describe_error
@@ -155,6 +156,9 @@ class Earlier:
 
 class Search(ABC):
     """A search procedure. ``max_epochs`` is the largest number of epochs of any trial."""
+
+    def __init_subclass__(cls) -> None:
+        explained(cls)
 
     max_epochs: int
     #: Whether suggestions depend on earlier results; trials are then added as others end, not all at once.

@@ -25,6 +25,7 @@ from hopfleet.domain import space as spaces
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import feasible
 from hopfleet.domain.seeds import derive
+from hopfleet.domain.signatures import meant_by
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import MissingExtra, UsageError
 from hopfleet.search.base import (
@@ -89,13 +90,18 @@ class Optuna(Search):
         self.live = check_concurrency(concurrency)
         self._trials = UNLIMITED if trials is None else at_least_one("trials", trials)
         self.max_epochs = at_least_one("max_epochs", max_epochs)
+        from hopfleet.search.study import sampler_arguments
+
         self._options = {**self.defaults, **options}
         if "seed" in options:
             raise UsageError("seed: is derived from Experiment(seed=...); leave it out")
         try:
             self._make(0)
         except TypeError as error:
-            raise UsageError(f"{type(self).__name__}: {error}") from error
+            known = ["trials", "max_epochs", "concurrency", *sampler_arguments(self.kind)]
+            unknown = next((name for name in options if name not in known), None)
+            remedy = "" if unknown is None else f"; {meant_by(unknown, known)}"
+            raise UsageError(f"{type(self).__name__}: {error}{remedy}") from error
 
     def _make(self, seed: int) -> Any:
         from hopfleet.search.study import new_sampler

@@ -74,9 +74,12 @@ class PBT(Sampled):
             raise UsageError(f"quantile={quantile!r}: must be above 0 and at most 0.5; 0.25 replaces the worst quarter")
         if not (_is_number(resample) and 0 <= resample <= 1):
             raise UsageError(f"resample={resample!r}: must be a probability from 0 to 1; 0.25 is usual")
-        if not perturb or not all(_is_number(factor) and 0 < factor < math.inf for factor in perturb):
+        factors = perturb if isinstance(perturb, Sequence) else ()
+        if not factors or not all(_is_number(factor) and 0 < factor < math.inf for factor in factors):
             raise UsageError(f"perturb={perturb!r}: must be numbers above 0 to multiply by; (0.8, 1.2) is usual")
-        self.quantile, self.resample, self.perturb = quantile, resample, tuple(perturb)
+        self.quantile, self.resample, self.perturb = quantile, resample, tuple(factors)
+        if isinstance(explore, str) or not isinstance(explore, Sequence | None):
+            raise UsageError(f"explore={explore!r}: must be a list of dimensions of the space, e.g. ['lr']")
         self.explore = None if explore is None else list(explore)
 
     def setup(self, space: spaces.Space, *, seed: int, goal: Goal) -> None:

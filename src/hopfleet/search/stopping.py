@@ -15,6 +15,7 @@ from typing import Any
 
 from hopfleet.domain import space as spaces
 from hopfleet.domain.expectation import Expectation
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
 from hopfleet.search.base import (
@@ -33,6 +34,9 @@ from hopfleet.search.base import (
 
 class StoppingRule:
     """The base of stopping rules; by default it stops nothing."""
+
+    def __init_subclass__(cls) -> None:
+        explained(cls)
 
     #: The largest number of trials that may start; None for no limit.
     trials: int | None = None
@@ -199,11 +203,13 @@ class Stopping(Search):
     """A search with stopping rules. A trial is stopped at most once: only a user can resume an ended trial."""
 
     def __init__(self, search: Search, rules: Sequence[StoppingRule]) -> None:
-        for rule in rules:
+        if not isinstance(search, Search):
+            raise UsageError(f"search={search!r}: must be a search, e.g. hop.Random(trials=16)")
+        for rule in rules if isinstance(rules, Sequence) else [rules]:
             if not isinstance(rule, StoppingRule):
                 hint = f"an instance, {rule.__name__}()" if isinstance(rule, type) else "a stopping rule"
                 raise UsageError(f"stop={rule!r}: must be {hint}, e.g. hop.Median() or hop.Budget(seconds=3600)")
-        self.search, self.rules = search, list(rules)
+        self.search, self.rules = search, list(rules) if isinstance(rules, Sequence) else [rules]
         self.max_epochs, self.adaptive, self.whole = search.max_epochs, search.adaptive, search.whole
         self.listens = search.listens or bool(rules)
 

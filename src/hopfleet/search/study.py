@@ -10,6 +10,7 @@ normally distributed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -45,6 +46,11 @@ def new_sampler(kind: str, seed: int, options: Mapping[str, Any]) -> BaseSampler
     """Return a sampler by the name of its class in ``optuna.samplers``."""
     sampler: BaseSampler = getattr(optuna.samplers, kind)(seed=seed, **options)
     return sampler
+
+
+def sampler_arguments(kind: str) -> list[str]:
+    """Return the names of the arguments that a class in ``optuna.samplers`` takes."""
+    return list(inspect.signature(getattr(optuna.samplers, kind)).parameters)
 
 
 class Study:

@@ -3,7 +3,7 @@
 NAME/
   experiment.json   what was asked for: space, search, seed, data, versions
   journal.sqlite    everything that happened, in order
-  checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial
+  checkpoints/      t0001/v00008-23.safetensors: the last and the best version of every trial; shared/: frozen weights
   best/             the weights of the best version alone, in the usual format of the framework
   trials/           t0001.json: configuration and metrics of every trial, in case the journal is lost
   logs/             t0001.log: what the trial's code printed; workers.log
@@ -28,10 +28,11 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
 from hopfleet.store.definitions import NAME, problem
 from hopfleet.support.files import open_plain, read_json, trouble, write_text
@@ -69,6 +70,7 @@ class RunFolder:
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
         self.checkpoints = path / "checkpoints"
+        self.shared = self.checkpoints / SHARED
         self.best = path / "best"
         self.trials = path / "trials"
         self.logs = path / "logs"
@@ -129,7 +131,7 @@ class RunFolder:
         text = json.dumps(definition, indent=2) + "\n"
         place = self.path
         try:
-            for place in (self.path, self.checkpoints, self.logs, self.data, self.plots):
+            for place in (self.path, self.checkpoints, self.shared, self.logs, self.data, self.plots):
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place = self.definition_file
             write_text(place, text, durable=True)
@@ -163,14 +165,14 @@ class RunFolder:
             return profile if isinstance(profile, dict) else {}
         return {}
 
-    def clear(self) -> None:
-        """Delete everything of an earlier run except the lock and the marker, without following links.
+    def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
+        """Delete everything of a run except the lock, the marker and what else to ``keep``, without following links.
 
         Only the holder of the lock may call this method.
         """
         self.definition_file.unlink(missing_ok=True)
         for entry in self.path.iterdir():
-            if entry.name in (LOCK, MARKER):
+            if entry.name in keep:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -179,8 +181,8 @@ class RunFolder:
         self._emptied = True
 
     def discard(self) -> None:
-        """Delete the folder if it was empty or emptied under this lock, and no experiment was defined since."""
-        if self._emptied and not self.exists:
+        """Delete the folder if it was empty or emptied under this lock, so that everything in it is new."""
+        if self._emptied:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def definition(self) -> dict[str, Any]:
@@ -268,6 +270,8 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
     A name without a separator is looked up among the runs of the home folder only: other users may have put a folder of
     that name into the current directory.
     """
+    if not isinstance(name, str | os.PathLike) or not os.fspath(name):
+        raise UsageError(f"name={name!r}: must be the name of an experiment or its run folder, e.g. 'digits'")
     for run in _candidates(name):
         if run.exists:
             return run

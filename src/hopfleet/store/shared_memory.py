@@ -3,7 +3,8 @@
 The folder holds versions that go from worker to worker, and batches that workers share. All users may create files
 beside the folder, so its name cannot be guessed: it derives from the path of the checkpoints folder and from a random
 key, which a file in the checkpoints folder keeps. The folder is used only if it is a real folder of this user with mode
-0700. A file in it names the checkpoints folder, so that the memory of deleted experiments can be given back.
+0700. A file in it names the checkpoints folder, so that the memory of deleted experiments can be given back. A link
+leads to the folder with the files that versions share, which are always durable.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.support.files import open_plain
 from hopfleet.support.processes import is_over
 
@@ -77,6 +79,9 @@ class SharedMemory:
         _write_once(self.folder / OWNER, str(self._checkpoints.resolve()))
         if process:
             _write_once(self.folder / PROCESS, process)
+        if (shared := self._checkpoints / SHARED).is_dir():
+            with contextlib.suppress(FileExistsError):
+                (self.folder / SHARED).symlink_to(shared.resolve(), target_is_directory=True)
 
     def has_room(self, size: int) -> bool:
         """Whether the folder is private and has room for a file of ``size`` bytes. Create the folder if needed."""

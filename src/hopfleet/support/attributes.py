@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hopfleet.phrases import did_you_mean
+
 
 class Signposted:
     """A class whose users may look for attributes of another library. ``ELSEWHERE`` tells what to write instead."""
@@ -17,6 +19,7 @@ class Signposted:
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property that raised: raise its error again
             where = type(self).ELSEWHERE.get(name)
-            remedy = f"; write {where}" if where else ""
+            near = "" if name.startswith("_") else did_you_mean(name, [each for each in dir(self) if each[0] != "_"])
+            remedy = f"; write {where}" if where else f"; {near.strip()}" if near else ""
             text = f"{type(self).__name__!r} object has no attribute {name!r}{remedy}"
             raise AttributeError(text, name=name, obj=self)

@@ -34,7 +34,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 
 def write_atomically(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
     """Let ``write`` fill a temporary file beside ``path``, and rename the file; ``durable`` survives a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")  # of no other process or thread
     try:
         write(temporary)
         if durable:
@@ -86,9 +86,11 @@ def back_off() -> Iterator[float]:
         seconds = min(2 * seconds, LONGEST_PAUSE)
 
 
-def trouble(path: Path, error: OSError) -> str:
+def trouble(path: str | os.PathLike[str], error: OSError) -> str:
     """Describe a file that cannot be written: its name, the error and the remedy."""
     remedy = "make room on that disk" if error.errno in FULL else "check that disk and the permissions"
+    if error.errno == errno.ENOENT and not Path(path).parent.exists():
+        remedy = f"make the folder {Path(path).parent} first"
     return f"{path}: cannot be written ({error.strerror or error}); {remedy}"
 
 

@@ -8,6 +8,9 @@ from typing import TextIO
 
 from hopfleet.support.text import visible
 
+STORAGE = "storage"
+"""The part whose messages a worker also reports to the run, since a unit may wait for the storage for long."""
+
 
 class StandardError(logging.StreamHandler[TextIO]):
     """A handler for the standard error of the moment, which workers redirect to the log of a trial."""
@@ -24,10 +27,10 @@ class StandardError(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-def messages() -> logging.Logger:
-    """Return the logger. Give it a handler on first use, unless the user has configured one."""
+def messages(part: str = "") -> logging.Logger:
+    """Return the logger, or that of one part. Give it a handler on first use, unless the user has configured one."""
     logger = logging.getLogger("hopfleet")
     if not logger.handlers:
         logger.addHandler(StandardError())
         logger.propagate = False
-    return logger
+    return logger.getChild(part) if part else logger

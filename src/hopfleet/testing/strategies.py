@@ -1,7 +1,7 @@
 """A suite for strategies: ways to train one trial of PyTorch on several devices.
 
-Derive a test class from ``StrategySuite`` and return the strategy from ``make``. The suite trains a small model in double
-precision on a team of processes on the CPU, and compares it with one process.
+Derive a test class from ``StrategySuite`` and return the strategy from ``make``. The suite trains a small model in
+double precision on a team of processes on the CPU, and compares it with one process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch
 
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, means
-from hopfleet.frameworks.base import EngineCache, Membership
+from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.teams import Membership
 from hopfleet.frameworks.torch.checkpoint import weights
 from hopfleet.frameworks.torch.parallel.session import TeamSession
 from hopfleet.frameworks.torch.parallel.strategy import Strategy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,8 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
-from hopfleet.frameworks.base import EngineCache, Session, Team
+from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.frameworks.teams import Team
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 from hopfleet.worker.interruption import Interruption
@@ -78,6 +79,14 @@ class WorkerContext:
             return Placement.on(self.placement.device)
         return replace(self.placement, strategy=strategy)
 
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Raise SharedStateChanged if the trials that run meanwhile change what they share, also if they fail."""
+        try:
+            yield
+        finally:
+            self.framework.check_shared(self.engine_cache)
+
     def count_parameters(self, session: Session, sums: dict[str, RowSum], rows: int) -> None:
         """Add the number of parameters to the metrics, if the experiment wants it and the task does not report it."""
         if self.spec.count_parameters and PARAMS not in sums:
@@ -88,8 +97,13 @@ class WorkerContext:
     def batch_size(self, trial: Trial) -> int:
         return int(trial.config.get("batch_size", self.spec.batch_size))
 
-    def train_stream(self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False) -> Stream:
-        """Return the training batches of a unit; ``shared`` by the members of a flotilla."""
+    def train_stream(
+        self, session: Session, trial: Trial, unit: Unit, *, shared: bool = False, beside: Stream | None = None
+    ) -> Stream:
+        """Return the training batches of a unit; ``shared`` by the members of a flotilla.
+
+        If members have batches of different sizes, their streams are ``beside`` each other.
+        """
         spec = self.spec
         return Stream(
             spec.train,
@@ -102,6 +116,7 @@ class WorkerContext:
             seed=spec.seed,
             epoch=unit.epoch,
             drop_last=spec.drop_last,
+            beside=beside,
         )
 
     def valid_stream(self, session: Session, partition: int, *, shared: bool = False) -> Stream:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session
+from hopfleet.frameworks.base import GivenUp, IsolationError, Result, Session, SharedStateChanged
 from hopfleet.support import clock
 from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
@@ -54,9 +54,25 @@ class FusedRunner:
                 members.append(Member(command, trial, *self._models.take(command, trial)))
         while members:
             some, members = members[: self._most], members[self._most :]
-            self._run_some(some, started)
+            for group in self._groups(some):
+                self._run_some(group, started)
+                started = clock.now()
         self._given_up.clear()
         self._context.interruption.forget(command.attempt for command, _ in units)
+
+    def _groups(self, members: list[Member]) -> list[list[Member]]:
+        """Group members that can train together: those of one batch size, or all if the partition is on the device."""
+        groups: dict[int, list[Member]] = {}
+        for member in members:
+            groups.setdefault(self._context.batch_size(member.trial), []).append(member)
+        first = members[0]
+        if len(groups) == 1 or not first.command.unit.trains:
+            return [members]
+        if self._context.framework.mixes_batch_sizes:
+            stream = self._context.train_stream(first.session, first.trial, first.command.unit, shared=True)
+            if stream.is_resident:
+                return [members]
+        return list(groups.values())
 
     def _give_up(self, commands: Mapping[int, RunUnit], started: float) -> None:
         """Report members that were given up, between two batches; the others go on. Raise GivenUp if none is left.
@@ -102,7 +118,7 @@ class FusedRunner:
 
         logs = [context.spec.logs / f"{member.command.trial}.log" for member in members]
         try:
-            with context.capture(*logs) as turn, contextlib.ExitStack() as stack:
+            with context.capture(*logs) as turn, context.guarded(), contextlib.ExitStack() as stack:
                 for member in members:
                     stack.enter_context(context.veiled(member.trial))
                 sessions = [member.session for member in members]
@@ -111,38 +127,52 @@ class FusedRunner:
                 self._saver.under_way()
                 unit = first.command.unit
                 if unit.trains:
-                    self._check_sizes(members)
-                    stream = context.train_stream(first.session, first.trial, unit, shared=True)
+                    streams, of = self._streams(members)
                     for member in members:
                         if member.command.metric is not None:
                             member.session.observe(member.command.metric)
-                    results = flotilla.train(interruptible(stream), last=[member.command.last for member in members])
+                    last = [member.command.last for member in members]
+                    if len(streams) == 1:
+                        results = flotilla.train(interruptible(streams[0]), last=last)
+                    else:
+                        results = flotilla.train_mixed(list(map(interruptible, streams)), of, last=last)
                 else:
-                    stream = context.valid_stream(first.session, unit.partition, shared=True)
-                    results = flotilla.evaluate(interruptible(stream), seed=self._units.evaluation_seed(unit))
+                    streams, of = [context.valid_stream(first.session, unit.partition, shared=True)], [0] * len(members)
+                    results = flotilla.evaluate(interruptible(streams[0]), seed=self._units.evaluation_seed(unit))
         except GivenUp:
             return []
         except (Exception, SystemExit) as error:
             self._units.check_device(error)
-            if isinstance(error, IsolationError):
+            if isinstance(error, SharedStateChanged):
+                messages().warning("%s; from now on each trial has its own", describe(error))
+                self._models.make_room()
+            elif isinstance(error, IsolationError):
                 self._limit(len(members), str(error), most=1)
             else:
                 self._limit(len(members), describe(error), most=len(members) // 2)
             return None
-        for member, result in zip(members, results, strict=True):
+        for member, result, number in zip(members, results, of, strict=True):
             self._units.check_device(result)
             if not isinstance(result, Exception) and (context.spec.valid is None or not unit.trains):
-                context.count_parameters(member.session, result, stream.rows)
+                context.count_parameters(member.session, result, streams[number].rows)
         found = zip(members, results, flotilla.shares, strict=True)
         return [entry for entry in found if entry[0].command.attempt not in self._given_up]
 
-    def _check_sizes(self, members: list[Member]) -> None:
-        """Check that all members use the same batch size: a flotilla has one stream of batches."""
-        sizes = sorted({self._context.batch_size(member.trial) for member in members})
-        if len(sizes) > 1:
-            raise IsolationError(
-                f"they want batches of {', '.join(map(str, sizes))} rows; only those of one size go along"
-            )
+    def _streams(self, members: list[Member]) -> tuple[list[Stream], list[int]]:
+        """Return a stream of batches for each batch size, and the number of each member's stream."""
+        streams: dict[int, Stream] = {}
+        for member in members:
+            size = self._context.batch_size(member.trial)
+            if size not in streams:
+                streams[size] = self._context.train_stream(
+                    member.session,
+                    member.trial,
+                    member.command.unit,
+                    shared=True,
+                    beside=next(iter(streams.values()), None),
+                )
+        numbers = {size: number for number, size in enumerate(streams)}
+        return list(streams.values()), [numbers[self._context.batch_size(member.trial)] for member in members]
 
     def _report(self, member: Member, result: Result, share: float, started: float) -> None:
         command = member.command

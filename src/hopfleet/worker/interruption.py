@@ -49,6 +49,9 @@ class InterruptibleStream:
         return len(self._stream)
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self._stream:
+        return self._checked(iter(self._stream))
+
+    def _checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
             self._check()
             yield batch

@@ -16,7 +16,7 @@ from hopfleet.domain.messages import RunUnit
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import Session
+from hopfleet.frameworks.base import Session, SharedStateChanged
 from hopfleet.store.base import VersionStore
 from hopfleet.support.logging import messages
 from hopfleet.worker.context import WorkerContext
@@ -105,25 +105,29 @@ class ModelCache:
     def with_room(self, command: RunUnit, work: Callable[[], Done]) -> Done:
         """Do some work; if the device runs out of memory, empty it and try once more.
 
+        Do the same if the work changed a state that trials share: then each of them starts anew, with its own.
+
         The half-trained model is dropped then. If its version is saved nowhere, the second try ends with a
         CheckpointError, and the trial comes back from an earlier version; a third try is not made here.
         """
-        key = (command.trial, command.model.version)
+        key, changed = (command.trial, command.model.version), False
         if key not in self._cramped:
             try:
                 return work()
             except Exception as error:
-                if not self._context.framework.out_of_memory(error):
+                changed = isinstance(error, SharedStateChanged)
+                if not changed and not self._context.framework.out_of_memory(error):
                     raise
-                messages().warning("%s; the unit starts once more, on an emptied device", describe(error))
+                how = "from now on each trial has its own" if changed else "on an emptied device"
+                messages().warning("%s; the unit starts once more, %s", describe(error), how)
             # Only here is the exception gone, with everything that it kept alive.
             self._cramped.add(key)
-        self._make_room(command.trial)
+        self.make_room("" if changed else command.trial)
         done = work()
         self._cramped.discard(key)
         return done
 
-    def _make_room(self, trial: str) -> None:
+    def make_room(self, trial: str = "") -> None:
         """Drop all models except that of ``trial``, and everything cached on the device."""
         for name in [name for name in self._held if name != trial]:
             self._saver.wait(name)

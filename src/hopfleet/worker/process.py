@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import cloudpickle
 
 from hopfleet.errors import describe
-from hopfleet.frameworks.base import Membership
+from hopfleet.frameworks.teams import Membership
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import needs_feed, open_feed
 from hopfleet.worker.logs import captured

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +18,18 @@ from hopfleet.store.base import VersionStore
 from hopfleet.support.user_code import describe_with_place, format_traceback, place
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import UnitBatches
-from hopfleet.worker.feeding.stream import Stream, valid_batch
+from hopfleet.worker.feeding.stream import FirstBatches, valid_batch
 from hopfleet.worker.spec import Profile
 
 COMPARED, COMPARING, ROUNDS = 8, 1.0, 3
 """Measuring the gain of flotillas: trials tried together, approximate seconds per mode, and rounds; the fastest
 round counts."""
 
-PROBE = VersionRef("probe", 1, 1)
-"""The version that is written only to time the write."""
+PROBE, NEXT = VersionRef("probe", 1, 1), VersionRef("probe", 2, 1)
+"""The versions of a configuration that is tried, before and after a hop."""
+
+QUICK = 3.0
+"""Seconds that a check before the run should take; one that would take longer leaves out the hop."""
 
 
 class Profiler:
@@ -42,24 +44,35 @@ class Profiler:
         self._compared = False
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
-        """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
+        """Try a trial on real batches, and time ``batches`` batches of training, a save and a load.
+
+        Without ``batches``, check the trial instead, in seconds: train two batches, evaluate one, save, load and hop.
+        """
         context, metrics = self._context, dict[str, RowSum]()
         try:
             with context.capture(context.spec.logs / "probe.log"), context.veiled(trial):
                 began = time.perf_counter()
                 session = context.open(trial)
                 opened = time.perf_counter() - began
-                if context.spec.valid is not None:
-                    metrics, _ = self._evaluate_one(session)
-                context.count_parameters(session, metrics, 1)
                 # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
                 memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
                 # Trials that train together share the making of batches.
                 gains = context.feed is not None or context.framework.gains(session, fast=context.spec.fast)
+                # Use batches of an epoch of this trial's own, so that the time to make them shows.
+                unit = Unit(trial.id, -1 - trial.number, partition)
+                if not batches:
+                    self._train(session, trial, unit, 2)
+                if context.spec.valid is not None:
+                    metrics, _ = self._evaluate_one(session)
+                context.count_parameters(session, metrics, 1)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
                 found = replace(found, unsteady=self._unsteady(trial))
-                return self._timed(found, session, trial, batches, partition) if batches else found
-        except Exception as error:
+                if batches:
+                    return self._timed(found, session, trial, unit, batches)
+                sessions = [session]
+                del session
+                return self._hopped(found, sessions, trial, unit, time.perf_counter() - began)
+        except (Exception, SystemExit) as error:
             with contextlib.suppress(Exception):
                 context.framework.explain(error)
             veil = context.veil(trial)
@@ -71,39 +84,59 @@ class Profiler:
 
         Return the metrics. Raise what the task raises, and TaskError if a hop changes the trial.
         """
-        context, metrics = self._context, dict[str, RowSum]()
-        cpu = context.placement.kind == "cpu"  # on other devices, the same step may round differently
+        context, metrics, unit = self._context, dict[str, RowSum](), Unit(trial.id, 1, 0)
         with context.capture(context.spec.logs / "probe.log"), context.veiled(trial):
             session = context.open(trial)
-            self._train(session, trial, 2)
+            self._train(session, trial, unit, 2)
             if context.spec.valid is not None:
                 metrics, _ = self._evaluate_one(session)
             context.count_parameters(session, metrics, 1)
-            try:
-                saved = self._digest(session)
-                hopped = context.open(trial)
-                hopped.load(self._versions.find(PROBE, saved))
-                if self._digest(hopped) != saved:
-                    raise TaskError("a model that was saved and loaded again is not the same: build() must return it")
-                for each in (session, hopped):
-                    self._train(each, trial, 1)
-                if cpu and self._digest(hopped) != self._digest(session):
-                    raise TaskError(
-                        "the trial trains differently after a hop: the task depends on something outside of the model, "
-                        "the optimizer and the random streams, e.g. on a counter of its own"
-                    )
-            finally:
-                self._versions.forget(PROBE.trial)
+            sessions = [session]
+            del session
+            if doubt := self._hop(sessions, trial, unit):
+                raise TaskError(doubt)
         return tuple(metrics)
 
-    def _train(self, session: Session, trial: Trial, batches: int) -> None:
-        """Train on the first batches of a trial."""
-        stream = self._context.train_stream(session, trial, Unit(trial.id, 1, 0))
-        session.train(_First(batches, stream, self._context.batch_size(trial)), last=False)
+    def _hopped(self, found: Profile, sessions: list[Session], trial: Trial, unit: Unit, seconds: float) -> Profile:
+        """Return the profile with the outcome of a hop, unless the check has taken ``seconds`` and would take long."""
+        if seconds + found.open_seconds > QUICK:
+            return replace(found, skipped=f"saving, loading and hopping: the check took {seconds:.0f} s without them")
+        return replace(found, doubt=self._hop(sessions, trial, unit))
 
-    def _digest(self, session: Session) -> str:
+    def _hop(self, sessions: list[Session], trial: Trial, unit: Unit) -> str:
+        """Save a session, load it into another one and train both on; return how they differ, if they do.
+
+        The session is taken out of its list, so that only one model is in memory at a time.
+        """
+        context, session = self._context, sessions.pop()
+        cpu = context.placement.kind == "cpu"  # on other devices, the same step may round differently
+        try:
+            saved = self._digest(PROBE, session)
+            self._train(session, trial, unit, 1)
+            stayed = self._digest(NEXT, session)
+            del session
+            hopped = context.open(trial)
+            hopped.load(self._versions.find(PROBE, saved))
+            if self._digest(PROBE, hopped) != saved:
+                return "a model that was saved and loaded again is not the same: build() must return it"
+            self._train(hopped, trial, unit, 1)
+            if cpu and self._digest(NEXT, hopped) != stayed:
+                return (
+                    "the trial trains differently after a hop: the task depends on something outside of the model, "
+                    "the optimizer and the random streams, e.g. on a counter of its own"
+                )
+            return ""
+        finally:
+            self._versions.forget(PROBE.trial)
+
+    def _train(self, session: Session, trial: Trial, unit: Unit, batches: int) -> None:
+        """Train on the first batches of a unit."""
+        stream = self._context.train_stream(session, trial, unit)
+        session.train(FirstBatches(batches, stream, self._context.batch_size(trial)), last=False)
+
+    def _digest(self, ref: VersionRef, session: Session) -> str:
         """Save a session, and return the digest of the file."""
-        return self._versions.write(PROBE, session.save, durable=True, size=session.size)[0]
+        return self._versions.write(ref, session.save, durable=True, size=session.size)[0]
 
     def _unsteady(self, trial: Trial) -> str:
         """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""
@@ -121,22 +154,21 @@ class Profiler:
         """Return the metrics of one batch, and seconds per row."""
         context = self._context
         assert context.spec.valid is not None
-        one = _First(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
+        one = FirstBatches(1, context.valid_stream(session, 0), valid_batch(context.spec.valid, context.placement))
         began = time.perf_counter()
         metrics = session.evaluate(one, seed=0)
         return metrics, (time.perf_counter() - began) / one.rows
 
-    def _timed(self, found: Profile, session: Session, trial: Trial, batches: int, partition: int) -> Profile:
+    def _timed(self, found: Profile, session: Session, trial: Trial, unit: Unit, batches: int) -> Profile:
         """Return the profile with times, each taken after one round to warm up."""
         context, framework = self._context, self._context.framework
         size = context.batch_size(trial)
-        # Use batches of an epoch of this trial's own, so that the time to make them shows.
-        stream = context.train_stream(session, trial, Unit(trial.id, -1 - trial.number, partition))
+        stream = context.train_stream(session, trial, unit)
         framework.peak_memory(context.placement)
         before = framework.peak_memory(context.placement)
-        session.train(_First(1, stream, size), last=False)
+        session.train(FirstBatches(1, stream, size), last=False)
         began = time.perf_counter()
-        some = _Some(_First(batches, stream, size))
+        some = _Some(FirstBatches(batches, stream, size))
         feeding = (time.perf_counter() - began) / some.rows
         training = _seconds(lambda: session.train(some, last=False)) / some.rows
         peak = framework.peak_memory(context.placement) - before
@@ -189,27 +221,10 @@ class Profiler:
         return found[0], found[1]
 
 
-class _First:
-    """A stream cut after its first batches."""
-
-    def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
-        self._count = min(count, len(stream))
-        self._stream = stream
-        self.rows = min(stream.rows, self._count * batch_size)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[dict[str, object]]:
-        batches = iter(self._stream)
-        with contextlib.closing(batches):  # type: ignore[type-var]
-            yield from itertools.islice(batches, self._count)
-
-
 class _Some(list[dict[str, Any]]):
     """Batches in memory, repeated."""
 
-    def __init__(self, batches: _First | _Some, times: int = 1) -> None:
+    def __init__(self, batches: FirstBatches | _Some, times: int = 1) -> None:
         super().__init__(list(batches) * times)
         self.rows: int = batches.rows * times
 

@@ -26,7 +26,7 @@ from hopfleet.domain.messages import Event, SaveDelayed, SaveFailed, SaveVersion
 from hopfleet.errors import CheckpointError
 from hopfleet.frameworks.base import Session
 from hopfleet.store.base import VersionStore
-from hopfleet.support.files import back_off, trouble
+from hopfleet.support.files import back_off, limited, trouble
 from hopfleet.support.user_code import describe_with_place, format_traceback
 
 SMALL = 1 << 18
@@ -37,6 +37,9 @@ PARTS = 4
 
 STALL_SECONDS, SLOW_BYTES = 30.0, 1 << 20
 """Seconds after which a durable save is reported as delayed, and bytes for which it gets another second."""
+
+HANG_SECONDS = 300.0
+"""Seconds after which a durable write that has not ended is given up, beside those for its bytes, and tried again."""
 
 MOMENT = 0.02
 """Maximum seconds that copies of small models wait for the main thread."""
@@ -207,7 +210,7 @@ class Saver:
                 digest, size = self._versions.keep(ref, command.saved, command.digest)
                 durable = True
             else:
-                digest, size = self._versions.write(ref, write, durable=durable, size=save.size)
+                digest, size = self._write(save, write)
         except OSError as error:
             if not quietly:
                 path = self._versions.path(ref, durable=True)
@@ -228,6 +231,29 @@ class Saver:
                 return True
         self._emit(event)
         return True
+
+    def _write(self, save: Save, write: Callable[[Path], None]) -> tuple[str, int]:
+        """Write a version, and return its digest and size. Raise TimeoutError if a durable write hangs.
+
+        The thread of a write that hangs is left behind. If it goes on later, it must not touch the version: the model
+        may have changed by then.
+        """
+        given_up = threading.Event()
+
+        def unless_given_up(path: Path) -> None:
+            write(path)
+            if given_up.is_set():
+                raise TimeoutError("the write took too long and was given up")
+
+        def job() -> tuple[str, int]:
+            return self._versions.write(save.command.ref, unless_given_up, durable=save.command.durable, size=save.size)
+
+        if not self._threads or not save.command.durable:
+            return job()
+        try:
+            return limited(job, HANG_SECONDS + save.size / SLOW_BYTES)
+        finally:
+            given_up.set()
 
     def _upload(self) -> None:
         while (event := self._uploads.get()) is not None:

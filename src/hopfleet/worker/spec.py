@@ -52,12 +52,14 @@ class WorkerSpec:
     compare: bool = False
     #: How workers train, in turn: the first worker as the first says, and so on.
     teams: tuple[TeamShape, ...] = (SINGLE,)
+    #: Seconds after which a worker that checks a configuration before the run counts as hung.
+    check_seconds: float = 60.0
     #: Where versions are kept, unless the backend keeps them itself.
     store: Store = field(default_factory=LocalStore)
 
 
 def placement(spec: WorkerSpec, number: int, devices: int) -> Placement:
-    """Return the placement of a worker, given by its number from 0 on, on a machine with so many devices."""
+    """Return the placement of a worker, given by its number from 0 on, on a machine with that number of devices."""
     shapes = spec.teams
     shape = shapes[number % len(shapes)]
     first = sum(shapes[before % len(shapes)].devices for before in range(number))
@@ -110,3 +112,5 @@ class Profile:
     fast_share: float = 0.0  #: the same with ``fast`` rounding
     gains: bool = True  #: whether trials take clearly less time together than one by one
     unsteady: str = ""  #: a column that differs if a batch is transformed twice, in a worker's first profile
+    doubt: str = ""  #: how a trial that hops differs from one that stays
+    skipped: str = ""  #: what a check left out, and why

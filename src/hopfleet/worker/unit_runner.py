@@ -19,10 +19,13 @@ from hopfleet.support.logging import messages
 from hopfleet.support.user_code import describe_with_place, format_traceback
 from hopfleet.support.user_code import place as users_place
 from hopfleet.worker.context import WorkerContext
-from hopfleet.worker.feeding.stream import Stream
+from hopfleet.worker.feeding.stream import FirstBatches, Stream
 from hopfleet.worker.interruption import InterruptibleStream
 from hopfleet.worker.model_cache import ModelCache
 from hopfleet.worker.saver import Saver
+
+TRAIN_AGAIN_SECONDS = 10.0
+"""Only units that took less time are trained again to explain a loss that is not finite."""
 
 ADVICE = " (also on an emptied device; use a smaller batch_size, a smaller model, or fewer workers per GPU)"
 
@@ -92,7 +95,7 @@ class UnitRunner:
         self._saver.under_way()
         if command.metric is not None:
             session.observe(command.metric)
-        with located(command.unit):
+        with self._context.guarded(), located(command.unit):
             sums = session.train(self._interruptible(stream, command), last=command.last)
         if self._context.spec.valid is None:
             self._context.count_parameters(session, sums, stream.rows)
@@ -103,7 +106,7 @@ class UnitRunner:
         self._models.put(command.trial, session, command.model.version)
         stream = self._context.valid_stream(session, command.unit.partition)
         self._saver.under_way()
-        with located(command.unit):
+        with self._context.guarded(), located(command.unit):
             sums = session.evaluate(self._interruptible(stream, command), seed=self.evaluation_seed(command.unit))
         self._context.count_parameters(session, sums, stream.rows)
         return session, hopped, sums
@@ -153,7 +156,7 @@ class UnitRunner:
             if (team := context.team) is not None and team.lost:
                 raise Broken from error  # the loss of another member is no fault of the trial
             advice = ADVICE if context.framework.out_of_memory(error) else ""
-            self._explain(error, command, trial)
+            self._explain(error, command, trial, clock.now() - started)
             veil = context.veil(trial)
             reason, trace = veil(describe_with_place(error)) + advice, veil(format_traceback(error))
             self._log(command, veil(traceback.format_exc()))
@@ -163,12 +166,26 @@ class UnitRunner:
             )
             self.check_device(error)
 
-    def _explain(self, error: BaseException, command: RunUnit, trial: Trial) -> None:
-        """Add notes to an exception of the task's code. A fault in the explanation must not hide the exception."""
+    def _explain(self, error: BaseException, command: RunUnit, trial: Trial, seconds: float) -> None:
+        """Add notes to an exception that the task's code raised after some seconds.
+
+        A fault in the explanation must not hide the exception.
+        """
         with contextlib.suppress(Exception):
             self._context.framework.explain(error)
             if isinstance(error, NotFinite) and command.unit.trains:
                 error.__notes__.insert(0, self._context.judge_inputs(trial, command.unit, error.batch))
+                if "norm" not in str(error) and error.batch > 1 and seconds < TRAIN_AGAIN_SECONDS:
+                    error.__notes__[:0] = self._gradients(command, trial, error.batch - 1)
+
+    def _gradients(self, command: RunUnit, trial: Trial, batches: int) -> list[str]:
+        """Train the first batches of a unit again, and return the norm of the gradients in the last update."""
+        session, _ = self._models.take(command, trial)
+        if command.metric is not None:
+            session.observe(command.metric)
+        stream = self._context.train_stream(session, trial, command.unit)
+        norm = session.gradient_norm(FirstBatches(batches, stream, self._context.batch_size(trial)))
+        return [] if norm is None else [f"the update before had gradients of norm {norm:.3g}"]
 
     def _log(self, command: RunUnit, text: str) -> None:
         """Add the whole traceback to the trial's log: its report begins at the user's first frame."""

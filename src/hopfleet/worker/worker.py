@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from hopfleet.domain.messages import Command, Event, RecordLogged, RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
-from hopfleet.frameworks.base import Team
+from hopfleet.frameworks.teams import Team
 from hopfleet.store.base import VersionStore
+from hopfleet.support.logging import STORAGE, messages
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
@@ -59,7 +60,8 @@ class Worker:
         #: Reports what the user's code logs. In the user's own process, the terminal shows it anyway.
         self._records = RecordReporter(lambda trial, text: emit([RecordLogged(name, trial, context.hide(text))]))
         if not guest:
-            logging.getLogger().addHandler(self._records)
+            for logger in (logging.getLogger(), messages(STORAGE)):
+                logger.addHandler(self._records)
             context.capture = self._records.following(capture)
         versions = versions or spec.store.versions(spec.checkpoints)
         framework = context.framework
@@ -100,7 +102,7 @@ class Worker:
             raise Broken
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
-        """Build a trial and evaluate one batch; then time ``batches`` batches of training, a save and a load."""
+        """Check a trial in seconds or, with ``batches``, time them; see ``Profiler.probe``."""
         found = self._profiler.probe(trial, batches, partition)
         if (team := self._context.team) is not None and team.lost:
             raise Broken
@@ -127,4 +129,5 @@ class Worker:
         """Finish all saves, and free the buffers that engines keep."""
         self._saver.close()
         self._context.close()
-        logging.getLogger().removeHandler(self._records)
+        for logger in (logging.getLogger(), messages(STORAGE)):
+            logger.removeHandler(self._records)

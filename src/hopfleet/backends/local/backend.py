@@ -45,6 +45,7 @@ from hopfleet.domain.messages import (
     WorkerLost,
 )
 from hopfleet.domain.placement import CPU, Placement
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.local import Versions
@@ -102,6 +103,7 @@ class PendingStart(NamedTuple):
     failures: int = 0
 
 
+@explained
 class Local(SupervisedBackend[ProcessHandle]):
     """``workers`` processes on this machine."""
 
@@ -171,6 +173,10 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._workers.clear()
         if self._fork_server is not None:
             self._fork_server.close()
+
+    def unready(self) -> str:
+        waiting = [handle.name for handle in self._workers.values() if not handle.ready]
+        return f"; {', '.join(waiting) or 'no worker'} started and loads the task; {self._log} may say more"
 
     # ----------------------------------------------------------------------------------------------- messages
 

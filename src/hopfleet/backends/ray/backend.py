@@ -39,6 +39,7 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionSaved,
 )
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
@@ -53,6 +54,7 @@ LOOK_SECONDS = 0.4
 """Maximum seconds between checks for silent workers and nodes."""
 
 
+@explained
 class Ray(ClusterBackend):
     """Workers on a Ray cluster.
 

@@ -182,7 +182,7 @@ class ClusterBackend(SupervisedBackend[ActorHandle]):
 
         self._calls.then(self._nodes[handle.node].call("vitals", handle.pid), answered)
 
-    def _unready(self) -> str:
+    def unready(self) -> str:
         found, seen = [], self._discovery.now()
         for name, used in self._nodes.items():
             mine = [handle for handle in self._workers.values() if handle.node == name and not handle.ready]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.data.folders import cache_folder
-from hopfleet.domain.version_ref import VersionRef
+from hopfleet.domain.version_ref import SHARED, VersionRef
 from hopfleet.errors import describe
 from hopfleet.store.base import VersionStore
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, local_versions
@@ -52,7 +52,7 @@ class StorageLocation:
         The parent of each process of Ray is the raylet of its node; the memory is swept when the raylet is gone.
         """
         if self.url:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.folder / SHARED).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.local(node).memory.create(identity(os.getppid()))
 
     def sweep(self, node: str) -> None:

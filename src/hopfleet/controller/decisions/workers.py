@@ -64,5 +64,7 @@ def finish(state: State) -> Iterator[m.Message]:
         stuck = state.schedule.delayed.values()
         busy = any(slot.unit is not None and slot.worker not in stuck for slot in state.schedule.slots.values())
         safe = all(p.holder is None or p.holder in stuck or not p.version or p.durable(p.version) for p in live)
-        if safe and not busy:
+        # The save of an earlier version, which may be the best, can take longer than that of the last.
+        saving = any(save.durable and save.worker not in stuck for p in live for save in p.saves.values())
+        if safe and not busy and not saving:
             yield state.decide(m.Finish(complete=False, reason=state.hopeless))

@@ -7,6 +7,7 @@ by the library, which checks them; it reads small files faster from bytes.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -55,6 +56,15 @@ def write_at_once(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     """Write contiguous tensors; fetch those of a device in one piece, since each transfer from a GPU takes a while."""
     header, pieces = _laid_out(tensors, metadata)
     _put(path, header, [torch.cat(list(some)) for _, some in itertools.groupby(pieces, lambda piece: piece.device)])
+
+
+def digest(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of the file that ``write`` would write."""
+    header, pieces = _laid_out(tensors, metadata)
+    found = hashlib.sha256(header)
+    for piece in pieces:
+        found.update(_on_host(piece).numpy().data)
+    return found.hexdigest()
 
 
 def _laid_out(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> tuple[bytes, list[torch.Tensor]]:

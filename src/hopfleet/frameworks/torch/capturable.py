@@ -20,8 +20,10 @@ from typing import TypeVar
 import torch
 from torch.optim import Optimizer
 
+from hopfleet.errors import TaskError
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.trial import ParameterGroup
+from hopfleet.phrases import shown
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 """Optimizers whose update can be a few kernels for all weights. Classes derived from them may do something else."""
@@ -44,6 +46,8 @@ def capturable(optimizer: Kind) -> Kind:
     For plain training loops that are compared with a trial to the bit. An optimizer that Hopfleet leaves as it is
     (on other devices, of another class, with tensors as learning rates) stays as it is.
     """
+    if not isinstance(optimizer, Optimizer):
+        raise TaskError(f"capturable({shown(optimizer)}): must be an optimizer of torch.optim")
     if (changes := _changes(optimizer)) is not None:
         CapturableUpdate(optimizer, changes)
     return optimizer

@@ -1,22 +1,27 @@
-"""Checkpoints: the state of a trial in one safetensors file, and back, bit for bit and without pickle."""
+"""Checkpoints: the state of a trial in one safetensors file, and back, bit for bit and without pickle.
+
+Frozen tensors are in files of their own, which the checkpoints of many trials refer to; see ``shared``.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch.optim import Optimizer
 
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import CheckpointError, TaskError, describe
 from hopfleet.frameworks.base import EngineCache
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Arrays, Tree, flatten, unflatten
-from hopfleet.frameworks.torch import randomness
+from hopfleet.frameworks.torch import randomness, shared
+from hopfleet.frameworks.torch.model_state import Reference, load_model, model_state
 from hopfleet.frameworks.torch.randomness import SeededStreams
+from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import Constant, identity
 from hopfleet.frameworks.torch.trial import LiveTrial
 
@@ -25,32 +30,70 @@ FORMAT = "hopfleet-torch-1"
 State = dict[str, Tree]
 """The parts of a trial that a version stores, by name."""
 
+Array = torch.Tensor | SharedTensor
+"""An array of a state."""
+
+Write = Callable[[Path, Mapping[str, torch.Tensor], Mapping[str, str]], None]
+"""A function that writes tensors and text to a file."""
+
 
 def state_of(trial: LiveTrial) -> State:
     """Collect the parts of a trial that a version stores. Nothing is copied."""
+    frozen = {identity(one.tensor): one for one in shared.intact(trial.shared)}
     return {
-        "model": _model_state(trial.model),
+        "model": model_state(trial.model, frozen),
         "optimizer": [_optimizer_state(optimizer) for optimizer in trial.optimizers],
         "scheduler": [scheduler.state_dict() for scheduler in trial.schedulers],
         "scaler": trial.scaler.state_dict() if trial.scaler else None,
-        "average": trial.average,
+        "average": [frozen.get(identity(mean), mean) for mean in trial.average],
         # Each unit puts new streams in place of the old ones and changes none of them.
         "random": Constant(trial.random),
         "counters": trial.counters,
+        "extra": trial.extra_state(),
     }
 
 
-def described(
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in the memory of the host."""
+    return tensor.device.type == "cpu"
+
+
+def save(
+    path: Path,
     state: State,
     device: torch.device,
     cache: EngineCache,
-    host: Callable[[str, torch.Tensor], bool] = lambda name, tensor: tensor.device.type == "cpu",
-) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return a state as named tensors and as text, ready to be written.
+    write: Write,
+    host: Callable[[torch.Tensor], bool] = on_host,
+) -> None:
+    """Write a state to a file; frozen tensors go to files that versions share, if there is a folder for them.
 
-    ``host`` tells which tensors stay in the memory of the host when the rest is loaded to a device.
+    ``host`` tells which tensors stay on the host when the others are loaded to a device.
     """
-    arrays = Arrays(torch.is_tensor, identity)
+    tree, arrays = described(state, device, cache, host)
+    frozen = {name: value for name, value in arrays.items() if isinstance(value, SharedTensor)}
+    tensors = {name: value for name, value in arrays.items() if isinstance(value, torch.Tensor)}
+    metadata: dict[str, str] = {}
+    folder = shared.folder_of(path)
+    if not frozen:
+        pass
+    elif folder.is_dir():
+        cache.part(SharedTensors).save(frozen.values(), folder)
+        tree[SHARED] = {name: one.digest for name, one in frozen.items()}
+        metadata[SHARED] = " ".join(sorted({one.digest for one in frozen.values()}))
+    else:
+        tensors |= {name: one.tensor for name, one in frozen.items()}
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    write(path, contiguous, {**metadata, FORMAT: json.dumps(tree)})
+    if not metadata:
+        shared.check_intact(list(frozen.values()))
+
+
+def described(
+    state: State, device: torch.device, cache: EngineCache, host: Callable[[torch.Tensor], bool] = on_host
+) -> tuple[State, dict[str, Array]]:
+    """Return a state as JSON, and its tensors by name."""
+    arrays = Arrays(lambda value: isinstance(value, Array), _identity)
     tree = {
         "model": flatten(state["model"], arrays, "model"),
         "optimizer": [flatten(part, arrays, f"optimizer.{i}") for i, part in enumerate(state["optimizer"])],
@@ -59,12 +102,17 @@ def described(
         "average": flatten(state["average"], arrays, "average"),
         "random": flatten(randomness.pack(state["random"].value, cache.part(SeededStreams)), arrays, "random"),
         "counters": state["counters"],
-        "host": [name for name, tensor in arrays.named.items() if host(name, tensor)],
+        **({"extra": flatten(state["extra"], arrays, "extra")} if state["extra"] is not None else {}),
+        "host": [],
     }
-    if device.type == "cpu":
-        tree["host"] = []
-    tensors = {name: tensor.detach().contiguous() for name, tensor in arrays.named.items()}
-    return tensors, {FORMAT: json.dumps(tree)}
+    if device.type != "cpu":
+        found = [(name, one) for name, one in arrays.named.items() if isinstance(one, torch.Tensor)]
+        tree["host"] = [name for name, tensor in found if host(tensor)]
+    return tree, arrays.named
+
+
+def _identity(value: Array) -> Hashable:
+    return identity(value) if isinstance(value, torch.Tensor) else id(value)
 
 
 def load(trial: LiveTrial, path: Path, *, optimizers: Sequence[bool] | None = None, schedulers: bool = True) -> None:
@@ -74,27 +122,40 @@ def load(trial: LiveTrial, path: Path, *, optimizers: Sequence[bool] | None = No
     schedules; the others stay as they were built. Raises CheckpointError for a damaged or foreign file, and
     RuntimeError if the model does not fit.
     """
+    tree, saved = _content(path)
+    with _readable(path):
+        _load(trial, tree, saved, optimizers, schedulers)
+
+
+def _content(path: Path) -> tuple[State, dict[str, torch.Tensor | Reference]]:
+    """Return the JSON of a file, and its tensors and references by name."""
     tensors, metadata = safetensors.read(path)
     if FORMAT not in metadata:
         raise CheckpointError(f"{path}: is not a {FORMAT} checkpoint")
     with _readable(path):
-        _load(trial, json.loads(metadata[FORMAT]), tensors, optimizers, schedulers)
+        tree = json.loads(metadata[FORMAT])
+        return tree, {**tensors, **{name: Reference(one, path) for name, one in tree.get(SHARED, {}).items()}}
 
 
 def _load(
     trial: LiveTrial,
     tree: Mapping[str, Tree],
-    tensors: Mapping[str, torch.Tensor],
+    saved: Mapping[str, torch.Tensor | Reference],
     optimizers: Sequence[bool] | None,
     schedulers: bool,
 ) -> None:
     host = set(tree["host"])
+    tensors = {name: value for name, value in saved.items() if isinstance(value, torch.Tensor)}
 
     # The tensors may be mappings of the file, which is written over once the model has trained on: copy them.
-    def array(name: str) -> torch.Tensor:
-        return tensors[name].to("cpu" if name in host else trial.device, copy=True)
+    def array(name: str) -> torch.Tensor | Reference:
+        value = saved[name]
+        if isinstance(value, Reference):
+            return value
+        return value.to("cpu" if name in host else trial.device, copy=True)
 
-    _load_model(trial.model, unflatten(tree["model"], lambda name: tensors[name]))
+    before = {identity(one.tensor) for one in trial.shared}
+    load_model(trial, unflatten(tree["model"], lambda name: saved[name]))
     if optimizers is None:
         _check_count("optimizer", tree, trial.optimizers)
         _check_count("scheduler", tree, trial.schedulers)
@@ -106,18 +167,37 @@ def _load(
         scheduler.load_state_dict(unflatten(state, array))
     if trial.scaler is not None and tree["scaler"] is not None:
         trial.scaler.load_state_dict(unflatten(tree["scaler"], array))
-    for average, value in zip(trial.average, unflatten(tree.get("average") or [], array), strict=True):
-        average.copy_(value)
+    _load_average(trial, unflatten(tree.get("average") or [], array), before)
     packed = unflatten(tree["random"], lambda name: tensors[name].clone())
     trial.random = randomness.unpack(packed, trial.cache.part(SeededStreams))
     trial.counters = dict(tree["counters"])
+    if "extra" in tree:
+        trial.load_extra_state(unflatten(tree["extra"], array))
+
+
+def _load_average(trial: LiveTrial, values: Sequence[torch.Tensor | Reference], before: Collection[Hashable]) -> None:
+    """Restore the moving averages. ``before`` tells the tensors that the trial had shared until now."""
+    frozen = {identity(one.tensor) for one in trial.shared}
+    for index, (weight, value) in enumerate(zip(trial.model.parameters(), values, strict=bool(trial.average))):
+        mean = trial.average[index]
+        if isinstance(value, Reference):  # a frozen weight is its own average
+            trial.average[index] = weight.detach() if identity(weight) in frozen else weight.detach().clone()
+        elif identity(mean) not in before:
+            mean.copy_(value)
+        elif identity(weight) != identity(mean) or not shared.same_bits(mean, value):
+            trial.average[index] = value
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the state dict of the model in a file, as far as it consists of tensors."""
-    tensors, metadata = safetensors.read(path)
+    tree, saved = _content(path)
+
+    def array(name: str) -> torch.Tensor:
+        value = saved[name]
+        return (value.read() if isinstance(value, Reference) else value).clone()
+
     with _readable(path):
-        state = unflatten(json.loads(metadata[FORMAT])["model"]["state"], lambda name: tensors[name].clone())
+        state = unflatten(tree["model"]["state"], array)
         return {name: value for name, value in state.items() if torch.is_tensor(value)}
 
 
@@ -141,23 +221,6 @@ def _readable(path: Path) -> Iterator[None]:
 def _check_count(kind: str, tree: Mapping[str, Tree], mine: Sequence[object]) -> None:
     if len(tree[kind]) != len(mine):
         raise TaskError(f"the saved version has {len(tree[kind])} {kind}(s), build() returned {len(mine)}")
-
-
-def _model_state(model: torch.nn.Module) -> State:
-    """Return the state dict and the buffers that the state dict leaves out."""
-    state = dict(model.state_dict())
-    hidden = {name: buffer for name, buffer in model.named_buffers() if name not in state}
-    return {"state": state, "hidden": hidden}
-
-
-def _load_model(model: torch.nn.Module, saved: Mapping[str, Tree]) -> None:
-    """Copy saved values into the model's own tensors."""
-    extra = {name: copy.deepcopy(value) for name, value in saved["state"].items() if name.endswith("_extra_state")}
-    model.load_state_dict({**saved["state"], **extra})
-    buffers = dict(model.named_buffers())
-    with torch.no_grad():
-        for name, value in saved["hidden"].items():
-            buffers[name].copy_(value)
 
 
 def _optimizer_state(optimizer: Optimizer) -> Tree:

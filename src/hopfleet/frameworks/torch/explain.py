@@ -18,10 +18,10 @@ from hopfleet.frameworks.base import Batch, TrackedConfig
 from hopfleet.phrases import did_you_mean, listed, shown
 
 CALLS = {
-    "__init__": "build(self, config)",
     "_loss": "loss(self, model, batch)",
     "make": "transform(self, batch, rng)",
     "measure": "metrics(self, model, batch)",
+    "parts": "build(self, config)",
     "train": "train(self, model, batches, config)",
 }
 """Functions of the adapter that call hooks, and how they call them."""

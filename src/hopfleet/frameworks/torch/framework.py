@@ -11,7 +11,8 @@ import torch
 from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import EngineCache, Flotilla, Framework, Membership, Team
+from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.checkpoint import averages
@@ -20,6 +21,7 @@ from hopfleet.frameworks.torch.explain import explain
 from hopfleet.frameworks.torch.parallel import choose as choose_strategy
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import Value
+from hopfleet.frameworks.torch.shared import SharedTensors
 from hopfleet.frameworks.torch.trial import SharedTask
 
 
@@ -126,11 +128,16 @@ class TorchFramework(Framework):
     def fusion_blocker(self) -> str:
         return "it owns its training loop (it overrides train)" if self._owns_loop else ""
 
+    mixes_batch_sizes = True
+
     def flotilla(self, sessions: Sequence[TorchSession], *, fast: bool = False) -> Flotilla:
         return choose.flotilla(sessions, fast=fast)
 
     def gains(self, session: TorchSession, *, fast: bool) -> bool:
         return fast or self._task.transform is not None or choose.gains(session)
+
+    def check_shared(self, cache: EngineCache) -> None:
+        cache.part(SharedTensors).check()
 
     def spare_memory(self, placement: Placement) -> int:
         return int(torch.cuda.mem_get_info(placement.device)[0]) if placement.kind == "cuda" else 0

@@ -10,7 +10,13 @@ import torch
 
 from hopfleet.errors import TaskError
 
-PRECISIONS: Mapping[str, torch.dtype | None] = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS: Mapping[str, torch.dtype | None] = {
+    "float32": None,
+    "tf32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+"""The precisions of a task, and the type to which autocast casts, if it does."""
 
 
 def _is_number(value: object) -> bool:
@@ -52,7 +58,12 @@ class TrainingOptions:
     @property
     def plain(self) -> bool:
         """Whether a step consists of forward pass, backward pass and update alone."""
-        return (self.precision, self.clip_norm, self.accumulate, self.ema) == ("float32", None, 1, None)
+        return PRECISIONS[self.precision] is None and (self.clip_norm, self.accumulate, self.ema) == (None, 1, None)
+
+    @property
+    def of_process(self) -> tuple[bool, bool]:
+        """The options that apply to the whole process while a trial runs, so that trials together must share them."""
+        return self.deterministic, self.precision == "tf32"
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """Return the context in which losses and metrics are computed."""

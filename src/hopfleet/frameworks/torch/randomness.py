@@ -83,11 +83,15 @@ def put(state: Mapping[str, Stream], device: torch.device, wanted: frozenset[str
 
 
 def settled(state: Mapping[str, Stream], device: torch.device) -> Streams:
-    """Return the streams with a seed of the device turned into a state. This moves the device's own stream."""
+    """Return the streams with a seed of the device turned into a state."""
     if device.type == "cpu" or torch.is_tensor(state.get("device")):
         return dict(state)
-    put(state, device, frozenset({"device"}) & state.keys())
-    return {**state, **current(device, frozenset({"device"}))}
+    own = frozenset({"device"})
+    before = current(device, own)
+    put(state, device, own & state.keys())
+    found = {**state, **current(device, own)}
+    put(before, device, own)
+    return found
 
 
 def _put_device(state: Stream, device: torch.device) -> None:

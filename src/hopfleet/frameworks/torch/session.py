@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,39 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import built, checkpoint, randomness
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
-from hopfleet.frameworks.torch.settings import WARN
-from hopfleet.frameworks.torch.snapshot import snapshot
+from hopfleet.frameworks.torch.settings import WARN, tf32
+from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
+from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
+
+Rows = np.ndarray[Any, Any]
+"""Numbers of rows, in the order of an epoch."""
+
+
+class Arranged:
+    """The partition that was put into the order of an epoch last, while that order is in use.
+
+    Trials that train together with batches of different sizes share it.
+    """
+
+    def __init__(self) -> None:
+        self._order: Callable[[], object] = lambda: None
+        self._batch: Batch = {}
+
+    def of(self, whole: Batch, order: Rows, device: torch.device) -> Batch:
+        """Return the rows of a partition in an order."""
+        if self._order() is not order:
+            places = torch.from_numpy(order).to(device)
+            self._batch = {name: column.index_select(0, places) for name, column in whole.items()}
+            self._order = weakref.ref(order, lambda _: self._batch.clear())
+        return dict(self._batch)
 
 
 class TorchSession(Session):
@@ -54,9 +80,10 @@ class TorchSession(Session):
         #: Captures and tables that engines keep for this session from unit to unit, by the class that keeps them.
         self.kept: dict[type, Any] = {}
         with self._environment():
-            parts = self.hooks.build(self.config)
+            parts = self.hooks.parts(self.config)
         built.check_config(self.config, config)
         self.model, self.optimizers, self.schedulers, self.scaler, single = built.sorted_out(parts)
+        self.shared: list[SharedTensor] = self._adopt()
         self.model.to(self.device)
         built.move_state(self.optimizers)
         self.options: TrainingOptions
@@ -75,10 +102,19 @@ class TorchSession(Session):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS refuses to work
         if options.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.shared = self._adopt()
         if options.precision == "fp16" and self.scaler is None:
             self.scaler = torch.amp.GradScaler(self.device.type)
         self.callable: Callable[..., object] = torch.compile(self.model) if options.compile else self.model
-        self.average = [p.detach().clone() for p in self.model.parameters()] if options.ema is not None else []
+        frozen = {identity(shared.tensor) for shared in self.shared}
+        self.average = [
+            weight.detach() if identity(weight) in frozen else weight.detach().clone()
+            for weight in (self.model.parameters() if options.ema is not None else ())
+        ]
+
+    def _adopt(self) -> list[SharedTensor]:
+        """Share the frozen tensors of the model with other trials of this worker."""
+        return self.cache.part(SharedTensors).adopt(self.model, self.device)
 
     def check_goal(self, metric: str, mode: str) -> None:
         for scheduler in self._by_metric:
@@ -117,13 +153,14 @@ class TorchSession(Session):
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
-    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
-        if order is not None:
-            places = torch.from_numpy(order[:rows]).to(self.device)
-            whole = {name: column.index_select(0, places) for name, column in whole.items()}
-        for some in zip(*(torch.split(column[:rows], batch_size) for column in whole.values()), strict=True):
-            # Copy slices of the partition: a task that writes into its batch must not change the partition.
-            yield dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+    def pick(self, whole: Batch, order: Rows | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        arranged = whole if order is None else self.cache.part(Arranged).of(whole, order, self.device)
+        parts = zip(*(torch.split(column[:rows], batch_size) for column in arranged.values()), strict=True)
+        # Copy slices of the partition: a task that writes into its batch must not change the partition.
+        return (
+            dict(zip(whole, some if order is not None else [part.clone() for part in some], strict=True))
+            for some in parts
+        )
 
     def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
         self.model.train()
@@ -131,6 +168,18 @@ class TorchSession(Session):
             result = self.hooks.train(self.callable, batches, self.config)
             found = None if result is None else check_metrics("train", result)
             return self.end_unit(found, batches.rows, last=last)
+
+    def gradient_norm(self, batches: Batches) -> float | None:
+        norms: dict[torch.optim.Optimizer, float] = {}
+
+        def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            norms[optimizer] = math.hypot(*(w.grad.norm().item() for w in weights if w.grad is not None))
+
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(note)
+        self.train(batches, last=False)
+        return math.hypot(*norms.values()) if norms else None
 
     def end_unit(self, result: Metrics | None, rows: int, *, last: bool) -> dict[str, RowSum]:
         """Close a unit, and the epoch if it was the last. Call only while the trial's environment is in place."""
@@ -169,7 +218,8 @@ class TorchSession(Session):
         for optimizer in self.optimizers:
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return whole - sum(shared.size for shared in self.shared)
 
     @property
     def steady(self) -> bool:
@@ -180,14 +230,22 @@ class TorchSession(Session):
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
+    def extra_state(self) -> Tree:
+        """Return what else a version stores. Adapters that build on this one may have something."""
+        return None
+
+    def load_extra_state(self, state: Tree) -> None:
+        """Restore what ``extra_state`` returned."""
+        return
+
     def save(self, path: Path) -> None:
-        safetensors.write(path, *self._described(checkpoint.state_of(self)))
+        self._write(path, checkpoint.state_of(self), safetensors.write)
 
     def snapshot(self) -> Callable[[Path], None]:
         # The layout of the file is left to the thread that writes it.
         rebuilt = snapshot(checkpoint.state_of(self))
         if self.device.type != "cuda":
-            return lambda path: safetensors.write(path, *self._described(rebuilt()))
+            return lambda path: self._write(path, rebuilt(), safetensors.write)
         made = torch.cuda.Event()  # type: ignore[no-untyped-call]
         made.record(torch.cuda.current_stream(self.device))
 
@@ -196,12 +254,12 @@ class TorchSession(Session):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             stream.wait_event(made)
             with torch.cuda.stream(stream):
-                safetensors.write_at_once(path, *self._described(rebuilt()))
+                self._write(path, rebuilt(), safetensors.write_at_once)
 
         return write
 
-    def _described(self, state: checkpoint.State) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        return checkpoint.described(state, self.device, self.cache)
+    def _write(self, path: Path, state: checkpoint.State, write: checkpoint.Write) -> None:
+        checkpoint.save(path, state, self.device, self.cache, write)
 
     def load(self, path: Path) -> None:
         try:
@@ -240,6 +298,8 @@ class TorchSession(Session):
     def exchange_average(self) -> None:
         """Exchange the weights and their moving average, if the task asks for one."""
         for parameter, average in zip(self.model.parameters(), self.average, strict=False):
+            if parameter.data_ptr() == average.data_ptr():
+                continue  # a frozen weight is its own average
             kept = parameter.data.clone()
             parameter.data.copy_(average)
             average.copy_(kept)
@@ -255,6 +315,7 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     threads = torch.get_num_threads()
     cudnn = torch.backends.cudnn.deterministic
     options: TrainingOptions | None = getattr(session, "options", None)  # None while the model is being built
+    rounds = options is not None and options.precision == "tf32" and session.device.type == "cuda"
     mode = torch.get_deterministic_debug_mode()
     strict = options is not None and options.deterministic and mode <= WARN
     if strict:
@@ -262,7 +323,8 @@ def process_settings(session: TorchSession) -> Iterator[None]:
     torch.set_num_threads(session.threads)
     torch.backends.cudnn.deterministic = True
     try:
-        yield
+        with tf32() if rounds else contextlib.nullcontext():
+            yield
     finally:
         if before is not None:
             randomness.put(before, session.device)

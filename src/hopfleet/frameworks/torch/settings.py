@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -116,6 +116,18 @@ def read() -> dict[str, Value]:
         for name, value in found.items()
         if value != SETTINGS[name].default and EXPLAINED.get(name) not in found
     }
+
+
+@contextlib.contextmanager
+def tf32() -> Iterator[None]:
+    """Let products and convolutions of CUDA use TF32, and make the settings as they were afterwards."""
+    before = read()
+    others = {name: value for name, value in before.items() if "fp32_precision" not in name and "tf32" not in name}
+    make({**others, "float32_matmul_precision": "high"})
+    try:
+        yield
+    finally:
+        make(before)
 
 
 def make(wanted: Mapping[str, Value]) -> None:

@@ -123,7 +123,11 @@ class Steps:
             trial.scaler.update()
         if options.ema is not None:
             with torch.no_grad():
-                _compat.foreach_lerp_(trial.average, list(trial.model.parameters()), 1 - options.ema)
+                pairs = list(zip(trial.average, trial.model.parameters(), strict=True))
+                # A frozen weight that trials share is its own average.
+                pairs = [(mean, weight) for mean, weight in pairs if mean.data_ptr() != weight.data_ptr()]
+                means, weights = [mean for mean, _ in pairs], [weight.detach() for _, weight in pairs]
+                _compat.foreach_lerp_(means, weights, 1 - options.ema)
 
     def _clear_gradients(self) -> None:
         for optimizer in self._trial.optimizers:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingExtra, TaskError
 from hopfleet.frameworks.base import Batch, Batches, Task
@@ -66,7 +67,8 @@ class TorchTask(Task):
     lr_step: str = "epoch"
 
     # Each of these options may be a property that reads self.config. They apply to the default training loop only.
-    #: "float32", or "bf16" or "fp16" to compute losses and metrics in that type where it is safe (autocast).
+    #: "float32", or "bf16" or "fp16" to compute losses and metrics in that type where it is safe (autocast). With
+    #: "tf32", products and convolutions of float32 numbers on CUDA may use TF32; other devices are not affected.
     precision: str = "float32"
     #: Scale gradients down to this norm, over all parameters, if they are larger.
     clip_norm: float | None = None
@@ -97,6 +99,10 @@ class TorchTask(Task):
         """Return the model, its optimizer and, if needed, an LR scheduler and a gradient scaler, as a tuple."""
         raise TaskError(f"{type(self).__name__}: override build(self, config) and return model, optimizer")
 
+    def parts(self, config: Config) -> Part:
+        """Return the parts of a trial. Adapters that build on this one make them of what ``build`` returns."""
+        return self.build(config)
+
     def loss(self, model: Model, batch: Batch) -> Part:
         """Return the loss of one mini-batch, a scalar tensor."""
         raise TaskError(
@@ -115,6 +121,13 @@ class TorchTask(Task):
         for batch in batches:
             steps(batch)
         return steps.result()
+
+    def blocks(self, model: Model) -> Sequence[Part] | None:
+        """Return the parts of the model that strategies shard, cut or spill one by one, in their order.
+
+        None: the children of an ``nn.Sequential``, or of the model's largest list of modules.
+        """
+        return None
 
     # ---------------------------------------------------------------------------------------- the trial at hand
 
@@ -146,6 +159,7 @@ class TorchTask(Task):
         return TorchFramework(self, owns_loop=type(self).train is not TorchTask.train)
 
 
+@explained
 class FunctionTask(TorchTask):
     """The Cerebro paper's three functions as a task.
 

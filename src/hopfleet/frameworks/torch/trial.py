@@ -15,8 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import Batch, Batches, EngineCache
+from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch.options import TrainingOptions
 from hopfleet.frameworks.torch.randomness import Streams
+from hopfleet.frameworks.torch.shared import SharedTensor
 
 Metrics = Mapping[str, Any]
 """Names to numbers: Python numbers, tensors of one element, or exact sums over rows."""
@@ -40,7 +42,7 @@ class Hooks(Protocol):
     optimizer: Part
     lr_scheduler: Part
 
-    def build(self, config: Config) -> object: ...
+    def parts(self, config: Config) -> object: ...
     def loss(self, model: Model, batch: Batch) -> torch.Tensor: ...
     def metrics(self, model: Model, batch: Batch) -> Metrics: ...
     def train(self, model: Model, batches: Batches, config: Config) -> Metrics | None: ...
@@ -62,8 +64,18 @@ class LiveTrial(Protocol):
     scaler: torch.amp.GradScaler | None
     #: The moving average of each parameter; empty if the task asks for none.
     average: list[torch.Tensor]
+    #: The frozen tensors of the model, which versions refer to.
+    shared: list[SharedTensor]
     random: Streams
     counters: dict[str, int]
+
+    def extra_state(self) -> Tree:
+        """Return what else a version stores; None if there is nothing."""
+        ...
+
+    def load_extra_state(self, state: Tree) -> None:
+        """Restore what ``extra_state`` returned."""
+        ...
 
 
 @dataclass(slots=True)

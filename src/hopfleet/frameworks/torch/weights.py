@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from hopfleet.domain.signatures import explained
 from hopfleet.errors import CheckpointError, UsageError
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import checkpoint
@@ -18,6 +19,7 @@ FILE = "model.safetensors"
 Weights = dict[str, torch.Tensor]
 
 
+@explained
 def state_dict(source: object) -> Weights:
     """Return the weights of a model as ``model.load_state_dict`` takes them, on the CPU.
 
@@ -30,6 +32,8 @@ def state_dict(source: object) -> Weights:
     if not isinstance(source, str | os.PathLike):
         raise UsageError(f"state_dict({source!r}): pass a file, a run folder, a trial or results")
     path = Path(source).expanduser()
+    if not path.exists():
+        raise UsageError(f"state_dict({str(path)!r}): there is no such file or folder")
     if not path.is_dir():
         return _read(path)
     for file in (path / FILE, path / "best" / FILE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
 from hopfleet.monitor.charts.colors import INK, MUTED, RULE
+from hopfleet.support.files import trouble
 from hopfleet.support.text import visible
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def dress(axes: Axes, grid: str) -> None:
         axes.spines[side].set_color(MUTED)
 
 
-def save(figure: Figure, path: str | Path | None) -> None:
+def save(figure: Figure, path: str | os.PathLike[str] | None) -> None:
     """Make control characters visible, and write the figure in the format given by the suffix of the path, if any."""
     from matplotlib.text import Text
 
@@ -76,9 +78,14 @@ def save(figure: Figure, path: str | Path | None) -> None:
         text.set_text(visible(text.get_text()))
     if path is None:
         return
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"path={path!r}: must be the name of a file that ends in one of {', '.join(SUFFIXES)}")
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UsageError(f"path={str(path)!r}: must end in one of {', '.join(SUFFIXES)}")
-    figure.savefig(path, dpi=150)
+    try:
+        figure.savefig(Path(path).expanduser(), dpi=150)
+    except OSError as error:
+        raise UsageError(trouble(path, error)) from error
 
 
 def spread(wanted: Sequence[float], distance: float) -> list[float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
@@ -46,7 +46,7 @@ CHARTS: Mapping[str, Chart] = {
 }
 
 
-def draw_chart(history: History, kind: str, path: str | Path | None = None, **options: Any) -> Figure:
+def draw_chart(history: History, kind: str, path: str | os.PathLike[str] | None = None, **options: Any) -> Figure:
     """Draw a chart; ``path`` ends in .png, .svg or .pdf. Raise UsageError if the kind does not apply."""
     figure: Figure = _chart(kind, options).draw(history, path, **options)
     return figure
@@ -58,7 +58,7 @@ def chart_data(history: History, kind: str, **options: Any) -> dict[str, Any]:
 
 
 def _chart(kind: str, options: Mapping[str, Any]) -> Chart:
-    if kind not in CHARTS:
+    if not isinstance(kind, str) or kind not in CHARTS:
         remedy = f"; to name a file, give path={kind!r}" if "." in str(kind) else ""
         near = did_you_mean(kind, CHARTS)
         raise UsageError(f"kind={shown(kind)}: {near}must be one of {', '.join(CHARTS)}{remedy}")

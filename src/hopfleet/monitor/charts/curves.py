@@ -5,9 +5,9 @@ The best trials are coloured and labelled where their lines end; all other lines
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.domain.trial import TrialState
@@ -70,7 +70,7 @@ def curves_data(history: History, metric: str | None = None) -> Curves:
     )
 
 
-def draw_curves(history: History, path: str | Path | None = None, metric: str | None = None) -> Figure:
+def draw_curves(history: History, path: str | os.PathLike[str] | None = None, metric: str | None = None) -> Figure:
     """Draw learning curves of a metric, by default the experiment's. ``path`` ends in .png, .svg or .pdf.
 
     Raise UsageError for a metric that no trial reports.
@@ -107,8 +107,10 @@ def _curve(history: History, trial: TrialHistory, metric: str) -> _Curve:
 
 def _facts(history: History, metric: str) -> list[str]:
     direction = {"max": ", higher is better", "min": ", lower is better"}[history.mode]
-    failed = history.counts()[TrialState.FAILED]
-    trials = plural(len(history.trials), "trial") + (f", {failed} failed (×)" if failed else "")
+    counts = history.counts()
+    marked = ((TrialState.PAUSED, "paused (|)"), (TrialState.STOPPED, "stopped (|)"), (TrialState.FAILED, "failed (×)"))
+    ends = [f", {counts[state]} {mark}" for state, mark in marked if counts[state]]
+    trials = plural(len(history.trials), "trial") + "".join(ends)
     return [f"{metric} by epoch{direction if metric == history.metric else ''}", trials]
 
 
@@ -124,7 +126,7 @@ def _dress(axes: Axes, metric: str) -> None:
 def _draw_other(axes: Axes, curve: _Curve, alpha: float) -> None:
     marker = "o" if len(curve.epochs) == 1 else ""
     axes.plot(curve.epochs, curve.values, color=OTHERS, linewidth=0.8, alpha=alpha, marker=marker, markersize=2.5)
-    _cross(axes, curve, size=20)
+    _mark_end(axes, curve, size=20)
 
 
 def _draw_leader(axes: Axes, curve: _Curve, color: str, place: int) -> None:
@@ -133,13 +135,16 @@ def _draw_leader(axes: Axes, curve: _Curve, color: str, place: int) -> None:
     marker, size = ("*", 170) if place == 0 else ("o", 30)
     epoch, value = curve.best
     axes.scatter([epoch], [value], marker=marker, s=size, color=color, edgecolors="white", linewidths=0.9, zorder=30)
-    _cross(axes, curve, size=45)
+    _mark_end(axes, curve, size=45)
 
 
-def _cross(axes: Axes, curve: _Curve, size: float) -> None:
+def _mark_end(axes: Axes, curve: _Curve, size: float) -> None:
+    """Mark the end of a trial that failed, was stopped or is paused."""
+    end = (curve.epochs[-1:], curve.values[-1:])
     if curve.trial.state is TrialState.FAILED:
-        end = (curve.epochs[-1:], curve.values[-1:])
         axes.scatter(*end, marker="x", s=size, color=FAILURE, linewidths=1.4, zorder=31, gid="failed")
+    elif curve.trial.state in (TrialState.PAUSED, TrialState.STOPPED):
+        axes.scatter(*end, marker="|", s=size, color=MUTED, linewidths=1.2, zorder=19, gid="stopped")
 
 
 def _mark_lost(axes: Axes, trials: Sequence[TrialHistory]) -> None:

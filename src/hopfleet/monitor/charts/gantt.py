@@ -6,10 +6,10 @@ that are wide enough have labels. A thin bar below shows the predicted schedule.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def _plain(span: Span, start: float) -> dict[str, Any]:
     }
 
 
-def draw_gantt(history: History, path: str | Path | None = None, predicted: Sequence[Span] = ()) -> Figure:
+def draw_gantt(history: History, path: str | os.PathLike[str] | None = None, predicted: Sequence[Span] = ()) -> Figure:
     """Draw a row per worker and a bar per unit in its trial's colour. ``path`` ends in .png, .svg or .pdf.
 
     What was ``predicted``, in seconds from the start, is drawn beneath, unless the run was resumed.

@@ -14,9 +14,9 @@ the trials that have it, so that it is not credited with the effect of the param
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
@@ -273,7 +273,7 @@ _WIDTH, _TOP, _BOTTOM, _ROW = 9.0, 1.1, 0.75, 0.42  #: inches
 
 def draw_importance(
     history: History,
-    path: str | Path | None = None,
+    path: str | os.PathLike[str] | None = None,
     metric: str | None = None,
     epoch: int | None = None,
     seed: int = 0,

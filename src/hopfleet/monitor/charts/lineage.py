@@ -7,9 +7,9 @@ row that has become free, so that a population keeps its number of rows.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
@@ -131,7 +131,7 @@ def _stretches(
 # ------------------------------------------------------------------------------------------------------- drawing
 
 
-def draw_lineage(history: History, path: str | Path | None = None) -> Figure:
+def draw_lineage(history: History, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw the tree of clones, and below it the hyper-parameters along the best model's path.
 
     ``path`` ends in .png, .svg or .pdf.

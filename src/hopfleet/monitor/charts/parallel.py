@@ -6,10 +6,10 @@ lacks a parameter, its line passes through a mark below that axis.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import UsageError
@@ -103,7 +103,7 @@ def _metric_scale(values: Sequence[float]) -> Scale:
 # ------------------------------------------------------------------------------------------------------- drawing
 
 
-def draw_parallel(history: History, path: str | Path | None = None) -> Figure:
+def draw_parallel(history: History, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw parallel coordinates of all trials. ``path`` ends in .png, .svg or .pdf."""
     data = parallel_data(history)
     leaders = {trial.id: trial_colors(history)[trial.id] for trial in highlighted(history)}

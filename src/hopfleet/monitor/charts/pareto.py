@@ -6,10 +6,10 @@ The objectives are options of the chart, because the journal holds all reported 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hopfleet.errors import UsageError
@@ -84,6 +84,8 @@ def pareto_data(history: History, metrics: Sequence[str] | None = None, modes: S
 
 
 def _objectives(history: History, metrics: Sequence[str] | None) -> list[str]:
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence | None):
+        raise UsageError(f"metrics={metrics!r}: must be a list of two or three names")
     names = list(dict.fromkeys(metrics or [history.metric]))
     if len(names) not in (2, 3):
         others = [name for name in history.metric_names() if name not in names]
@@ -112,7 +114,7 @@ def _modes(history: History, names: Sequence[str], modes: Sequence[str] | None) 
 
 def draw_pareto(
     history: History,
-    path: str | Path | None = None,
+    path: str | os.PathLike[str] | None = None,
     metrics: Sequence[str] | None = None,
     modes: Sequence[str] | None = None,
 ) -> Figure:

@@ -6,9 +6,9 @@ before the search promoted it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopfleet.domain.trial import TrialState
@@ -99,7 +99,7 @@ def _rung(history: History, epoch: int) -> Rung:
 # ------------------------------------------------------------------------------------------------------- drawing
 
 
-def draw_rungs(history: History, path: str | Path | None = None) -> Figure:
+def draw_rungs(history: History, path: str | os.PathLike[str] | None = None) -> Figure:
     """Draw learning curves with a line for each rung, and a table of rungs. ``path`` ends in .png, .svg or .pdf."""
     data = rungs_data(history)
     figure = paper(_WIDTH, _HEIGHT, history.name, _facts(data), left=0.75)

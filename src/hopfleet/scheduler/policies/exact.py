@@ -8,6 +8,7 @@ two runs may differ. The solver needs ``hopfleet[solver]``.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -105,8 +106,10 @@ def _like(answer: Timetable, further: Planner) -> Planner:
         calls += 1
         if calls > 1:
             return further(shop)
-        # Of a pair with several units, the last ones are left.
-        planned = [starts[unit.config, unit.worker].pop() for unit in shop.units]
+        # Of a pair with several units, the last ones are left. Units that the answer does not know, of a trial that
+        # has begun another epoch meanwhile, come last.
+        known = (starts.get((unit.config, unit.worker)) for unit in shop.units)
+        planned = [left.pop() if left else math.inf for left in known]
         order = sorted(range(len(planned)), key=lambda i: (planned[i], shop.units[i].seconds))
         return Timetable.of_order(shop, order)
 

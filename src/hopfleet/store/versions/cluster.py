@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hopfleet.domain.version_ref import VersionRef
+from hopfleet.domain.version_ref import SHARED, VersionRef
 from hopfleet.errors import CheckpointError
 from hopfleet.store.versions.forwarding import ForwardingVersions
-from hopfleet.store.versions.local import OURS, Versions, check
+from hopfleet.store.versions.local import OURS, OURS_SHARED, Versions, check, named_in, references
 from hopfleet.store.versions.remote import Remote
 from hopfleet.support.files import back_off
-from hopfleet.support.logging import messages
+from hopfleet.support.logging import STORAGE, messages
 
 DRIVER = "driver"
 """Stands for the driver in names of shared memory."""
@@ -61,9 +61,14 @@ class RemoteVersions(ForwardingVersions):
         return self.local.write_file(self.path(ref, durable=True), write, durable=False)
 
     def send(self, ref: VersionRef) -> None:
-        """Upload a durable version, unless its file was dropped meanwhile."""
+        """Upload a durable version and the files that it shares, unless its file was dropped meanwhile."""
         path = self.path(ref, durable=True)
         if path.is_file():
+            if names := references(path):
+                there = set(self._remote.names(SHARED))
+                for name in map(_shared_name, names):
+                    if name not in there:
+                        self._remote.upload(self.local.durable_folder / name, name)
             self._remote.upload(path, self._name(ref))
 
     def find(self, ref: VersionRef, expected: str = "") -> Path:
@@ -75,6 +80,9 @@ class RemoteVersions(ForwardingVersions):
         target = self._download_path(ref)
         self._remote.download(self._name(ref), target)
         check(target, expected)
+        for name in references(target):
+            if not (path := self.local.shared_path(name)).is_file():
+                self._remote.download(_shared_name(name), path)
         return target
 
     def keep(self, ref: VersionRef, saved: int | None, expected: str = "") -> tuple[str, int]:
@@ -87,7 +95,7 @@ class RemoteVersions(ForwardingVersions):
 
     def collect(self, trial: str = "") -> None:
         """Download the durable versions of a trial, or of all trials, into the run folder."""
-        for name in self._remote.names(trial):
+        for name in self._remote.names(trial) + (self._remote.names(SHARED) if trial else []):
             target = self.local.durable_folder / name
             if not target.is_file():
                 self._remote.download(name, target)
@@ -100,8 +108,12 @@ class RemoteVersions(ForwardingVersions):
         needed = list(needed)
         self.local.tidy(needed)
         kept = {self._name(ref) for ref in needed}
-        for name in self._remote.names():
-            if name not in kept and OURS.fullmatch(name):
+        names = self._remote.names()
+        if shared := [name for name in names if OURS_SHARED.fullmatch(name.removeprefix(f"{SHARED}/"))]:
+            for version in kept.intersection(names):
+                kept |= {_shared_name(one) for one in named_in(functools.partial(self._remote.read, version))}
+        for name in names:
+            if name not in kept and (OURS.fullmatch(name) or name in shared):
                 self._remote.remove_file(name)
 
     def forget(self, trial: str) -> None:
@@ -113,6 +125,10 @@ class RemoteVersions(ForwardingVersions):
 
     def _name(self, ref: VersionRef) -> str:
         return self.path(ref, durable=True).relative_to(self.local.durable_folder).as_posix()
+
+
+def _shared_name(name: str) -> str:
+    return f"{SHARED}/{name}.safetensors"
 
 
 class NodeVersions(RemoteVersions):
@@ -129,7 +145,7 @@ class NodeVersions(RemoteVersions):
                 return super().find(ref, expected)
             except OSError as error:
                 if not told:
-                    messages().warning("%s; waiting for the storage", error)
+                    messages(STORAGE).warning("%s; waiting for the storage", error)
                 told = True
                 time.sleep(seconds)
         raise AssertionError("there is always another attempt")

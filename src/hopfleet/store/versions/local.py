@@ -4,6 +4,9 @@ A version that only goes to the next worker is written to shared memory if there
 memory. A durable version is written to the run folder, atomically and synced. Every file on a disk is hashed. All files
 are safetensors files; the framework decides about their content.
 
+Versions can refer to files that they share, e.g. the frozen weights of a model. Frameworks write these files to the
+folder ``shared``, named by their SHA-256. A file that no version refers to any more is deleted by ``tidy``.
+
 The name of a file contains the number of the save, so no two saves write the same file, and a late worker does no harm.
 The journal tells which file is the version.
 """
@@ -11,13 +14,14 @@ The journal tells which file is the version.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from hopfleet.domain.version_ref import VersionRef
+from hopfleet.domain.version_ref import SHARED, VersionRef
 from hopfleet.errors import CheckpointError
 from hopfleet.store.shared_memory import TMPFS, SharedMemory
 from hopfleet.support.files import digest, write_atomically
@@ -35,6 +39,12 @@ SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 1 << 28
 
 OURS = re.compile(r"(t\d+|probe)/\.?(v|hop-)\d+(-\d+)?(\.safetensors(\.\d+)?|\.tmp)")
 """Names of version files with their folders, including the temporary names of half-written files."""
+
+LONGEST_HEADER = 100_000_000
+"""Bytes. The library for safetensors files refuses a longer header, too."""
+
+OURS_SHARED = re.compile(r"\.?([0-9a-f]{64})\.safetensors(\.\d+)?")
+"""Names of files that versions share, including temporary names."""
 
 
 class Versions:
@@ -141,9 +151,23 @@ class Versions:
                 if path not in kept and OURS.fullmatch(path.relative_to(base).as_posix()):
                     path.unlink(missing_ok=True)
             for folder in base.glob("*/"):
-                if folder.name != SPARE:
+                if folder.name not in (SPARE, SHARED):
                     with contextlib.suppress(OSError):  # the folder is not empty
                         folder.rmdir()
+        self._tidy_shared()
+
+    def shared_path(self, name: str) -> Path:
+        """Return the file of a name that versions share."""
+        return self.durable_folder / SHARED / f"{name}.safetensors"
+
+    def _tidy_shared(self) -> None:
+        """Delete shared files, half-written ones included, that no version refers to."""
+        if found := [path for path in (self.durable_folder / SHARED).glob("*") if OURS_SHARED.fullmatch(path.name)]:
+            versions = [path for base in self._bases for path in base.glob("*/*.safetensors")]
+            kept = {self.shared_path(name) for version in versions for name in references(version)}
+            for path in found:
+                if path not in kept:
+                    path.unlink(missing_ok=True)
 
     def forget(self, trial: str) -> None:
         """Delete everything that belongs to a trial."""
@@ -187,6 +211,23 @@ class Versions:
             write(path)
 
         return reuse
+
+
+def references(path: Path) -> list[str]:
+    """Return the names of the shared files that a version refers to; none if its file cannot be read."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return named_in(lambda start, end: file.read(end - start))
+    return []
+
+
+def named_in(read: Callable[[int, int], bytes]) -> list[str]:
+    """Return the names of shared files in the header of a version; ``read`` returns bytes from start to end of it."""
+    with contextlib.suppress(ValueError, AttributeError):
+        length = int.from_bytes(read(0, 8), "little")
+        if length < LONGEST_HEADER:
+            names: str = json.loads(read(8, 8 + length)).get("__metadata__", {}).get(SHARED, "")
+            return names.split()
+    return []
 
 
 def check(path: Path, expected: str) -> None:

@@ -71,6 +71,10 @@ class Remote:
         finally:
             beside.unlink(missing_ok=True)
 
+    def read(self, name: str, start: int, end: int) -> bytes:
+        """Return a part of a file."""
+        return bytes(self._limited(lambda: self._files.cat_file(f"{self._path}/{name}", start=start, end=end)))
+
     def remove_file(self, name: str) -> None:
         """Delete a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):

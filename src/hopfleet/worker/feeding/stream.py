@@ -6,8 +6,13 @@ A partition that fits is kept on the device and its batches are selected there, 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from hopfleet.data import Dataset, prefetch
 from hopfleet.domain.placement import CPU, Placement
@@ -58,7 +63,8 @@ class DeviceCache:
 class Stream:
     """Yield one partition in the order of one epoch, or as stored for evaluation (``epoch=None``).
 
-    ``feed``, if given, transforms the batches, for one trial or for several that train ``together``.
+    ``feed``, if given, transforms the batches, for one trial or for several that train ``together``. A stream of the
+    same rows ``beside`` this one, with batches of another size, shares their order.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class Stream:
         seed: int = 0,
         epoch: int | None = None,
         drop_last: bool = False,
+        beside: Stream | None = None,
     ) -> None:
         self._source = UnitBatches(dataset, partition, batch_size, seed, epoch, drop_last)
         self._length = len(self._source)
@@ -85,23 +92,52 @@ class Stream:
         self._resident = None
         if device_cache is not None and self._feed is None:
             self._resident = device_cache.find(dataset, partition, session.prepare)
+        if beside is not None:
+            self.order = beside.order
 
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def is_resident(self) -> bool:
+        """Whether batches are selected from a partition on the device."""
+        return self._resident is not None
+
+    @functools.cached_property
+    def order(self) -> np.ndarray[Any, Any] | None:
+        """The order of the rows; None as stored."""
+        source = self._source
+        if source.epoch is None:
+            return None
+        return source.dataset.order(source.partition, seed=source.seed, epoch=source.epoch)
+
     def __iter__(self) -> Iterator[Batch]:
         source, feed, session = self._source, self._feed, self._session
         if self._resident is not None:
-            order = None
-            if source.epoch is not None:
-                order = source.dataset.order(source.partition, seed=source.seed, epoch=source.epoch)
-            return session.pick(self._resident, order, source.batch_size, self.rows)
+            return session.pick(self._resident, self.order, source.batch_size, self.rows)
         if feed is None:
             return prefetch(session.prepare(batch, self._dtypes) for batch in source.batches())
         config = None if self._together else getattr(session, "config", {})
         batches = (session.prepare(batch, self._dtypes) for batch in feed.batches(source, config))
         # Live items draw from the generators of the process, which training uses, too: they are made in its thread.
         return _timed(batches if source.dataset.is_live else prefetch(batches), feed.pace(source))
+
+
+class FirstBatches:
+    """A stream cut after its first batches."""
+
+    def __init__(self, count: int, stream: Stream, batch_size: int) -> None:
+        self._count = min(count, len(stream))
+        self._stream = stream
+        self.rows = min(stream.rows, self._count * batch_size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self._stream)
+        with contextlib.closing(batches):  # type: ignore[type-var]
+            yield from itertools.islice(batches, self._count)
 
 
 def _timed(batches: Generator[Batch], pace: Pace) -> Iterator[Batch]:

@@ -17,11 +17,14 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.capturable import CapturableUpdate, upload
-from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache
+from hopfleet.frameworks.torch.engines.capture_backend import CaptureBackend, Graph, GraphCache, Pool
 from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
+
+LARGE = 1 << 28
+"""Bytes. A model with more weights keeps a device busy by itself."""
 
 CHECKS = 3
 """Replays of the first step of a kind of member that are compared with eager steps."""
@@ -45,8 +48,12 @@ class Capture:
     #: The random stream that the step draws from.
     generator: torch.Generator
     values: dict[str, torch.Tensor]
+    #: The tensors that the step reads its batch from.
+    inputs: Batch
     #: The tensors and settings that the capture was made for; see ``footing``.
     footing: Hashable = None
+    #: The number of captures that share its memory and were made before it; None for one with memory of its own.
+    place: int | None = None
     #: In a capture of gradients, the weights and the gradients that each replay leaves; the update is made eagerly.
     gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
@@ -60,6 +67,16 @@ class Capture:
         self.graph.replay()
         if self.gradients and member.active:
             member.do(member.steps.update)
+
+
+def shared_pool(session: TorchSession, size: object) -> Pool | None:
+    """Return the memory for captures of large models that train with batches of one ``size``; None for small models.
+
+    A large model keeps the device busy by itself. So captured steps of large models are replayed one after another, in
+    the order in which they were captured, and use the same memory.
+    """
+    weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
+    return session.cache.part(GraphCache).pool(size) if weights > LARGE else None
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:
@@ -79,7 +96,9 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     if not session.options.capture:
         raise Refused("the task sets capture = False")
     work = member.work.take
+    size: object = None
     if isinstance(member.work, Steps):
+        size = dict.get(session.config, "batch_size")  # trials with batches of other sizes may step at the same time
         if session.options.accumulate > 1:
             raise Refused("gradients are accumulated over several batches")
         if whole:
@@ -99,7 +118,7 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
             backend.own_generator(device, generator),
             _fused(session),
             backend.on_stream(stream),
-            capturing(graph, backend),
+            capturing(graph, backend, pool := shared_pool(session, size)),
         ):
             for name, value in work(dict(inputs)).items():
                 if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
@@ -113,7 +132,9 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
         raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
     backend.current_stream().wait_stream(stream)
     weights = [] if whole else list(session.model.parameters())
-    return Capture(graph, generator, values, gradients=[(w, w.grad) for w in weights if w.grad is not None])
+    place = None if pool is None else next(pool.places)
+    gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in weights if w.grad is not None]
+    return Capture(graph, generator, values, inputs, place=place, gradients=gradients)
 
 
 def _check_update(session: TorchSession) -> None:
@@ -153,8 +174,8 @@ def _fused(session: TorchSession) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def capturing(graph: Graph, backend: CaptureBackend) -> Iterator[None]:
-    """Capture the work on the current stream, with cuBLAS workspaces of its own.
+def capturing(graph: Graph, backend: CaptureBackend, pool: Pool | None = None) -> Iterator[None]:
+    """Capture the work on the current stream, with cuBLAS workspaces of its own, in the memory of a ``pool``.
 
     Otherwise cuBLAS would give all captures on one stream the same workspace, although captures run side by side. The
     garbage collector is off meanwhile: freeing an old capture would spoil the new one.
@@ -164,7 +185,8 @@ def capturing(graph: Graph, backend: CaptureBackend) -> Iterator[None]:
     backend.clear_workspaces()
     try:
         # Other threads load batches and write checkpoints meanwhile.
-        graph.capture_begin(capture_error_mode="thread_local")
+        options = {} if pool is None else {"pool": pool.handle}
+        graph.capture_begin(**options, capture_error_mode="thread_local")
         try:
             yield
         except Exception:
@@ -227,16 +249,22 @@ def _weights(session: TorchSession) -> list[torch.Tensor]:
     return [*session.model.parameters(), *session.model.buffers(), *session.average]
 
 
+def _own(session: TorchSession) -> list[torch.Tensor]:
+    """Return the tensors of ``_tensors`` that the session does not share with others."""
+    shared = {one.tensor.data_ptr() for one in session.shared}
+    return [tensor for tensor in _tensors(session) if tensor.data_ptr() not in shared]
+
+
 def copies(session: TorchSession) -> list[torch.Tensor]:
     """Copy the tensors that a step may change."""
-    return [tensor.detach().clone() for tensor in _tensors(session)]
+    return [tensor.detach().clone() for tensor in _own(session)]
 
 
 def restore(session: TorchSession, values: Sequence[torch.Tensor]) -> None:
     """Put copies back in place."""
     _compat.abandon_update(session.scaler)
     with torch.no_grad():
-        for tensor, value in zip(_tensors(session), values, strict=False):
+        for tensor, value in zip(_own(session), values, strict=False):
             tensor.copy_(value)
 
 

@@ -7,6 +7,7 @@ CUDA, and tests run the bookkeeping of the engines on machines without a GPU.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
@@ -23,6 +24,12 @@ ABREAST = 8
 
 Context = contextlib.AbstractContextManager[object]
 
+OnLane = Callable[[int], Context]
+"""Returns the context in which a piece of work is queued on its stream, by the number of the piece."""
+
+PoolHandle = Any
+"""What names the memory of several graphs: a value of ``torch.cuda.graph_pool_handle``, or a stand-in."""
+
 Stream = Any
 """A queue of work: ``torch.cuda.Stream``, or a stand-in with ``wait_stream`` and ``wait_event``."""
 
@@ -33,7 +40,7 @@ Event = Any
 class Graph(Protocol):
     """Work that is captured once, between ``capture_begin`` and ``capture_end``, and then replayed."""
 
-    def capture_begin(self, *, capture_error_mode: str) -> None: ...
+    def capture_begin(self, *, pool: PoolHandle = None, capture_error_mode: str) -> None: ...
 
     def capture_end(self) -> None: ...
 
@@ -51,6 +58,9 @@ class CaptureBackend(Protocol):
 
     def graph(self) -> Graph:
         """Return an empty graph."""
+
+    def pool(self) -> PoolHandle:
+        """Return memory that several graphs can use."""
 
     def stream(self, device: torch.device) -> Stream:
         """Return a new stream."""
@@ -98,6 +108,9 @@ class CudaBackend:
         graph: Graph = torch.cuda.CUDAGraph()
         return graph
 
+    def pool(self) -> PoolHandle:
+        return torch.cuda.graph_pool_handle()
+
     def stream(self, device: torch.device) -> Stream:
         return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -132,6 +145,14 @@ class CudaBackend:
         torch.cuda.set_rng_state(state, device)
 
 
+class Pool:
+    """Memory that captures share which are never replayed at the same time."""
+
+    def __init__(self, handle: PoolHandle) -> None:
+        self.handle = handle
+        self.places = itertools.count()
+
+
 class GraphCache:
     """The findings about captured steps that a worker keeps, and the memory that captures share."""
 
@@ -141,28 +162,54 @@ class GraphCache:
         self.verdicts: dict[Hashable, str] = {}
         #: Messages that were logged: each is logged once.
         self.told: set[str] = set()
-        #: The tensors that captured steps read their batch from, by device, names, shapes and types.
+        #: The tensors that captured steps read their batch from, by batch size, device, names, shapes and types.
         self.inputs: dict[Hashable, Batch] = {}
         self._streams: dict[torch.device, list[Stream]] = {}
+        self._pools: dict[object, Pool] = {}
+
+    def pool(self, key: object) -> Pool:
+        """Return the memory of captures with a key; the same each time."""
+        if key not in self._pools:
+            self._pools[key] = Pool(self.backend.pool())
+        return self._pools[key]
 
     def streams(self, device: torch.device) -> list[Stream]:
         """Return the streams on which captured steps run; the same ones each time."""
-        if device not in self._streams:
-            self._streams[device] = [self.backend.stream(device) for _ in range(LANES)]
-        return self._streams[device]
+        return self._some(device, LANES)[:LANES]
 
     @contextlib.contextmanager
-    def side_by_side(self, device: torch.device) -> Iterator[Callable[[int], Context]]:
-        """Distribute work over several streams, which start after earlier work and are joined in the end.
+    def side_by_side(self, device: torch.device) -> Iterator[OnLane]:
+        """Distribute updates over several streams, which start after earlier work and are joined in the end.
 
         The function provided selects the stream of a piece of work by its number. On a CPU it selects nothing.
         """
+        with self._joined(device, self.streams(device)[:ABREAST]) as on_lane:
+            yield on_lane
+
+    @contextlib.contextmanager
+    def abreast(self, device: torch.device, parts: int) -> Iterator[OnLane]:
+        """Give each part of a flotilla a stream of its own, apart from those on which its captured steps run."""
+        try:
+            with self._joined(device, self._some(device, LANES + parts)[LANES:]) as on_lane:
+                yield on_lane
+        except BaseException:
+            self.backend.synchronize(device)  # the memory of unfinished work is about to be freed
+            raise
+
+    @contextlib.contextmanager
+    def _joined(self, device: torch.device, streams: list[Stream]) -> Iterator[OnLane]:
         if not self.backend.captures_on(device):
             yield lambda number: contextlib.nullcontext()
             return
-        here, streams = self.backend.current_stream(device), self.streams(device)[:ABREAST]
+        here = self.backend.current_stream(device)
         for stream in streams:
             stream.wait_stream(here)
-        yield lambda number: self.backend.on_stream(streams[number % ABREAST])
+        yield lambda number: self.backend.on_stream(streams[number % len(streams)])
         for stream in streams:
             here.wait_stream(stream)
+
+    def _some(self, device: torch.device, count: int) -> list[Stream]:
+        found = self._streams.setdefault(device, [])
+        if self.backend.captures_on(device):
+            found += [self.backend.stream(device) for _ in range(count - len(found))]
+        return found

@@ -12,9 +12,9 @@ from hopfleet.frameworks.torch.session import TorchSession
 
 def flotilla(sessions: Sequence[TorchSession], *, fast: bool) -> Flotilla:
     """Return a flotilla of the engine that suits the device and the model; with ``fast``, rounding may differ."""
-    if len({session.options.deterministic for session in sessions}) > 1:
+    if len({session.options.of_process for session in sessions}) > 1:
         raise IsolationError(
-            "some trials are deterministic and others are not, but the setting applies to the whole process"
+            "some trials are deterministic or use tf32 and others do not, but these apply to the whole process"
         )
     captures = sessions[0].cache.part(GraphCache).backend.captures_on(sessions[0].device)
     if fast and not (captures and all(_compat.convolves(session.model) for session in sessions)):

@@ -11,11 +11,13 @@ captured steps may differ from those of eager steps, a check finds out:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 
 import torch
 
 from hopfleet.frameworks.base import Batch, Batches, Result
+from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.capturable import upload
 from hopfleet.frameworks.torch.engines.capture import (
     SIZES,
@@ -30,7 +32,7 @@ from hopfleet.frameworks.torch.engines.capture import (
     kind_of,
     restore,
 )
-from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
+from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps, rows_of
@@ -40,9 +42,16 @@ from hopfleet.support.logging import messages
 class Replays:
     """Captures that are replayed side by side, on a few streams, and their values for each batch."""
 
-    def __init__(self, captures: Mapping[Member, Capture], room: int, device: torch.device, cache: GraphCache) -> None:
+    def __init__(
+        self, captures: Mapping[Member, Capture], room: int, device: torch.device, cache: GraphCache, first: int
+    ) -> None:
         self._backend = backend = cache.backend
-        streams = cache.streams(device)[: len(captures)]
+        lanes = cache.streams(device)
+        streams = (lanes[first % LANES :] + lanes[: first % LANES])[: len(captures)]
+        self._inputs = list({id(capture.inputs): capture.inputs for capture in captures.values()}.values())
+        if any(capture.place is not None for capture in captures.values()):
+            streams = streams[:1]
+            captures = dict(sorted(captures.items(), key=lambda item: item[1].place or 0))
         self._members = list(captures)
         self._ready = backend.event()
         found = list(captures.values())
@@ -65,8 +74,11 @@ class Replays:
         }
         self._rows: list[int] = []
 
-    def step(self, rows: int) -> None:
-        """Replay each capture once, for a batch of ``rows`` rows."""
+    def step(self, batch: Batch) -> None:
+        """Replay each capture once, for a batch."""
+        for inputs in self._inputs:
+            for name, value in inputs.items():
+                value.copy_(batch[name], non_blocking=True)
         backend = self._backend
         here = backend.current_stream()
         self._ready.record(here)
@@ -82,7 +94,7 @@ class Replays:
             here.wait_event(done)
         for dtype, values in self._values.items():
             torch.cat(values, out=self._tables[dtype][len(self._rows)])
-        self._rows.append(rows)
+        self._rows.append(rows_of(batch))
 
     def end(self) -> None:
         """Let every member note the values of its steps."""
@@ -94,33 +106,49 @@ class Replays:
 class CudaGraphs(Interleaved):
     """Members whose steps are replayed where possible, and taken eagerly where not."""
 
+    #: The first of the streams on which captured steps run: parts of a flotilla use different ones.
+    first_lane = 0
+
     def __init__(self, sessions: Sequence[TorchSession]) -> None:
         super().__init__(sessions)
         self._cache = sessions[0].cache.part(GraphCache)
 
-    def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
-        return self._shared(super().train(batches, last=last))
-
-    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
-        return self._shared(super().evaluate(batches, seed=seed))
-
-    def _shared(self, results: list[Result]) -> list[Result]:
+    def _results(self, members: Sequence[Member]) -> list[Result]:
+        results = super()._results(members)
         # The time of each member's kernels is not measured.
         self.shares = [1 / len(results)] * len(results)
         return results
 
-    def _run(self, members: Sequence[Member], batches: Batches) -> None:
+    def _part(self, numbers: Sequence[int]) -> CudaGraphs:
+        part = super()._part(numbers)
+        assert isinstance(part, CudaGraphs)
+        part.first_lane = numbers[0]
+        return part
+
+    @contextlib.contextmanager
+    def _abreast(self, parts: int) -> Iterator[OnLane]:
+        # Convolutions replayed on several streams without a join after each step have been seen to hang.
+        if any(_compat.convolves(session.model) for session in self.sessions):
+            yield lambda number: contextlib.nullcontext()
+            return
+        with self._cache.abreast(self.sessions[0].device, parts) as on_lane:
+            yield on_lane
+
+    def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
         self._room = len(batches)
         self._captures: dict[Member, Capture] = {}
         self._replays: Replays | None = None
+        #: Replays that are over, whose values are still on the device: to fetch them is to wait for the device.
+        self._over: list[Replays] = []
         #: The key of the batches of captured steps, and the number of batches so far.
         self._key: Hashable | None = None
         self._seen = 0
         #: Members with captures of earlier units, and those without a capture for the last, smaller batch.
         self._steady: list[Member] = []
         self._late: list[Member] = []
-        super()._run(members, batches)
+        yield from super()._run(members, batches)
         self._land()
+        self._note()
 
     @property
     def _steps_schedule(self) -> bool:
@@ -144,19 +172,21 @@ class CudaGraphs(Interleaved):
             self._late = [member for member in self._steady if member not in self._captures]
         if key != self._key or not self._captures:
             self._land()
+            self._note()
             return members
-        for name, value in self._cache.inputs[key].items():
-            value.copy_(batch[name], non_blocking=True)
         if self._replays is None:
-            self._replays = Replays(self._captures, self._room, device, self._cache)
+            self._replays = Replays(self._captures, self._room, device, self._cache, self.first_lane)
             self._upload()
-        self._replays.step(rows_of(batch))
+        self._replays.step(batch)
         if self._steps_schedule:
             for member in self._captures:
                 if isinstance(member.work, Steps):
                     member.work.step_schedule()
             self._upload()
-        return [member for member in members if member not in self._captures]
+        rest = [member for member in members if member not in self._captures]
+        if rest:
+            self._note()
+        return rest
 
     def _upload(self) -> None:
         """Bring the learning rates that captured steps read up to date."""
@@ -183,8 +213,14 @@ class CudaGraphs(Interleaved):
 
     def _end_replays(self) -> None:
         if self._replays is not None:
-            self._replays.end()
+            self._over.append(self._replays)
             self._replays = None
+
+    def _note(self) -> None:
+        """Let members note the values of replays that are over."""
+        for replays in self._over:
+            replays.end()
+        self._over = []
 
     def _land(self) -> None:
         """Continue eagerly from the state that the captured steps have reached."""
@@ -238,14 +274,14 @@ class CudaGraphs(Interleaved):
 
     def _captured(self, member: Member, batch: Batch, before: list[torch.Tensor] | None, *, whole: bool) -> Capture:
         """Capture the member's step, and compare it with the eager step if the state ``before`` is given."""
-        key, inputs = self._key, self._cache.inputs
-        if key is None:
+        if self._key is None:
             raise Refused("a batch has a column that is not a tensor")
-        if key not in inputs:
-            inputs[key] = {name: torch.empty_like(value) for name, value in batch.items()}
-        for name, value in inputs[key].items():
-            value.copy_(batch[name])
-        capture = captured(member, inputs[key], whole=whole)
+        # Trials with batches of other sizes step at the same time, and their last batches may have the same size.
+        size = dict.get(member.session.config, "batch_size") if isinstance(member.work, Steps) else None
+        inputs = self._cache.inputs.setdefault((size, self._key), {})
+        for name, value in batch.items():
+            inputs.setdefault(name, torch.empty_like(value)).copy_(value)
+        capture = captured(member, inputs, whole=whole)
         if before is not None:
-            compare(member, capture, inputs[key], before)
+            compare(member, capture, inputs, before)
         return capture

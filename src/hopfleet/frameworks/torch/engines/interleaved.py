@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.frameworks.base import Batch, Batches, Flotilla, GivenUp, IsolationError, Result
 from hopfleet.frameworks.torch import _compat, randomness
+from hopfleet.frameworks.torch.engines.capture_backend import OnLane
 from hopfleet.frameworks.torch.engines.joint_optimizer import JointOptimizer, admits
 from hopfleet.frameworks.torch.randomness import Stream
 from hopfleet.frameworks.torch.session import TorchSession, process_settings
@@ -30,6 +32,11 @@ from hopfleet.frameworks.torch.trial import Metrics
 
 LATE = "a trial drew from a random stream that it had not used in its first batch"
 WRITTEN = "the task writes into the tensors of its batch; make new tensors instead"
+
+Found = TypeVar("Found")
+
+Work = Generator[None, None, list[Result]]
+"""The training of a sub-epoch, with a pause after each batch and one before the end."""
 
 
 class Measures:
@@ -119,21 +126,59 @@ class Interleaved(Flotilla):
         self.sessions = sessions
 
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
+        with process_settings(self.sessions[0]):
+            return finished(self.training(batches, last=last))
+
+    def train_mixed(self, streams: Sequence[Batches], of: Sequence[int], *, last: Sequence[bool]) -> list[Result]:
+        numbers = [[number for number, stream in enumerate(of) if stream == each] for each in range(len(streams))]
+        parts = [self._part(some) for some in numbers]
+        begun = [Begun(batches) for batches in streams]
+        with process_settings(self.sessions[0]), self._abreast(len(parts)) as on_lane:
+            work = [
+                part.training(batches, last=[last[number] for number in some])
+                for part, batches, some in zip(parts, begun, numbers, strict=True)
+            ]
+            found, seconds = in_step(work, [len(batches) for batches in streams], on_lane)
+        results: dict[int, tuple[Result, float]] = {}
+        for part, some, of_part, spent in zip(parts, numbers, found, seconds, strict=True):
+            weights = (spent / sum(seconds) * share for share in part.shares)
+            results |= zip(some, zip(of_part, weights, strict=True), strict=True)
+        self.shares = [results[number][1] for number in range(len(of))]
+        return [results[number][0] for number in range(len(of))]
+
+    def _part(self, numbers: Sequence[int]) -> Interleaved:
+        """Return a flotilla of some members, given by their numbers."""
+        part = type(self)([self.sessions[number] for number in numbers])
+        part.turn = lambda number: self.turn(numbers[number])
+        part.given_up = lambda: [place for place, number in enumerate(numbers) if number in self.given_up()]
+        return part
+
+    @contextlib.contextmanager
+    def _abreast(self, parts: int) -> Iterator[OnLane]:
+        """Let the work of several parts run side by side, where the device can do that."""
+        yield lambda number: contextlib.nullcontext()
+
+    def training(self, batches: Batches, *, last: Sequence[bool]) -> Work:
+        """Train one sub-epoch, with a pause after each batch and one before the end.
+
+        The settings of the process must be those of the trials.
+        """
+
         def close(session: TorchSession, steps: Steps, over: bool) -> Callable[[], dict[str, RowSum]]:
             return lambda: session.end_unit(steps.result(), batches.rows, last=over)
 
         steps = [Steps(session) for session in self.sessions]
-        with process_settings(self.sessions[0]):
-            members = [
-                Member(session, session.random, step, partial(self.turn, number))
-                for number, (session, step) in enumerate(zip(self.sessions, steps, strict=True))
-            ]
-            for session in self.sessions:
-                session.model.train()
-            self._run(members, batches)
-            for member, step, over in zip(members, steps, last, strict=True):
-                member.end(close(member.session, step, over))
-                member.session.random = member.random
+        members = [
+            Member(session, session.random, step, partial(self.turn, number))
+            for number, (session, step) in enumerate(zip(self.sessions, steps, strict=True))
+        ]
+        for session in self.sessions:
+            session.model.train()
+        yield from self._run(members, batches)
+        yield  # what closes the unit may draw random numbers: first, all parts of a flotilla check theirs
+        for member, step, over in zip(members, steps, last, strict=True):
+            member.end(close(member.session, step, over))
+            member.session.random = member.random
         return self._results(members)
 
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
@@ -149,13 +194,13 @@ class Interleaved(Flotilla):
             with contextlib.ExitStack() as stack:
                 for session in self.sessions:
                     stack.enter_context(session.averaged())
-                self._run(members, batches)
+                finished(self._run(members, batches))
             for member, measure in zip(members, measures, strict=True):
                 member.end(measure.result)
         return self._results(members)
 
-    def _run(self, members: Sequence[Member], batches: Batches) -> None:
-        """Let every member work on every batch."""
+    def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
+        """Let every member work on every batch, with a pause after each."""
         device = self.sessions[0].device
         everything, quick = randomness.names(device), randomness.names(device) & randomness.QUICK
         untouched = randomness.current(device, everything)
@@ -176,6 +221,7 @@ class Interleaved(Flotilla):
             randomness.put(untouched, device, touched)
             if randomness.changed(untouched, randomness.current(device, quick - touched)):
                 raise IsolationError(LATE)
+            yield
         if randomness.changed(untouched, randomness.current(device, everything)):
             raise IsolationError(LATE)
         if self._joint is not None:
@@ -250,6 +296,51 @@ class Interleaved(Flotilla):
         total = sum(member.seconds for member in members) or 1.0
         self.shares = [member.seconds / total for member in members]
         return [member.result for member in members]
+
+
+class Begun:
+    """Batches whose first one is being prepared already."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.rows = batches.rows
+        self._length = len(batches)
+        self._iterator = iter(batches)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._iterator
+
+
+def finished(work: Generator[None, None, Found]) -> Found:
+    """Do the rest of some work without a pause; return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+
+
+def in_step(work: Sequence[Work], lengths: Sequence[int], on_lane: OnLane) -> tuple[list[list[Result]], list[float]]:
+    """Do several pieces of work in turn, so that all of them end together: always the one that is behind the others.
+
+    ``lengths`` are the numbers of their batches. Return the results of each piece, and the seconds that it took.
+    """
+    done, seconds = [0] * len(work), [0.0] * len(work)
+    while left := [number for number, length in enumerate(lengths) if done[number] <= length]:
+        behind = min(left, key=lambda number: done[number] / max(1, lengths[number]))
+        began = time.perf_counter()
+        with on_lane(behind):
+            next(work[behind])
+        seconds[behind] += time.perf_counter() - began
+        done[behind] += 1
+    found = []
+    for number, piece in enumerate(work):
+        with on_lane(number):
+            found.append(finished(piece))
+    return found, seconds
 
 
 def _able(members: Sequence[Member]) -> list[Member]:

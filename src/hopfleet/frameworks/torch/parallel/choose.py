@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import UsageError
@@ -27,12 +27,12 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
 
 def find(name: str) -> Callable[[], Strategy]:
     """Return what makes a strategy of that name. Raise UsageError for an unknown name."""
-    found: Any = registry.find("strategy", name, STRATEGIES, argument="parallelism")
+    found: object = registry.find("strategy", name, STRATEGIES, argument="parallelism")
     if isinstance(found, tuple):
         module, kind = found
         found = getattr(importlib.import_module(module), kind)
-    make: Callable[[], Strategy] = found
-    return make
+    assert callable(found)
+    return found
 
 
 def names() -> tuple[str, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -14,6 +12,7 @@ from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import checkpoint
 from hopfleet.frameworks.torch.parallel.ddp import warn_of_batch_norm
 from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy
+from hopfleet.frameworks.torch.parallel.wire import Value
 from hopfleet.frameworks.torch.snapshot import Constant
 
 
@@ -34,7 +33,7 @@ class Fsdp(Strategy):
                 # Losses are weighted by rows already, so gradients are added rather than averaged.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-        sharded: dict[str, Any] = dict(model.named_parameters())
+        sharded: dict[str, Value] = dict(model.named_parameters())
         for optimizer in trial.optimizers:
             _exchange(optimizer, names, sharded)
         trial.average = [
@@ -49,7 +48,7 @@ class Fsdp(Strategy):
         return state
 
 
-def _exchange(optimizer: Optimizer, names: dict[int, str], sharded: dict[str, Any]) -> None:
+def _exchange(optimizer: Optimizer, names: dict[int, str], sharded: dict[str, Value]) -> None:
     """Let an optimizer update the sharded parameters, with its part of the state."""
     state = dict(optimizer.state)
     optimizer.state.clear()
@@ -65,7 +64,7 @@ def _exchange(optimizer: Optimizer, names: dict[int, str], sharded: dict[str, An
 
 
 @torch.no_grad()
-def _sharded(value: torch.Tensor, like: Any) -> torch.Tensor:
+def _sharded(value: torch.Tensor, like: Value) -> torch.Tensor:
     """Return this member's part of a tensor that is whole on every member, spread like a parameter."""
     value = value.to(like.device)
     # Every member has the same values, so nothing is sent.

@@ -20,7 +20,7 @@ MAX_DIMENSIONS, MAX_TENSORS = 8, 16
 
 
 def order(stage: int, stages: int, count: int, *, forward_first: bool) -> Iterator[tuple[bool, int]]:
-    """Yield the passes of a stage over ``count`` micro-batches: whether it is a forward pass, and of which one.
+    """Yield the passes of a stage over ``count`` micro-batches: whether each is a forward pass, and its micro-batch.
 
     Without ``forward_first``, a stage runs only as many forward passes ahead as later stages need (1F1B).
     """

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import distributed
@@ -23,6 +22,7 @@ from hopfleet.frameworks.torch import checkpoint
 from hopfleet.frameworks.torch.parallel.passage import Channels, Passage, order
 from hopfleet.frameworks.torch.parallel.stages import cut
 from hopfleet.frameworks.torch.parallel.strategy import Share, SpreadTrial, Strategy, TeamSteps
+from hopfleet.frameworks.torch.parallel.wire import Value
 from hopfleet.frameworks.torch.steps import check_loss, rows_of
 from hopfleet.frameworks.torch.trial import Metrics
 
@@ -33,25 +33,25 @@ MICRO_BATCHES = 4
 class _Called(BaseException):
     """The end of the user's code on the first member: the call of the model."""
 
-    def __init__(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def __init__(self, arguments: tuple[Value, ...], keywords: dict[str, Value]) -> None:
         self.arguments, self.keywords = arguments, keywords
 
 
 class _Inputs(torch.nn.Module):
     """A stand-in for the model that tells its inputs."""
 
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+    def forward(self, *arguments: Value, **keywords: Value) -> Value:
         raise _Called(arguments, keywords)
 
 
 class _Output(torch.nn.Module):
     """A stand-in for the model that returns the output of the pipeline."""
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, output: Value) -> None:
         super().__init__()
         self._output = [output]
 
-    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+    def forward(self, *arguments: Value, **keywords: Value) -> Value:
         if not self._output:
             raise TaskError("loss() or metrics() calls the model twice for a batch: a pipeline passes a batch once")
         return self._output.pop()
@@ -88,7 +88,7 @@ class Pipeline(Strategy):
     forward_first = False
 
     def __init__(self) -> None:
-        self._stage: Any = None
+        self._stage: Value = None
         self._passage: Passage | None = None
         #: All parameters and buffers, with the rank of the member that has them.
         self._owners: list[tuple[torch.Tensor, int]] = []
@@ -182,7 +182,7 @@ class Pipeline(Strategy):
             floating = [one for one in passing.inputs if one.is_floating_point()]
             self._passed.backwards([torch.zeros_like(one) if one.grad is None else one.grad for one in floating])
 
-    def _inputs(self, trial: SpreadTrial, batch: Batch, *, training: bool) -> tuple[Any, ...]:
+    def _inputs(self, trial: SpreadTrial, batch: Batch, *, training: bool) -> tuple[Value, ...]:
         """Return the arguments with which the user's code calls the model."""
         hook = trial.hooks.loss if training else trial.hooks.metrics
         try:

@@ -25,6 +25,7 @@ from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, Strategy
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
 from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.shared import SharedTensor
 from hopfleet.frameworks.torch.snapshot import snapshot
 from hopfleet.frameworks.torch.steps import rows_of, summed
 from hopfleet.frameworks.torch.trial import SharedTask
@@ -183,13 +184,25 @@ class TeamSession(TorchSession):
     # ------------------------------------------------------------------------------------------ save and load
 
     def save(self, path: Path) -> None:
-        safetensors.write(path, *self._described(self._collected()))
+        self._write(path, self._collected(), safetensors.write)
 
     def snapshot(self) -> Callable[[Path], None]:
         if not self.spread:
             return super().snapshot()
         rebuilt = snapshot(self._collected())
-        return lambda path: safetensors.write(path, *self._described(rebuilt()))
+        return lambda path: self._write(path, rebuilt(), safetensors.write)
+
+    def _write(self, path: Path, state: checkpoint.State, write: checkpoint.Write) -> None:
+        if not self.spread:
+            super()._write(path, state, write)
+            return
+        # Where a tensor lies now says nothing: on one device, only the counters of optimizers stay on the host.
+        checkpoint.save(path, state, self.device, self.cache, write, host=lambda tensor: not tensor.ndim)
+
+    def _adopt(self) -> list[SharedTensor]:
+        """Share no frozen tensors: members keep parts of them, or get those of the first member."""
+        self.model.to(self.device)
+        return []
 
     def _collected(self) -> checkpoint.State:
         if self.whole or not self.spread:
@@ -197,12 +210,6 @@ class TeamSession(TorchSession):
         self._team.tell("follow_collection", self.number)
         with self._team.together():
             return self.strategy.collect(self)
-
-    def _described(self, state: checkpoint.State) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        if not self.spread:
-            return super()._described(state)
-        # Where a tensor lies now says nothing: on one device, only the counters of optimizers stay on the host.
-        return checkpoint.described(state, self.device, self.cache, host=lambda name, tensor: not tensor.ndim)
 
     def follow_collection(self) -> None:
         """Help the first member to collect the whole state."""
@@ -216,6 +223,10 @@ class TeamSession(TorchSession):
             super().load(path)
         finally:
             self.device = here
+        if self.shared:
+            for tensor in [*self.model.parameters(), *self.model.buffers()]:
+                tensor.data = tensor.data.clone()
+            self.shared.clear()
         self._team.tell("load", self.number, path)
 
     def inherit(self, path: Path, parent: Session) -> None:

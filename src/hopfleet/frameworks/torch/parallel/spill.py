@@ -8,7 +8,6 @@ device, so a trial ends with the bits that it has where everything fits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy, TeamSteps
+from hopfleet.frameworks.torch.parallel.wire import Value
 
 Parameters = list[torch.nn.Parameter]
 
@@ -26,7 +26,7 @@ class _Steps(TeamSteps):
         super().__init__(trial)
         self._groups = groups
 
-    def result(self) -> Any:
+    def result(self) -> Value:
         return super(TeamSteps, self).result()
 
     @torch.no_grad()
@@ -99,10 +99,12 @@ class Spill(Strategy):
         return _Steps(trial, self._groups)
 
 
-def _visiting(module: torch.nn.Module, forward: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+def _visiting(module: torch.nn.Module, forward: Callable[..., Value], device: torch.device) -> Callable[..., Value]:
     """Return the forward pass of a block with copies of its parameters on the device."""
 
-    def visit(arguments: tuple[Any, ...], keywords: dict[str, Any], buffers: dict[str, torch.Tensor] | None) -> Any:
+    def visit(
+        arguments: tuple[Value, ...], keywords: dict[str, Value], buffers: dict[str, torch.Tensor] | None
+    ) -> Value:
         kept = _owned(module)
         theirs = dict(module.named_buffers()) if buffers is not None else {}
         try:
@@ -117,14 +119,14 @@ def _visiting(module: torch.nn.Module, forward: Callable[..., Any], device: torc
             for name, buffer in theirs.items():
                 _put_buffer(module, name, buffer)
 
-    def visited(*arguments: Any, **keywords: Any) -> Any:
+    def visited(*arguments: Value, **keywords: Value) -> Value:
         if not torch.is_grad_enabled():
             return visit(arguments, keywords, None)
         # The forward pass is repeated in the backward pass, from the buffers as they were before, and without a trace.
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         again = False
 
-        def once(*given: Any) -> Any:
+        def once(*given: Value) -> Value:
             nonlocal again
             buffers, again = ({name: b.clone() for name, b in before.items()} if again else None), True
             return visit(given, keywords, buffers)

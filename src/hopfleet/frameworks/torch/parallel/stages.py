@@ -7,12 +7,12 @@ order; every stage passes on the values that later stages need.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import fx, nn
 
 from hopfleet.errors import TaskError, describe
 from hopfleet.frameworks.torch.parallel.blocks import Block, weight
+from hopfleet.frameworks.torch.parallel.wire import Value
 
 
 class _Tracer(fx.Tracer):
@@ -98,7 +98,7 @@ def _check_parameters(model: nn.Module, inside: Sequence[set[fx.Node]]) -> None:
                     raise TaskError(f"{name!r} is used in two stages: a pipeline cannot cut models with tied weights")
 
 
-def _attribute(model: nn.Module, name: str) -> Any:
+def _attribute(model: nn.Module, name: str) -> Value:
     path, _, last = name.rpartition(".")
     return getattr(model.get_submodule(path), last)
 

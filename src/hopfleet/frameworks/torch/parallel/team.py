@@ -13,14 +13,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Membership, Team
+from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.support.user_code import describe_with_place, format_traceback
 
@@ -45,7 +45,7 @@ class MemberLost(Exception):
     """Another member of the team is gone."""
 
 
-Instruction = tuple[list[int], str, int, tuple[Any, ...]]
+Instruction = tuple[list[int], str, int, tuple[wire.Value, ...]]
 """Sessions to forget, the name of a method, the number of a session, and arguments."""
 
 
@@ -97,7 +97,7 @@ class TorchTeam(Team):
         """Let the other members drop a session, with the next instruction."""
         self._forgotten.append(number)
 
-    def tell(self, method: str, number: int, *arguments: Any) -> None:
+    def tell(self, method: str, number: int, *arguments: wire.Value) -> None:
         """Have all other members call a method of their sessions."""
         if self.rank:
             return
@@ -121,11 +121,11 @@ class TorchTeam(Team):
                 self._raise_reason(error)
             raise
 
-    def answers(self) -> list[Any]:
+    def answers(self) -> list[wire.Value]:
         """Return one value from each other member. Raise the error of a member that failed."""
         return [self._answer(link) for link in self.links]
 
-    def _answer(self, link: Connection) -> Any:
+    def _answer(self, link: Connection) -> wire.Value:
         value = wire.receive(link)
         if isinstance(value, Failed):
             error = TaskError(f"{value.description} (in another member of the team)")
@@ -146,9 +146,9 @@ class TorchTeam(Team):
 
     # --------------------------------------------------------------------------------------------- other members
 
-    def follow(self, open_session: Callable[..., Any]) -> None:
+    def follow(self, open_session: Callable[..., wire.Value]) -> None:
         """Do what the first member says, until it is gone. ``open_session`` opens a session of a configuration."""
-        sessions: dict[int, Any] = {}
+        sessions: dict[int, wire.Value] = {}
         link = self.links[0]
         with contextlib.suppress(EOFError, OSError):
             while True:

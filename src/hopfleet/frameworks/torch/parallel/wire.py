@@ -5,20 +5,24 @@ from __future__ import annotations
 import io
 import pickle
 from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 import torch
 
+from hopfleet.frameworks.torch.trial import Part
 
-def _rebuilt(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+Value = Part
+"""A value that passes between processes, or between the code of a task and its model."""
+
+
+def _rebuilt(array: np.ndarray[Value, Value], dtype: torch.dtype) -> torch.Tensor:
     # An array out of a pickle may be read-only, and a task may write into its batch.
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
 class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: Value) -> Value:
         if not isinstance(value, torch.Tensor):
             return NotImplemented
         host = value.detach().cpu().contiguous()
@@ -33,12 +37,12 @@ def send(link: Connection, value: object) -> None:
     link.send_bytes(buffer.getbuffer())
 
 
-def receive(link: Connection) -> Any:
+def receive(link: Connection) -> Value:
     """Return the next value. Raises EOFError if the other side is gone."""
     return pickle.loads(link.recv_bytes())
 
 
-def moved(value: Any, device: torch.device) -> Any:
+def moved(value: Value, device: torch.device) -> Value:
     """Return a value with all tensors in lists, tuples and dicts on a device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)

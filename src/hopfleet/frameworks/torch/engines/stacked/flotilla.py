@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 
 import torch
 
@@ -43,11 +43,11 @@ class Stacked(Interleaved):
         self._stack_cache = sessions[0].cache.part(StackCache)
         self._backend = backend_of(sessions[0])
 
-    def _run(self, members: Sequence[Member], batches: Batches) -> None:
+    def _run(self, members: Sequence[Member], batches: Batches) -> Generator[None]:
         self._stacks: list[tuple[Stack, list[Member]]] | None = None
         self._losses: list[list[Table]] = []
         self._counts: list[int] = []
-        super()._run(members, batches)
+        yield from super()._run(members, batches)
         stacks: list[tuple[Stack, list[Member]]] = self._stacks or []
         for (stack, stacked), losses in zip(stacks, self._losses, strict=True):
             stack.settle()
@@ -107,7 +107,8 @@ class Stacked(Interleaved):
                 member.draws = frozenset()
                 member.session.kept[Stack] = stack
                 _compat.count_as_stepped(member.session.optimizers[0])
-            yield stack, alike
+            rows = {session: row for row, session in enumerate(stack.sessions)}
+            yield stack, sorted(alike, key=lambda member: rows[member.session])
 
     def _kinds(self, members: list[Member]) -> list[list[Member]]:
         """Group the members that can be stacked with each other."""
@@ -152,9 +153,9 @@ class StackedGraphs(Stacked, CudaGraphs):
 
 
 def _kept(sessions: Sequence[TorchSession]) -> Stack | None:
-    """Return the stack that consists of exactly these sessions, if there is one."""
+    """Return the stack that consists of exactly these sessions, in any order, if there is one."""
     stack: Stack | None = sessions[0].kept.get(Stack) if sessions else None
-    return stack if stack is not None and stack.sessions == sessions and stack.whole else None
+    return stack if stack is not None and set(stack.sessions) == set(sessions) and stack.whole else None
 
 
 @contextlib.contextmanager

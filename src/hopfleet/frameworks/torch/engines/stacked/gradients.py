@@ -59,7 +59,12 @@ class Gradients:
         self._parameters = parameters
         self._cache = sessions[0].cache.part(StackCache)
         self._device = sessions[0].device
-        self.loss = Loss(sessions[0].hooks, copy.deepcopy(sessions[0].model))
+        #: The frozen tensors that all members share, by name: they are not stacked, so each product with one of them is
+        #: made once for all members.
+        self._common = {f"model.{one.name}": one.tensor for one in sessions[0].shared}
+        places, model = {one.tensor.data_ptr() for one in sessions[0].shared}, sessions[0].model
+        kept = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.data_ptr() in places}
+        self.loss = Loss(sessions[0].hooks, copy.deepcopy(model, kept))
         use_rates(self.loss.model)
         self.loss.train()
         self.frozen = self._others()
@@ -78,7 +83,7 @@ class Gradients:
         found: dict[str, Table] = {}
         models = [dict(session.model.named_modules()) for session in self._sessions]
         for name, _ in [*self.loss.named_buffers(), *self.loss.named_parameters()]:
-            if name in self._parameters:
+            if name in self._parameters or name in self._common:
                 continue
             path, _, last = name.removeprefix("model.").rpartition(".")
             if last == "rate" and isinstance(self.loss.get_submodule(f"model.{path}" if path else "model"), Dropout):
@@ -102,7 +107,7 @@ class Gradients:
         """Return the loss of one member; under vmap, of all members."""
         config = {**dict(dict.items(self._sessions[0].config)), **scalars}
         with StackedAttention():
-            loss: Table = functional_call(self.loss, {**mine, **others}, (dict(batch), config))
+            loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             return loss
 
     def eager(self, batch: Batch) -> list[Table]:

@@ -66,6 +66,8 @@ def kind_of(session: TorchSession) -> Hashable:
         raise Unstackable("a gradient scaler reads values")
     if not session.options.plain:
         raise Unstackable("the task clips gradients, accumulates them, averages weights or uses another precision")
+    if any(not p.requires_grad for group in session.optimizers[0].param_groups for p in group["params"]):
+        raise Unstackable("the optimizer holds frozen weights; give it those alone that need a gradient")
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
     if session.device.type == "cpu" and weights > LARGE and not session.options.compile:
         raise Unstackable("models are large, and stacking large models on a CPU saves little time")
@@ -80,6 +82,7 @@ def form(session: TorchSession) -> str:
         for name, module in session.model.named_modules()
     ]
     shapes = [(name, tuple(value.shape), value.dtype) for name, value in session.model.named_parameters()]
+    common = sorted((one.name, one.tensor.data_ptr()) for one in session.shared)
     groups = [
         (
             [tuple(p.shape) for p in group["params"]],
@@ -89,4 +92,4 @@ def form(session: TorchSession) -> str:
         for group in optimizer.param_groups
     ]
     words = {key: value for key, value in dict.items(session.config) if not isinstance(value, float)}
-    return str((layers, shapes, type(optimizer), groups, words, session.device))
+    return str((layers, shapes, common, type(optimizer), groups, words, session.device))

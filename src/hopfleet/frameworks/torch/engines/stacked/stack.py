@@ -12,7 +12,7 @@ import torch
 
 from hopfleet.frameworks.base import Batch
 from hopfleet.frameworks.torch._compat import FUSED, fused_update
-from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing
+from hopfleet.frameworks.torch.engines.capture import SIZES, backend_of, batch_key, capturing, shared_pool
 from hopfleet.frameworks.torch.engines.capture_backend import GraphCache
 from hopfleet.frameworks.torch.engines.stacked.cache import Findings, StackCache
 from hopfleet.frameworks.torch.engines.stacked.gradients import Gradients, alike
@@ -20,6 +20,9 @@ from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.onednn import using_onednn
 from hopfleet.frameworks.torch.engines.stacked.updates import UPDATES, Flags, Table, settings_of, state_names
 from hopfleet.frameworks.torch.session import TorchSession
+
+Numbers = list[list[dict[str, float]]]
+"""The settings of each group of each member."""
 
 
 class Stack:
@@ -39,17 +42,19 @@ class Stack:
         self.gradients = Gradients(sessions, layout, parameters)
         self.onednn = True
         #: The settings of all groups of each member at the last reading.
-        self._numbers: list[list[dict[str, float]]] = []
+        self._numbers: Numbers = []
         #: The number of units that each member had trained when this stack ended its last one.
         self._units = [-1] * len(sessions)
         #: The step counts that the optimizers keep for each parameter, by device, once they hold their rows.
         self._counts: dict[torch.device, Table] = {}
+        #: Whether updates are fused. Only their learning rates can be read from the device, not their other settings.
+        self._fuses = type(sessions[0].optimizers[0]) in FUSED
         #: For fused updates: weights and state of each member, piece by piece, and the update of each group and member.
         self._lists = [[layout.pieces(table[row]) for table in self._tables_of_update] for row in layout.rows]
         self._updates: list[list[Callable[[Sequence[Table]], None]]] = []
         #: Captured steps by batch size, the greatest number of them, and whether they stay valid in the next unit.
         self.captures: dict[Hashable, StackCapture] = {}
-        self.sizes = SIZES if layout.by_parameter and sessions[0].hooks.lr_step != "batch" else 0
+        self.sizes = SIZES if layout.by_parameter else 0
         self.lasting = False
 
     @property
@@ -83,21 +88,30 @@ class Stack:
     # ------------------------------------------------------------------------------------------------ a step
 
     def read_settings(self) -> None:
-        """Read the present settings of all optimizers."""
+        """Read the present settings of all optimizers. Captures stay valid if they read those that have changed."""
         groups_of = [session.optimizers[0].param_groups for session in self.sessions]
         before, self._numbers = self._numbers, [[settings_of(group) for group in groups] for groups in groups_of]
-        self.lasting = self._numbers == before
-        if self.lasting:
-            return
-        self.captures.clear()  # captures contain the old settings
-        for index, group in enumerate(self._layout.groups):
-            numbers = [of_one[index] for of_one in self._numbers]
-            for name in numbers[0]:
-                column = [[entry[name]] for entry in numbers]
-                group.settings[name] = torch.tensor(column, dtype=self.weights.dtype, device=self.weights.device)
-        if type(self.sessions[0].optimizers[0]) in FUSED:
+        changed = _changed(before, self._numbers)
+        for index, name in changed:
+            column = [[of_one[index][name]] for of_one in self._numbers]
+            value = torch.tensor(column, dtype=self.weights.dtype).to(self.weights.device)
+            settings = self._layout.groups[index].settings
+            settings[name] = settings[name].copy_(value) if name in settings else value
+        names = {name for _, name in changed}
+        cycles = self._fuses and bool(self.captures) and not names <= {"lr"}
+        if cycles:
+            self._fuses = False  # a schedule changes more than learning rates: from now on, updates read tables
+        reads = not self._fuses or (self._reads_rates and names <= {"lr"})
+        self.lasting = not changed or (bool(before) and reads and not cycles)
+        if not self.lasting:
+            self.captures.clear()
             rows, groups = self._layout.rows, range(len(self._layout.groups))
-            self._updates = [[self._update(index, row) for row in rows] for index in groups]
+            self._updates = [[self._update(index, row) for row in rows] for index in groups] if self._fuses else []
+
+    @property
+    def _reads_rates(self) -> bool:
+        """Whether fused updates read learning rates from the device, which torch allows in single precision."""
+        return self._layout.by_parameter and self.weights.dtype == torch.float32
 
     def step(self, batch: Batch) -> Table:
         """Train all members on a batch; return their losses."""
@@ -107,7 +121,7 @@ class Stack:
         optimizer = self.sessions[0].optimizers[0]
         with torch.no_grad():
             for index, (group, known) in enumerate(zip(optimizer.param_groups, self._layout.groups, strict=True)):
-                if type(optimizer) in FUSED and not group["maximize"]:
+                if self._fuses and not group["maximize"]:
                     self._fused(index, grads[known.pieces])
                     continue
                 rows = self._layout.joined(grads, known) if self._layout.by_parameter else grads[index]
@@ -122,7 +136,9 @@ class Stack:
         """Return the fused update of a group of one member, a function of the pieces of its gradient."""
         some, numbers = self._layout.groups[index].pieces, self._numbers[row][index]
         weights, first, second, *largest = (pieces[some] for pieces in self._lists[row])
-        options = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")}
+        options: dict[str, object] = {name: numbers[name] for name in ("lr", "beta1", "beta2", "weight_decay", "eps")}
+        if self._reads_rates:
+            options["lr"] = self._layout.groups[index].settings["lr"][row, 0]
         rest = first, second, largest[0] if largest else [], [self.steps[row]] * len(weights)
         fused = fused_update(type(self.sessions[0].optimizers[0]))
         return lambda grads: fused(weights, grads, *rest, **options, amsgrad=bool(largest), maximize=False)
@@ -196,6 +212,16 @@ class Stack:
                         state["step"] = self._counts[device][row, number]
 
 
+def _changed(before: Numbers, now: Numbers) -> list[tuple[int, str]]:
+    """Return the groups and names of the settings that have changed for some member; at first, all of them."""
+    names = [(index, name) for index, numbers in enumerate(now[0]) for name in numbers]
+    return [
+        (index, name)
+        for index, name in names
+        if not before or any(old[index][name] != new[index][name] for old, new in zip(before, now, strict=True))
+    ]
+
+
 def _place(table: Table, row: int, columns: slice) -> int:
     """Return the address of the first of some columns in a row."""
     return int(table.data_ptr() + (row * table.stride(0) + columns.start) * table.element_size())
@@ -213,8 +239,13 @@ class StackCapture:
         self._generator = backend.generator(device)
         self._generator.set_state(random)
         self._graph, stream = backend.graph(), backend.stream(device)
+        pool = shared_pool(stack.sessions[0], "stacked")
         stream.wait_stream(backend.current_stream())
-        with backend.own_generator(device, self._generator), backend.on_stream(stream), capturing(self._graph, backend):
+        with (
+            backend.own_generator(device, self._generator),
+            backend.on_stream(stream),
+            capturing(self._graph, backend, pool),
+        ):
             self._losses = stack.step(dict(self._inputs))
         backend.current_stream().wait_stream(stream)
         self._check(stack)

@@ -1,4 +1,4 @@
-"""Digests of the user's code that a task reaches, so that a run can tell whether the code has changed since."""
+"""Digests of the user's code that a task or recipe reaches, to tell whether the code has changed since."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from hopfleet.frameworks.base import Task
 from hopfleet.support.user_code import users_file
 
 MOST = 500
@@ -22,17 +21,18 @@ MOST = 500
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def digests(task: Task) -> dict[str, str]:
-    """Return a digest of each function, method and constant of the user's that a task reaches, by name.
+def digests(value: object) -> dict[str, str]:
+    """Return a digest of each function, method and constant of the user's that a task or function reaches, by name.
 
     Functions and classes are followed by the names that they use. Comments, docstrings and layout do not count.
     Pieces without source text, such as those typed into an interactive interpreter, are left out.
     """
     found: dict[str, str] = {}
     visited: set[int] = set()
-    waiting: list[tuple[str, Any]] = [(type(task).__qualname__, type(task))]
-    with contextlib.suppress(TypeError):  # a task with slots has no attributes to list
-        waiting += [(f"self.{name}", value) for name, value in vars(task).items()]
+    start = value if isinstance(value, FunctionType) else type(value)
+    waiting: list[tuple[str, Any]] = [(start.__qualname__, start)]
+    with contextlib.suppress(TypeError):  # an object with slots has no attributes to list
+        waiting += [(f"self.{name}", each) for name, each in vars(value).items()]
     while waiting and len(visited) < MOST:
         name, value = waiting.pop()
         if _plain(value):

@@ -1,0 +1,175 @@
+"""Adapters of other frameworks: stacks of JAX models, and Lightning with and without a Trainer.
+
+All times of one comparison are taken alternately in one process, after the first unit, in which everything is compiled.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+from typing import Any
+
+import jax
+import lightning.pytorch as lightning
+import numpy as np
+import optax
+import torch
+
+import hopfleet as hop
+from benchmarks.row import Row, milliseconds
+from hopfleet.domain.placement import CPU
+from hopfleet.frameworks.base import Batch, EngineCache, Session
+
+TRIALS = 16
+BATCH = 64
+STACK_BAR, FIXED_BAR = 3.0, 10e-3
+
+
+class Batches:
+    """Rows in memory, as batches that are prepared for a session."""
+
+    def __init__(self, session: Session, columns: Mapping[str, Any]) -> None:
+        self.rows = len(columns["y"])
+        starts = range(0, self.rows, BATCH)
+        self._batches = [
+            session.prepare({name: column[start : start + BATCH] for name, column in columns.items()}, {})
+            for start in starts
+        ]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
+
+
+class Mlp(hop.JaxTask):
+    """A small network for classes."""
+
+    def init(self, config: Mapping[str, Any], key: Any) -> Any:
+        first, second = jax.random.split(key)
+        return {"a": jax.random.normal(first, (32, 64)) * 0.1, "b": jax.random.normal(second, (64, 10)) * 0.1}
+
+    def optimizer(self, config: Mapping[str, Any]) -> Any:
+        return optax.adam(config["lr"])
+
+    def loss(self, params: Any, batch: Batch, key: Any) -> Any:
+        logits = jax.nn.relu(batch["x"] @ params["a"]) @ params["b"]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean()
+
+
+class Net(lightning.LightningModule):  # type: ignore[misc]
+    """The same network for Lightning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+class LightningMlp(hop.LightningTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        return Net()
+
+
+def data(rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {"x": rng.normal(size=(rows, 32)).astype("float32"), "y": rng.integers(0, 10, rows)}
+
+
+def timed(*works: Callable[[], object], repeats: int) -> list[float]:
+    """Return the median time of each work; all are warmed up first and then take turns."""
+    times: list[list[float]] = [[] for _ in works]
+    for number in range(repeats + 1):
+        for work, spent in zip(works, times, strict=True):
+            began = time.perf_counter()
+            work()
+            if number:
+                spent.append(time.perf_counter() - began)
+    return [median(spent) for spent in times]
+
+
+def measure(quick: bool) -> list[Row]:
+    rows, repeats = (512, 1) if quick else (16384, 7)
+    return [_stacked(rows, repeats), *_lightning(rows, repeats)]
+
+
+def _stacked(rows: int, repeats: int) -> Row:
+    task, cache = Mlp(), EngineCache()
+    alone, together = (
+        [
+            task.framework.open({"lr": 1e-3 * 1.1**n}, seed=n, placement=CPU, threads=2, cache=cache)
+            for n in range(TRIALS)
+        ]
+        for _ in range(2)
+    )
+    batches = Batches(alone[0], data(rows))
+    one, stack = timed(
+        lambda: [session.train(batches, last=True) for session in alone],
+        lambda: task.framework.flotilla(together, fast=True).train(batches, last=[True] * TRIALS),
+        repeats=repeats,
+    )
+    return Row(
+        "adapters",
+        f"JAX, {TRIALS} MLPs 32-64-10, Adam, {rows} rows in batches of {BATCH}: stacked against one at a time",
+        f"{one / stack:.1f}×",
+        f"{milliseconds(stack)} against {milliseconds(one)}",
+        None,
+        f"≥ {STACK_BAR:.0f}×",
+        one / stack >= STACK_BAR,
+    )
+
+
+def _lightning(rows: int, repeats: int) -> list[Row]:
+    warnings.simplefilter("ignore")
+    rows = rows // 8
+    columns = data(rows)
+    session = LightningMlp().framework.open({}, seed=0, placement=CPU, threads=1)
+    batches = Batches(session, columns)
+    plain, module = Net(), Net()
+    optimizer = plain.configure_optimizers()
+    pairs: Any = [(batch["x"], batch["y"]) for batch in batches]
+
+    def loop() -> None:
+        for x, y in pairs:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(plain.net(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    def trainer() -> None:
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        made = lightning.Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **quiet)
+        made.fit(module, torch.utils.data.DataLoader(pairs, batch_size=None))
+
+    torch.set_num_threads(1)
+    bare, ours, theirs = timed(loop, lambda: session.train(batches, last=True), trainer, repeats=repeats)
+    unit = f"a unit of {len(pairs)} batches of a LightningModule, "
+    return [
+        Row(
+            "adapters",
+            f"{unit}Hopfleet's loop: time beyond a bare loop",
+            milliseconds(ours - bare),
+            f"{milliseconds(ours)} against {milliseconds(bare)}",
+            None,
+            "< 10 ms",
+            ours - bare < FIXED_BAR,
+        ),
+        Row(
+            "adapters",
+            f"{unit}a Trainer started for it: time beyond a bare loop",
+            milliseconds(theirs - bare),
+            f"{milliseconds(theirs)} against {milliseconds(bare)}",
+            None,
+            "",
+            None,
+        ),
+    ]

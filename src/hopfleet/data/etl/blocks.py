@@ -1,0 +1,94 @@
+"""Text files cut into blocks of whole rows, so that each block can be parsed by itself.
+
+A row ends at a line feed that is not inside quotes. Where the cuts are depends on the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hopfleet.data.columns import Array
+from hopfleet.errors import DataError
+
+BLOCK_BYTES = 16 << 20
+"""Bytes of a block, as far as rows allow."""
+
+LONGEST_ROW = 1 << 30
+"""Bytes of the longest row; a longer one is a file whose quotes do not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive bytes of a file that hold whole rows. ``line`` is the number of the first line, from 1 on."""
+
+    start: int
+    line: int
+    data: bytes
+
+    @property
+    def last_line(self) -> int:
+        return self.line + self.data.count(b"\n") - self.data.endswith(b"\n")
+
+
+def cut_blocks(stream: Any, path: str, *, quoted: bool, size: int = 0) -> Iterator[Block]:
+    """Yield the blocks of a stream. With ``quoted``, line feeds inside double quotes belong to a row."""
+    size = size or BLOCK_BYTES
+    rest, start, line = b"", 0, 1
+    while True:
+        try:
+            read = stream.read(size)
+        except (OSError, EOFError, ValueError) as error:
+            raise DataError(f"{path}, after line {line}: cannot be read ({error}); restore the file") from error
+        data = rest + read if rest else read
+        if not read:
+            if data:
+                yield Block(start, line, bytes(data))
+            return
+        end = _last_end(data, quoted)
+        if end == 0 and len(data) > LONGEST_ROW:
+            raise DataError(
+                f"{path}, line {line}: a row has more than {LONGEST_ROW:,} bytes; close the quotes, or give a file of "
+                "text"
+            )
+        if end:
+            block = data[:end]
+            yield Block(start, line, bytes(block))
+            start, line = start + end, line + block.count(b"\n")
+        rest = data[end:]
+
+
+def _last_end(data: bytes, quoted: bool) -> int:
+    """Return where the last whole row ends; 0 if there is none."""
+    if not quoted or b'"' not in data:
+        return data.rfind(b"\n") + 1
+    ends = row_ends(data, quoted=True)
+    return int(ends[-1]) + 1 if len(ends) else 0
+
+
+def row_ends(data: bytes, *, quoted: bool) -> Array:
+    """Return the positions of the line feeds that end rows."""
+    content = np.frombuffer(data, np.uint8)
+    feeds = np.flatnonzero(content == ord("\n"))
+    if quoted and b'"' in data:
+        quotes = np.flatnonzero(content == ord('"'))
+        feeds = feeds[np.searchsorted(quotes, feeds) % 2 == 0]
+    return feeds
+
+
+def row_lines(block: Block, *, quoted: bool) -> Array:
+    """Return the number of the line on which each row of a block begins. Empty lines are no rows."""
+    ends = row_ends(block.data, quoted=quoted)
+    if not len(ends) or ends[-1] != len(block.data) - 1:
+        ends = np.append(ends, len(block.data))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    feeds = np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord("\n"))
+    lines: Array = block.line + np.searchsorted(feeds, starts)
+    lengths = ends - starts
+    content = np.frombuffer(block.data, np.uint8)
+    blank = (lengths == 0) | ((lengths == 1) & (content[np.minimum(starts, len(content) - 1)] == ord("\r")))
+    found: Array = lines[~blank]
+    return found

@@ -1,0 +1,172 @@
+"""The files of a source: found by path, folder, glob or URL, each with its format, its compression and its identity."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopfleet.data.folders import RemoteFolder
+from hopfleet.errors import DataError, describe
+from hopfleet.phrases import did_you_mean
+from hopfleet.support.files import denied, retried
+
+FORMATS = {
+    **dict.fromkeys((".csv",), "csv"),
+    **dict.fromkeys((".tsv", ".tab"), "tsv"),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".txt", ".text"), "text"),
+    **dict.fromkeys((".tar",), "webdataset"),
+    **dict.fromkeys((".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"), "images"),
+}
+"""The format that belongs to the ending of a file's name."""
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""The compression that belongs to the last ending of a file's name, in Arrow's words."""
+
+NAMES = sorted(set(FORMATS.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files of rows, and what their names do not tell.
+
+    ``path`` is a file, a folder, a glob or an fsspec URL, or a list of them. ``format`` is "csv", "tsv", "json" (one
+    object a line), "parquet", "arrow", "text" (one row a line), "images" or "webdataset"; by default, the names of the
+    files tell. ``types`` gives Arrow's names of types to columns of CSV files, as in ``{"zip": "string"}``. ``missing``
+    lists texts that stand for missing values, besides the empty one, NA, NaN, null and the like.
+    """
+
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    format: str = ""
+    delimiter: str = ""
+    types: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.format and self.format not in NAMES:
+            near = did_you_mean(self.format, NAMES)
+            raise DataError(f"format={self.format!r}: unknown; {near}there are {', '.join(NAMES)}")
+        if len(self.delimiter.encode()) > 1:
+            raise DataError(f"delimiter={self.delimiter!r}: must be one character")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file: where it is, how to read it, and what changes when its contents do."""
+
+    path: str
+    format: str
+    compression: str
+    size: int
+    version: str  #: the time of the last change, or a tag of an object store
+
+    @property
+    def is_remote(self) -> bool:
+        return "://" in self.path
+
+
+def find_files(files: Files) -> list[Found]:
+    """Return the files of a source in the order of their paths. Raise DataError if there are none."""
+    paths = [files.path] if isinstance(files.path, str | os.PathLike) else list(files.path)
+    found: list[Found] = []
+    for path in [os.fspath(each) for each in paths]:
+        found += _remote(path, files.format) if "://" in path else _local(path, files.format)
+    if not found:
+        raise DataError(f"{paths}: names no files; give a file, a folder, a glob such as data/*.csv, or a URL")
+    formats = sorted({file.format for file in found})
+    if len(formats) > 1:
+        raise DataError(
+            f"{paths[0]}: holds files of several formats ({', '.join(formats)}); name one kind, as in "
+            f"{Path(paths[0]) / '*.csv'}, or pass hop.Files(path, format={formats[0]!r})"
+        )
+    return found
+
+
+def _local(path: str, wanted: str) -> list[Found]:
+    place = Path(path.removeprefix("file://")).expanduser()
+    if place.is_dir():
+        listed = sorted(map(str, (each for each in place.rglob("*") if each.is_file())))
+        names = [name for name in listed if not Path(name).name.startswith((".", "_"))]
+        if (place / "state.json").is_file():  # a data set that Hugging Face's library has saved
+            names = [name for name in names if name.endswith(".arrow")]
+        elif not wanted:
+            names = [name for name in names if _kind(name)[0]]
+        if not names:
+            endings = ", ".join(FORMATS)
+            raise DataError(f"{place}: has no files of rows ({endings}); name the format: hop.Files(path, format=...)")
+    elif place.exists():
+        names = [str(place)]
+    else:
+        names = sorted(name for name in glob.glob(str(place), recursive=True) if Path(name).is_file())  # noqa: PTH207
+        if not names:
+            raise DataError(f"{place}: no such file or folder, and no file matches it as a pattern; correct the path")
+    return [_found(name, wanted, (stat := Path(name).stat()).st_size, str(stat.st_mtime_ns)) for name in names]
+
+
+def _remote(url: str, wanted: str) -> list[Found]:
+    files, path = RemoteFolder(url).filesystem()
+    scheme = url.partition("://")[0]
+    try:
+        if any(mark in path for mark in "*?["):
+            listed = retried(lambda: files.glob(path, detail=True))
+        elif retried(lambda: files.isdir(path)):
+            listed = retried(lambda: files.find(path, detail=True))
+        else:
+            listed = {path: retried(lambda: files.info(path))}
+    except FileNotFoundError:
+        raise DataError(f"{url}: no such file or bucket; correct the URL") from None
+    except Exception as error:
+        remedy = "configure credentials for this file system" if denied(error) else "check the URL and the network"
+        raise DataError(f"{url}: cannot be listed ({describe(error)}); {remedy}") from error
+    found = []
+    for name, info in sorted(listed.items()):
+        full = name if "://" in name else f"{scheme}://{name.lstrip('/') if scheme != 'file' else name}"
+        if info.get("type") == "file" and (wanted or _kind(full)[0]):
+            version = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("mtime") or ""
+            found.append(_found(full, wanted, int(info.get("size") or 0), str(version)))
+    return found
+
+
+def _found(path: str, wanted: str, size: int, version: str) -> Found:
+    kind, compression = _kind(path)
+    kind = wanted or kind
+    if not kind:
+        raise DataError(
+            f"{path}: the ending of the name tells no format; pass hop.Files(path, format=...), one of "
+            f"{', '.join(NAMES)}"
+        )
+    if not size:
+        raise DataError(f"{path}: is empty; remove it, or restore it")
+    return Found(path, kind, compression, size, version)
+
+
+def _kind(path: str) -> tuple[str, str]:
+    """Return the format and the compression of a file by its name; empty for unknown ones."""
+    name = Path(path)
+    compression = COMPRESSIONS.get(name.suffix.lower(), "")
+    suffix = Path(name.stem).suffix if compression else name.suffix
+    return FORMATS.get(suffix.lower(), ""), compression
+
+
+def open_stream(file: Found) -> Any:
+    """Open a file as a stream of its decompressed bytes."""
+    import pyarrow as pa
+
+    try:
+        if file.is_remote:
+            files, path = RemoteFolder(file.path).filesystem()
+            raw: Any = pa.PythonFile(files.open(path, "rb"), mode="r")
+        else:
+            raw = pa.OSFile(file.path, "rb")
+    except FileNotFoundError:
+        raise DataError(f"{file.path}: is missing; restore it, or correct the path") from None
+    except Exception as error:
+        remedy = "configure credentials for this file system" if denied(error) else "check its permissions"
+        raise DataError(f"{file.path}: cannot be opened ({describe(error)}); {remedy}") from error
+    return pa.CompressedInputStream(raw, file.compression) if file.compression else raw

@@ -1,0 +1,375 @@
+"""Preparing data: raw files are parsed, fitted, transformed and dealt to partitions, by several processes.
+
+The stages are: read (pieces of text become chunks of typed columns), fit (statistics of training rows), apply (the
+recipe), gather (one partition each). Chunks depend on the files alone, and results are put together in the order of the
+rows, so the data set is the same, byte for byte, for any number of workers. Without a split, it is the data set that
+``hop.partition`` makes of the same rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import operator
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hopfleet.data import manifest
+from hopfleet.data.dataset import Dataset, open_dataset
+from hopfleet.data.etl.chunks import Chunk, Failure, Layout, lacking, layout_of, save_table
+from hopfleet.data.etl.images import Images, image_tables
+from hopfleet.data.etl.listing import Files, find_files
+from hopfleet.data.etl.pool import Pool
+from hopfleet.data.etl.progress import Progress
+from hopfleet.data.etl.reading import cut_pieces, parse, stored_chunks
+from hopfleet.data.etl.recipe import Prepared, Recipe, as_recipe, fingerprint
+from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
+from hopfleet.data.etl.statistics import merged
+from hopfleet.data.etl.tables import as_tables
+from hopfleet.data.etl.target import PREPARED, find_existing, open_prepared, put_in_place
+from hopfleet.data.etl.work import Made, TooManyFailures, fit_chunk, gather, make_chunk
+from hopfleet.data.etl.workspace import Workspace, workspace_for
+from hopfleet.data.folders import open_folder
+from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
+from hopfleet.data.schema import Schema
+from hopfleet.data.spill import Evenly
+from hopfleet.errors import DataError
+from hopfleet.phrases import did_you_mean, shown
+from hopfleet.support.files import sync, write_text
+from hopfleet.support.machine import this_machine
+
+FAILED = "failed.jsonl"
+"""The rows that failed in a preparation."""
+
+WORKER_BYTES = 8 << 20
+"""Bytes of source files for which a further process is worth its start."""
+
+ON_ERROR = ("raise", "skip", "keep")
+
+
+def prepare(
+    source: Any,
+    folder: str | os.PathLike[str],
+    recipe: Any = None,
+    *,
+    partitions: int = 8,
+    seed: int = 0,
+    workers: int | str = "auto",
+    backend: str = "local",
+    split: Mapping[str, float] | Split | None = None,
+    on_error: str = "raise",
+    error_limit: int = 1000,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Any:
+    """Prepare raw data for training: read ``source``, apply ``recipe``, and write a data set to ``folder``.
+
+    ``source`` is the path, glob or fsspec URL of CSV, TSV, JSON Lines, Parquet, Arrow or text files, WebDataset tars, a
+    folder of images or of a saved Hugging Face data set; ``hop.Files`` or ``hop.Query``; a data set; or a table in
+    memory. ``recipe`` is a function of a row, a function whose parameter is called ``batch``, or a ``hop.Recipe`` such
+    as ``hop.Tabular``. The recipe and its statistics travel with the data set: see ``hop.load_recipe``.
+
+    With ``split``, such as ``{"train": 0.8, "valid": 0.1, "test": 0.1}`` or ``hop.Split(...)``, return a dict of data
+    sets, in folders of these names. Statistics are those of the first split alone, and a warning counts the rows that
+    occur in several splits.
+
+    ``workers`` processes share the work; the data set does not depend on their number. A row that fails raises an error
+    that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to failed.jsonl with
+    its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it was when it is
+    made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any other,
+    DataChanged says how they differ, and ``overwrite=True`` replaces it.
+    """
+    if on_error not in ON_ERROR:
+        raise DataError(
+            f"on_error={on_error!r}: unknown; {did_you_mean(on_error, ON_ERROR)}there are {', '.join(ON_ERROR)}"
+        )
+    if not hasattr(partitions, "__index__") or operator.index(partitions) < 1:
+        raise DataError(f"partitions={partitions!r}: must be an integer of at least 1")
+    if backend not in ("local", "inline"):
+        raise DataError(f"backend={backend!r}: must be 'local', for processes of this machine, or 'inline', for none")
+    opened, divide, target = _Opened(source), as_split(split), open_folder(folder)
+    if recipe is None and opened.found and opened.found[0].format == "images":
+        recipe = Images()
+    made = as_recipe(recipe)
+    job = {
+        "version": 1,
+        "source": opened.identity,
+        "recipe": fingerprint(made),
+        "partitions": operator.index(partitions),
+        "seed": operator.index(seed),
+        "split": None if divide is None else divide.describe(),
+        "on_error": on_error,
+    }
+    if (existing := find_existing(target, job, overwrite)) is not None:
+        return existing
+    count = 1 if backend == "inline" else _workers(workers, opened.size)
+    with workspace_for(target, job) as space, Pool(count) as pool, Progress(quiet) as progress:
+        limit = 0 if on_error == "raise" else error_limit
+        preparation = _Preparation(space, pool, progress, made, divide, job, limit)
+        try:
+            built = preparation.run(opened)
+        except TooManyFailures as error:
+            raise DataError(_too_many(error.failures, limit)) from None
+        put_in_place(built, target, overwrite)
+    return open_prepared(target)
+
+
+def split(
+    source: Any,
+    folder: str | os.PathLike[str],
+    fractions: Mapping[str, float] | None = None,
+    *,
+    stratify: str = "",
+    group: str = "",
+    time: str = "",
+    column: str = "",
+    partitions: int = 8,
+    seed: int = 0,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> dict[str, Dataset]:
+    """Divide a data set, or any source of ``hop.prepare``, into data sets in folders named after ``fractions``.
+
+    By default, rows are dealt at random. The values of the column ``stratify`` get the same shares in every split; rows
+    with equal values of ``group`` stay together; by ``time``, earlier rows come into earlier splits; and ``column``
+    holds the names of the splits itself. Rows that occur in several splits are counted in a warning.
+    """
+    divide = Split(fractions or {}, stratify, group, time, column)
+    options: dict[str, Any] = {"partitions": partitions, "seed": seed, "overwrite": overwrite, "quiet": quiet}
+    made: dict[str, Dataset] = prepare(source, folder, split=divide, **options)
+    return made
+
+
+class _Opened:
+    """A source, as far as it is known before it is read."""
+
+    def __init__(self, source: Any) -> None:
+        self.files: Files | None = None
+        self.dataset = source if isinstance(source, Dataset) else None
+        self.size = self.dataset.size if self.dataset is not None else 0
+        if isinstance(source, str | os.PathLike):
+            if isinstance(source, str) and "\n" in source:
+                raise DataError(f"source={shown(source)}: is not a path; pass a file, a folder, a glob or a URL")
+            path = Path(source).expanduser()
+            if "://" not in os.fspath(source) and (path / manifest.FILE).is_file():
+                self.dataset = open_dataset(source)
+            else:
+                self.files = Files(source)
+        elif isinstance(source, Files):
+            self.files = source
+        self.found = [] if self.files is None else find_files(self.files)
+        self.tables: list[pa.Table] = []
+        self.identity: Any
+        if self.files is not None:
+            self.size = sum(file.size for file in self.found)
+            options = [self.files.format, self.files.delimiter, dict(self.files.types), list(self.files.missing)]
+            self.identity = {"files": [[f.path, f.size, f.version] for f in self.found], "options": options}
+        elif self.dataset is not None:
+            self.identity = {"dataset": self.dataset.fingerprint}
+        else:
+            self.tables = list(as_tables(source))
+            self.size = sum(table.nbytes for table in self.tables)
+            self.identity = {"rows": _content(self.tables)}
+
+
+def _content(tables: Sequence[pa.Table]) -> str:
+    """Return a SHA-256 of the rows of tables."""
+    found = hashlib.sha256()
+    for table in tables:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        found.update(sink.getvalue())
+    return found.hexdigest()
+
+
+class _Preparation:
+    """One preparation: its stages in order."""
+
+    def __init__(
+        self, space: Workspace, pool: Pool, progress: Progress, recipe: Recipe, split: Split | None,
+        job: Mapping[str, Any], limit: int,
+    ) -> None:  # fmt: skip
+        self._space = space
+        self._pool = pool
+        self._progress = progress
+        self._recipe = recipe
+        self._split = split
+        self._job = job
+        self._limit = limit
+
+    def run(self, opened: _Opened) -> Path:
+        """Return the folder with the finished data sets."""
+        chunks = [chunk for chunk in self._read(opened) if chunk.rows or chunk.failures]
+        if not sum(chunk.rows for chunk in chunks):
+            raise DataError("the source has no rows; it must have at least one per partition")
+        if opened.dataset is not None and self._recipe.fits:
+            raise DataError("a data set has been prepared already; fit a recipe to raw files or tables")
+        layout = layout_of(chunks) if opened.dataset is None else Layout({n: pa.null() for n in opened.dataset.columns})
+        names, splits = [""], dict[int, Path | None].fromkeys(range(len(chunks)))
+        if self._split is not None:
+            (self._space.path / "splits").mkdir(exist_ok=True)
+            paths = [self._space.file("splits", number, ".npy") for number in range(len(chunks))]
+            names = assign(self._split, chunks, layout, self._job["seed"], paths)
+            splits.update(enumerate(paths))
+        prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, list(splits.values())))
+        mades = self._make(chunks, prepared, list(splits.values()), len(names))
+        built = self._gather(mades, names)
+        self._finish(built, names, mades, prepared if opened.dataset is None else None)
+        return built
+
+    def _read(self, opened: _Opened) -> list[Chunk]:
+        if opened.dataset is not None:
+            data = opened.dataset
+            schema = pa.schema([(name, pa.null()) for name in data.columns])
+            return [
+                Chunk("dataset", data.url, part, rows, schema, (), data.url, 1, dataset=data)
+                for part, rows in enumerate(data.partition_rows)
+            ]
+        if opened.files is None:
+            return [*self._saved(opened.tables)]
+        if opened.found[0].format == "images":
+            return [*self._saved(image_tables(opened.files, opened.found))]
+        if opened.found[0].format in ("parquet", "arrow"):
+            return [chunk for file in opened.found for chunk in stored_chunks(file)]
+        pieces = list(cut_pieces(opened.files, opened.found))
+        self._progress.stage("reading", len(pieces))
+        (self._space.path / "raw").mkdir(exist_ok=True)
+        tasks = [(piece, self._space.path / "raw", f"{number:06d}") for number, piece in enumerate(pieces)]
+        parsed = self._space.do(self._pool, "read", parse, tasks, self._count_read)
+        return [chunk for each in parsed for chunk in each]
+
+    def _saved(self, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Iterator[Chunk]:
+        (self._space.path / "raw").mkdir(exist_ok=True)
+        row = 1
+        for number, table in enumerate(tables):
+            path = self._space.file("raw", number, ".arrow")
+            save_table(table, path)
+            yield Chunk("arrow", str(path), 0, table.num_rows, table.schema, lacking(table), "the source", row)
+            row += table.num_rows
+
+    def _count_read(self, chunks: list[Chunk]) -> None:
+        self._progress.advance(sum(chunk.rows for chunk in chunks), sum(len(chunk.failures) for chunk in chunks))
+
+    def _fit(self, chunks: Sequence[Chunk], layout: Layout, splits: Sequence[Path | None]) -> Mapping[str, Any]:
+        if not self._recipe.fits:
+            return {}
+        self._progress.stage("fitting", len(chunks))
+        tasks = [(chunk, self._recipe, layout, split) for chunk, split in zip(chunks, splits, strict=True)]
+        rows = iter(chunks)
+        parts = self._space.do(self._pool, "fit", fit_chunk, tasks, lambda _: self._progress.advance(next(rows).rows))
+        each = [statistics for part in parts for statistics in part]
+        return functools.reduce(merged, each) if each else {}
+
+    def _make(
+        self, chunks: Sequence[Chunk], prepared: Prepared, splits: Sequence[Path | None], count: int
+    ) -> list[Made]:
+        self._progress.stage("applying", len(chunks))
+        failures: list[Failure] = []
+
+        def done(made: Made) -> None:
+            failures.extend(made.failures)
+            if len(failures) > self._limit:
+                raise TooManyFailures(failures)
+            self._progress.advance(made.rows, len(made.failures))
+
+        tasks = [
+            (chunk, prepared, split, count, self._limit, self._space.file("made", number, ".arrow"), count > 1)
+            for number, (chunk, split) in enumerate(zip(chunks, splits, strict=True))
+        ]
+        return self._space.do(self._pool, "made", make_chunk, tasks, done)
+
+    def _gather(self, mades: Sequence[Made], names: Sequence[str]) -> Path:
+        schema = Schema()
+        for made in mades:
+            if made.rows:
+                schema.extend(made.columns, made.rows)
+        built, partitions, seed = self._space.path / "built", self._job["partitions"], self._job["seed"]
+        (self._space.path / "deals").mkdir(exist_ok=True)
+        tasks = []
+        for split, name in enumerate(names):
+            rows = [made.bounds[split + 1] - made.bounds[split] for made in mades]
+            if sum(rows) < partitions:
+                which = f" of split {name!r}" if name else ""
+                raise DataError(f"partitions={partitions}: must be at most the number of rows{which}, {sum(rows)}")
+            dealer, deals = Evenly(partitions, seed), []
+            for number, count in enumerate(rows):
+                deals.append(self._space.path / "deals" / f"{split:03d}-{number:06d}.npy")
+                np.save(deals[-1], dealer.deal(count).astype(np.int32))
+            (built / name).mkdir(parents=True, exist_ok=True)
+            paths = [built / name / partition_name(index) for index in range(partitions)]
+            tasks += [(mades, deals, split, index, schema.columns, path) for index, path in enumerate(paths)]
+        self._progress.stage("gathering", len(tasks))
+        files: list[PartitionFile] = self._space.do(
+            self._pool, "parts", gather, tasks, lambda part: self._progress.advance(part.rows)
+        )
+        for split, name in enumerate(names):
+            own = tuple(files[split * partitions : (split + 1) * partitions])
+            write_text(built / name / manifest.FILE, Manifest(schema.columns, own, seed).to_json(), durable=True)
+        return built
+
+    def _finish(self, built: Path, names: Sequence[str], mades: Sequence[Made], prepared: Prepared | None) -> None:
+        """Add the recipe, the failed rows and the description, and warn of rows that leak."""
+        failures = [failure for made in mades for failure in made.failures]
+        found: dict[str, int] = {}
+        if self._split is not None:
+            hashes = [np.load(made.path.with_suffix(".npy")) for made in mades if made.rows]
+            made_rows = [made for made in mades if made.rows]
+            found = leaks(
+                names,
+                {
+                    split: np.concatenate(
+                        [h[m.bounds[split] : m.bounds[split + 1]] for h, m in zip(hashes, made_rows, strict=True)]
+                    )
+                    for split in range(len(names))
+                },
+            )
+        if found:
+            listed = ", ".join(f"{count:,} rows of {name}" for name, count in found.items())
+            warnings.warn(
+                f"{listed} occur in earlier splits too, so metrics on them flatter; drop duplicates, or keep equal "
+                "rows together with hop.Split(..., group=column)",
+                stacklevel=4,
+            )
+        for name in names:
+            if prepared is not None:
+                prepared.save(built / name)
+        if self._job["on_error"] == "keep" and failures:
+            text = "".join(f"{failure.to_json()}\n" for failure in failures)
+            write_text(built / FAILED, text, durable=True)
+        content = {
+            "format": "hopfleet-prepared",
+            **self._job,
+            "splits": None if self._split is None else list(names),
+            "rows": sum(made.rows for made in mades),
+            "failed": len(failures),
+            "duplicates": found,
+            "fingerprint": None if prepared is None else prepared.fingerprint,
+        }
+        write_text(built / PREPARED, json.dumps(content, indent=2, sort_keys=True, default=str) + "\n", durable=True)
+        sync(built)
+
+
+def _workers(workers: int | str, size: int) -> int:
+    if workers == "auto":
+        return max(1, min(this_machine().cores, size // WORKER_BYTES))
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise DataError(f"workers={workers!r}: must be 'auto' or an integer of at least 1")
+    return workers
+
+
+def _too_many(failures: Sequence[Failure], limit: int) -> str:
+    first = failures[0]
+    text = f"{first.place}: {first.error}"
+    if limit:
+        text = f"more than {limit:,} rows failed; the first: {text}; raise error_limit, or correct the rows"
+    else:
+        text = f"{text}; correct the row, or leave out such rows with on_error='skip', or 'keep' to list them"
+    return f"{text}\n\n{first.traceback}".rstrip() if first.traceback else text

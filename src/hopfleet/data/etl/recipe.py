@@ -1,0 +1,251 @@
+"""Recipes: how raw rows become the rows of a data set. A recipe travels with the data set that it made.
+
+A recipe that needs statistics has a ``fit``; its statistics are those of the training rows alone. They are stored as
+JSON and arrays, and the recipe's code as text to read and as a pickle to run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from hopfleet.data.convert import row_columns
+from hopfleet.data.dataset import Dataset
+from hopfleet.data.etl.chunks import Layout
+from hopfleet.data.etl.statistics import from_json, to_json
+from hopfleet.errors import DataError, describe
+from hopfleet.phrases import shown
+from hopfleet.support.code_digests import digests
+from hopfleet.support.files import read_json, write_atomically, write_text
+
+RECIPE, ARRAYS, PICKLE = "recipe.json", "recipe.safetensors", "recipe.pickle"
+"""The files of a recipe in the folder of a data set."""
+
+Batch = Mapping[str, Any]
+
+
+class Recipe:
+    """How raw rows become the rows of a data set. Derive from it and override ``apply`` and, for statistics, ``fit``.
+
+    A batch maps the names of columns to numpy arrays, or to lists for text, bytes and lists. A missing number is NaN,
+    any other missing value None.
+    """
+
+    #: Whether batches are Arrow tables instead: fast for text, and a missing value is a null.
+    arrow: ClassVar[bool] = False
+
+    #: Columns that only training needs; raw data to predict may lack them.
+    labels: Sequence[str] = ()
+
+    def fit(self, batch: Any) -> Mapping[str, Any]:
+        """Return statistics of one batch of training rows, which are merged with those of all others."""
+        return {}
+
+    def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
+        """Return the columns to store for a batch of raw rows; ``fitted`` holds the merged statistics."""
+        raise NotImplementedError(f"{type(self).__name__} must implement apply(batch, fitted)")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the recipe needs statistics."""
+        return type(self).fit is not Recipe.fit
+
+
+class AsStored(Recipe):
+    """The recipe that changes nothing."""
+
+    arrow = True
+
+    def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
+        return {name: batch.column(name) for name in batch.column_names}
+
+
+class RowFunction(Recipe):
+    """A function of one row: a dict of plain values in, a row out, as ``hop.partition`` takes rows."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        self.function = function
+
+    arrow = True
+
+    def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
+        made = [row_columns(self.function(row)) for row in batch.to_pylist()]
+        return {name: [row[name] for row in made] for name in made[0]}
+
+
+class BatchFunction(Recipe):
+    """A function of a batch."""
+
+    def __init__(self, function: Callable[[Batch], Batch]) -> None:
+        self.function = function
+
+    def apply(self, batch: Any, fitted: Mapping[str, Any]) -> Batch:
+        return self.function(batch)
+
+
+def as_recipe(recipe: Any) -> Recipe:
+    """Return a user's recipe as a Recipe. A function whose parameter is called ``batch`` gets batches, others rows."""
+    if recipe is None:
+        return AsStored()
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, type) and issubclass(recipe, Recipe):
+        raise DataError(f"recipe={recipe.__name__}: must be an instance, {recipe.__name__}()")
+    if hasattr(recipe, "row_preprocessor"):
+        from hopfleet.data.etl.thesis import ThesisRecipe
+
+        return ThesisRecipe(recipe)
+    if not callable(recipe):
+        raise DataError(f"recipe={shown(recipe)}: must be a function of a row or a batch, or a hop.Recipe")
+    try:
+        names = list(inspect.signature(recipe).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return BatchFunction(recipe) if names[:1] == ["batch"] else RowFunction(recipe)
+
+
+def plain_batch(table: pa.Table, layout: Layout) -> dict[str, Any]:
+    """Return a table as arrays and lists. The dtype of a column is the same in every batch."""
+    batch: dict[str, Any] = {}
+    for name, kind in layout.types.items():
+        column = table.column(name)
+        if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+            wanted = np.float64 if name in layout.nulls and pa.types.is_integer(kind) else kind.to_pandas_dtype()
+            filled = column.cast(pa.float64()).fill_null(float("nan")) if name in layout.nulls else column
+            batch[name] = np.asarray(filled.combine_chunks(), wanted)
+        elif pa.types.is_boolean(kind) and name not in layout.nulls:
+            batch[name] = np.asarray(column.to_pylist(), bool)
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            stamps = column.cast(pa.timestamp("us")).cast(pa.int64()).fill_null(np.iinfo(np.int64).min)
+            batch[name] = np.asarray(stamps.combine_chunks(), np.int64).view("datetime64[us]")
+        else:
+            batch[name] = column.to_pylist()
+    return batch
+
+
+class Prepared:
+    """A recipe with its statistics and the columns of the raw rows, as it travels with a data set."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, fitted: Mapping[str, Any]) -> None:
+        self.recipe = recipe
+        self.layout = layout
+        self.fitted = fitted
+
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 of the recipe's code and settings, its statistics, and the columns that it takes."""
+        arrays: dict[str, Any] = {}
+        content = [fingerprint(self.recipe), self.layout.to_json(), to_json(self.fitted, arrays)]
+        found = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
+        for name in sorted(arrays):
+            found.update(arrays[name].tobytes())
+        return found.hexdigest()
+
+    def given(self, table: pa.Table, *, labelled: bool = True) -> tuple[pa.Table, Layout]:
+        """Return raw rows with the columns and types of the training rows; columns of labels may be absent."""
+        absent = [name for name in self.layout.types if name not in table.column_names]
+        needed = [name for name in absent if labelled or name not in self.recipe.labels]
+        if needed:
+            extra = [name for name in table.column_names if name not in self.layout.types]
+            besides = f", and has {', '.join(map(repr, extra))} instead" if extra else ""
+            raise DataError(
+                f"the rows lack the columns {', '.join(map(repr, needed))} of the rows that the recipe was made with"
+                f"{besides}; name the columns as in training"
+            )
+        layout = Layout({n: k for n, k in self.layout.types.items() if n not in absent}, self.layout.nulls)
+        for name, kind in layout.types.items():
+            try:
+                table.column(name).cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                seen = table.schema.field(name).type
+                raise DataError(
+                    f"column {name!r}: is {seen}, but was {kind} in training, and cannot be converted "
+                    f"({describe(error)}); give values of the same type"
+                ) from error
+        return layout.cast(table), layout
+
+    def apply(self, table: pa.Table, layout: Layout | None = None) -> Batch:
+        """Return the prepared columns of raw rows."""
+        batch = table if self.recipe.arrow else plain_batch(table, layout or self.layout)
+        made = self.recipe.apply(batch, self.fitted)
+        if not isinstance(made, Mapping):
+            made = row_columns(made)
+        return made
+
+    def save(self, folder: Path) -> None:
+        """Write the recipe into the folder of a data set."""
+        from safetensors.numpy import save_file
+
+        arrays: dict[str, Any] = {}
+        content = {
+            "format": "hopfleet-recipe",
+            "version": 1,
+            "name": _name(self.recipe),
+            "fingerprint": self.fingerprint,
+            "columns": self.layout.to_json(),
+            "fitted": to_json(self.fitted, arrays),
+            "code": source_code(self.recipe),
+        }
+        write_text(folder / RECIPE, json.dumps(content, indent=2, default=str) + "\n", durable=True)
+        if arrays:
+            write_atomically(folder / ARRAYS, lambda path: save_file(arrays, path), durable=True)
+        pickled = cloudpickle.dumps((self.recipe, self.layout))
+        write_atomically(folder / PICKLE, lambda path: _write_bytes(path, pickled), durable=True)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def load_recipe(data: Dataset | str | os.PathLike[str]) -> Prepared:
+    """Return the recipe of a data set, with its statistics.
+
+    This runs code that is stored with the data set, so the folder must be one that you trust.
+    """
+    from safetensors.numpy import load_file
+
+    folder = Path(data.url if isinstance(data, Dataset) else data).expanduser()
+    if not (folder / RECIPE).is_file():
+        raise DataError(f"{folder}: has no {RECIPE}; only data sets that hop.prepare made have a recipe")
+    try:
+        content = read_json(folder / RECIPE)
+        arrays = load_file(folder / ARRAYS) if (folder / ARRAYS).is_file() else {}
+        recipe, layout = cloudpickle.loads((folder / PICKLE).read_bytes())
+        return Prepared(recipe, layout, from_json(content["fitted"], arrays))
+    except Exception as error:
+        raise DataError(f"{folder}: its recipe cannot be loaded ({describe(error)}); prepare the data again") from error
+
+
+def _name(recipe: Recipe) -> str:
+    function = getattr(recipe, "function", None)
+    return str(getattr(function, "__qualname__", None) or type(recipe).__qualname__)
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Return a SHA-256 of a recipe's code and settings; comments and layout do not count."""
+    function = getattr(recipe, "function", None)
+    pieces = digests(recipe if function is None else function)
+    text = json.dumps([_name(recipe), pieces, _settings(recipe)], sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _settings(recipe: Recipe) -> dict[str, str]:
+    return {name: repr(value) for name, value in sorted(vars(recipe).items()) if " at 0x" not in repr(value)}
+
+
+def source_code(recipe: Recipe) -> str:
+    """Return the text of a recipe's code; empty if there is none."""
+    try:
+        return textwrap.dedent(inspect.getsource(getattr(recipe, "function", None) or type(recipe)))
+    except (OSError, TypeError):
+        return ""

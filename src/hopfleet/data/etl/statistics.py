@@ -1,0 +1,194 @@
+"""Statistics that can be merged: each batch gives its own, and those of all are merged in the order of the rows.
+
+Numbers and arrays are added, sets united, counters added, and dicts merged by key. The classes here know more: their
+results do not depend on the number of workers, because chunks are the same for any number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopfleet.data.columns import Array
+from hopfleet.errors import DataError
+
+POINTS = 4096
+"""Points that a summary of quantiles keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean, deviation, least and greatest of numbers; missing ones are left out."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  #: the sum of squared distances to the mean
+    least: float = math.inf
+    greatest: float = -math.inf
+
+    @classmethod
+    def of(cls, values: Any) -> Moments:
+        """Return the moments of an array of numbers; NaN and None are left out."""
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            values = values.drop_null().cast(pa.float64())
+            array = _numpy(values)
+        else:
+            array = np.asarray(values, np.float64)
+        array = array[~np.isnan(array)]
+        if not len(array):
+            return cls()
+        mean = float(array.mean())
+        return cls(len(array), mean, float(((array - mean) ** 2).sum()), float(array.min()), float(array.max()))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 if all numbers are equal, so that a division by it is safe."""
+        return math.sqrt(self.squares / self.count) or 1.0 if self.count else 1.0
+
+    def merge(self, other: Moments) -> Moments:
+        if not self.count or not other.count:
+            return other if not self.count else self
+        count, apart = self.count + other.count, other.mean - self.mean
+        return Moments(
+            count,
+            self.mean + apart * other.count / count,
+            self.squares + other.squares + apart * apart * self.count * other.count / count,
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often each value occurs; missing ones are left out."""
+
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, values: Any) -> Counts:
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            values = pa.array([None if value is None else str(value) for value in values], pa.large_string())
+        counted = pc.value_counts(values.drop_null().cast(pa.large_string()))
+        if isinstance(counted, pa.ChunkedArray):
+            counted = counted.combine_chunks()
+        names, numbers = counted.field("values").to_pylist(), counted.field("counts").to_pylist()
+        return cls(dict(zip(names, numbers, strict=True)))
+
+    def merge(self, other: Counts) -> Counts:
+        return Counts(dict(Counter(self.counts) + Counter(other.counts)))
+
+    def common(self, at_most: int | None = None) -> list[str]:
+        """Return the values, the most frequent first; those of equal frequency in the order of their text."""
+        return sorted(self.counts, key=lambda value: (-self.counts[value], value))[:at_most]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantiles:
+    """A summary of numbers that answers for quantiles: exact up to 4096 numbers, above that within about 0.1%."""
+
+    values: Array  #: (points,) float64, sorted
+    weights: Array  #: (points,) float64, how many numbers each point stands for
+
+    @classmethod
+    def of(cls, values: Any) -> Quantiles:
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            array = _numpy(values.drop_null().cast(pa.float64()))
+        else:
+            array = np.asarray(values, np.float64)
+        array = np.sort(array[~np.isnan(array)])
+        return cls(array, np.ones(len(array)))._short()
+
+    def merge(self, other: Quantiles) -> Quantiles:
+        values = np.concatenate([self.values, other.values])
+        order = np.argsort(values, kind="stable")
+        return Quantiles(values[order], np.concatenate([self.weights, other.weights])[order])._short()
+
+    def at(self, share: float) -> float:
+        """Return the number below which that share of all numbers lies; NaN without any number."""
+        if not len(self.values):
+            return math.nan
+        ranks = np.cumsum(self.weights) - self.weights / 2
+        return float(np.interp(share * self.weights.sum(), ranks, self.values))
+
+    def _short(self) -> Quantiles:
+        if len(self.values) <= POINTS:
+            return self
+        ends = np.cumsum(self.weights)
+        groups = np.minimum((ends - self.weights / 2) * POINTS // ends[-1], POINTS - 1).astype(np.int64)
+        weights = np.bincount(groups, self.weights, POINTS)
+        sums = np.bincount(groups, self.weights * self.values, POINTS)
+        some = weights > 0
+        return Quantiles(sums[some] / weights[some], weights[some])
+
+
+def _numpy(values: pa.Array | pa.ChunkedArray) -> Array:
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks may keep the type
+        array = pa.concat_arrays(array.chunks)
+    return np.frombuffer(array.buffers()[1], np.float64, len(array), array.offset * 8) if len(array) else np.empty(0)
+
+
+def merged(one: Any, other: Any) -> Any:
+    """Return the statistics of two batches as those of both."""
+    if hasattr(one, "merge"):
+        return one.merge(other)
+    if isinstance(one, Counter):
+        return one + other
+    if isinstance(one, Mapping):
+        return {
+            key: merged(one[key], other[key]) if key in one and key in other else (one if key in one else other)[key]
+            for key in {**one, **other}
+        }
+    if isinstance(one, set | frozenset):
+        return one | other
+    if isinstance(one, bool) or not isinstance(one, int | float | complex | np.ndarray | np.number):
+        raise DataError(
+            f"fit() returned a {type(one).__name__}, which cannot be merged; return numbers and arrays (added), sets, "
+            "Counters, hop.Moments, hop.Counts or hop.Quantiles, or an object with merge(other)"
+        )
+    return one + other
+
+
+def to_json(value: Any, arrays: dict[str, Array]) -> Any:
+    """Return statistics as JSON values; arrays are put into ``arrays`` and named."""
+    if isinstance(value, Moments | Quantiles | Counts):
+        fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+        return {"kind": type(value).__name__, **{name: to_json(entry, arrays) for name, entry in fields.items()}}
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = np.ascontiguousarray(value)
+        return {"kind": "array", "name": name}
+    if isinstance(value, set | frozenset):
+        return {"kind": "set", "values": sorted(value, key=repr)}
+    if isinstance(value, Mapping):
+        kind = {"kind": "Counter"} if isinstance(value, Counter) else {"kind": "dict"}
+        return {**kind, "keys": list(value), "values": [to_json(entry, arrays) for entry in value.values()]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"kind": "float", "text": repr(value)}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_json(value: Any, arrays: Mapping[str, Array]) -> Any:
+    """Return the statistics that ``to_json`` wrote."""
+    if not isinstance(value, dict):
+        return value
+    kind = value["kind"]
+    if kind == "array":
+        return arrays[value["name"]]
+    if kind == "set":
+        return set(value["values"])
+    if kind == "float":
+        return float(value["text"])
+    if kind in ("dict", "Counter"):
+        entries = [from_json(entry, arrays) for entry in value["values"]]
+        pairs = dict(zip(value["keys"], entries, strict=True))
+        return Counter(pairs) if kind == "Counter" else pairs
+    known: dict[str, Any] = {"Moments": Moments, "Counts": Counts, "Quantiles": Quantiles}
+    return known[kind](**{name: from_json(entry, arrays) for name, entry in value.items() if name != "kind"})

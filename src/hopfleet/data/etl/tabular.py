@@ -1,0 +1,232 @@
+"""Ready-made recipes for tables: numbers are scaled, categories and dates become numbers, missing values are filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hopfleet.data.columns import Array
+from hopfleet.data.etl.reading import bad_values
+from hopfleet.data.etl.recipe import Batch, Recipe
+from hopfleet.data.etl.statistics import Counts, Moments, Quantiles
+from hopfleet.errors import DataError
+from hopfleet.phrases import did_you_mean, listed, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as float32.
+
+    ``scale`` is "standard" (mean 0, deviation 1), "range" (0 to 1) or None. ``missing`` is what fills a missing value:
+    "mean", "median", a number, or "raise", with which the row fails.
+    """
+
+    scale: str | None = "standard"
+    missing: str | float = "raise"
+
+    def __post_init__(self) -> None:
+        _check("scale", self.scale, ("standard", "range", None))
+        if not isinstance(self.missing, int | float):
+            _check("missing", self.missing, ("raise", "mean", "median"))
+
+    def fit(self, column: pa.ChunkedArray) -> Any:
+        values = _numbers(column, strict=False)
+        fitted: dict[str, Any] = {"moments": Moments.of(values)}
+        if self.missing == "median":
+            fitted["quantiles"] = Quantiles.of(values)
+        return fitted
+
+    def apply(self, column: pa.ChunkedArray, fitted: Any) -> Array:
+        values = _numbers(column, strict=True)
+        moments: Moments = fitted["moments"]
+        if column.null_count:
+            if self.missing == "raise":
+                _refuse_missing()
+            known = {"mean": moments.mean, "median": fitted["quantiles"].at(0.5) if "quantiles" in fitted else 0.0}
+            fill = known[self.missing] if isinstance(self.missing, str) else float(self.missing)
+            values = values.fill_null(fill)
+        array = np.asarray(values.combine_chunks(), np.float64)
+        if self.scale == "standard":
+            array = (array - moments.mean) / moments.deviation
+        elif self.scale == "range":
+            array = (array - moments.least) / ((moments.greatest - moments.least) or 1.0)
+        return array.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A category as int64: its rank among the categories of the training rows, the most frequent first.
+
+    With ``unseen="other"``, code 0 stands for missing categories and for those that training has not seen, or not among
+    the ``at_most`` most frequent; known ones count from 1. With ``unseen="raise"``, as for labels, known ones count
+    from 0, and a row with any other fails.
+    """
+
+    unseen: str = "other"
+    at_most: int | None = None
+
+    def __post_init__(self) -> None:
+        _check("unseen", self.unseen, ("other", "raise"))
+
+    def fit(self, column: pa.ChunkedArray) -> Any:
+        return Counts.of(column)
+
+    def apply(self, column: pa.ChunkedArray, fitted: Counts) -> Array:
+        names = fitted.common(self.at_most)
+        known = pa.array(names, pa.large_string())
+        codes = pc.index_in(column.cast(pa.large_string()), value_set=known)
+        if self.unseen == "raise" and codes.null_count:
+            row = pc.index(pc.is_null(codes), True).as_py()
+            value = column[row].as_py()
+            if value is None:
+                _refuse_missing()
+            raise DataError(
+                f"{value!r} is not among the categories of the training rows, {listed(value, names)}; map it to one of "
+                "them, or use hop.Category(unseen='other')"
+            )
+        array = np.asarray(codes.fill_null(-1).cast(pa.int64()).combine_chunks(), np.int64)
+        return array if self.unseen == "raise" else array + 1
+
+
+PARTS = ("year", "month", "day", "weekday", "hour", "minute", "second", "age")
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A date or time as a float32 for each of its ``parts``: year, month, day, weekday, hour, minute, second, or age.
+
+    The age is in days before the last date of the training rows. Text must be as in ISO 8601, or as ``format`` says in
+    the letters of ``strptime``.
+    """
+
+    parts: Sequence[str] = ("year", "month", "day", "weekday", "hour")
+    format: str = ""
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            _check("parts", part, PARTS)
+
+    def fit(self, column: pa.ChunkedArray) -> Any:
+        stamps = self._stamps(column, strict=False)
+        return Moments.of(pc.divide(stamps.cast(pa.int64()).cast(pa.float64()), 86_400e6))
+
+    def apply(self, column: pa.ChunkedArray, fitted: Moments) -> Array:
+        if column.null_count:
+            _refuse_missing()
+        stamps = self._stamps(column, strict=True)
+        made = []
+        for part in self.parts:
+            if part == "age":
+                days = pc.divide(stamps.cast(pa.int64()).cast(pa.float64()), 86_400e6)
+                values = pc.subtract(fitted.greatest, days)
+            else:
+                values = getattr(pc, "day_of_week" if part == "weekday" else part)(stamps)
+            made.append(np.asarray(values.combine_chunks(), np.float32))
+        return np.stack(made, axis=1)
+
+    def _stamps(self, column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
+        kind = pa.timestamp("us")
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            return column.cast(kind)
+        if self.format:
+            stamps = pc.strptime(column, format=self.format, unit="us", error_is_null=True)
+            if strict and stamps.null_count > column.null_count:
+                row = pc.index(pc.is_null(stamps), True).as_py()
+                raise DataError(f"{column[row].as_py()!r} is not a date of the format {self.format!r}")
+            return stamps
+        return column.cast(kind) if strict else _without(column, kind).cast(kind)
+
+
+Step = Number | Category | Date
+
+
+class Tabular(Recipe):
+    """The recipe for tables: a step for each column.
+
+    ``columns`` maps names to ``hop.Number``, ``hop.Category``, ``hop.Date``, or None to store a column as it is; other
+    columns are left out. Without it, all columns are taken, each by its type. With ``stack="x"``, numbers and dates are
+    stored as one float32 array of that name. ``labels`` names the columns that raw data to predict may lack.
+    """
+
+    arrow = True
+
+    def __init__(
+        self, columns: Mapping[str, Step | None] | None = None, *, stack: str = "", labels: str | Sequence[str] = ()
+    ) -> None:
+        self.columns = None if columns is None else dict(columns)
+        self.stack = stack
+        self.labels = [labels] if isinstance(labels, str) else list(labels)
+        for name, step in (self.columns or {}).items():
+            if step is not None and not isinstance(step, Step):
+                raise DataError(
+                    f"columns={{{name!r}: {shown(step)}}}: must be hop.Number(), hop.Category(), hop.Date() or None"
+                )
+
+    def fit(self, batch: pa.Table) -> Mapping[str, Any]:
+        return {name: step.fit(batch.column(name)) for name, step in self._steps(batch).items() if step is not None}
+
+    def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
+        made: dict[str, Any] = {}
+        stacked: list[Array] = []
+        for name, step in self._steps(batch).items():
+            column = batch.column(name)
+            try:
+                values = column if step is None else step.apply(column, fitted[name])
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError) as error:
+                raise DataError(f"column {name!r}: {str(error).splitlines()[0]}") from error
+            if self.stack and isinstance(step, Number | Date) and name not in self.labels:
+                stacked.append(values if values.ndim == 2 else values[:, None])
+            else:
+                made[name] = values
+        return {self.stack: np.concatenate(stacked, axis=1), **made} if stacked else made
+
+    def _steps(self, table: pa.Table) -> dict[str, Step | None]:
+        if self.columns is None:
+            return {name: _by_type(table.schema.field(name).type) for name in table.column_names}
+        for name in self.columns:
+            if name not in table.column_names and name not in self.labels:
+                near = did_you_mean(name, table.column_names)
+                raise DataError(
+                    f"columns={{{name!r}: ...}}: no such column; {near}there are {listed(name, table.column_names)}"
+                )
+        return {name: step for name, step in self.columns.items() if name in table.column_names}
+
+
+def _by_type(kind: pa.DataType) -> Step | None:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Number(missing="mean")
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return Date()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind):
+        return Category()
+    return None
+
+
+def _numbers(column: pa.ChunkedArray, *, strict: bool) -> pa.ChunkedArray:
+    kind = pa.float64()
+    return column.cast(kind) if strict else _without(column, kind).cast(kind)
+
+
+def _without(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in which values that cannot be converted to a type are missing."""
+    bad = bad_values(column, kind)
+    if not bad:
+        return column
+    mask = np.zeros(len(column), bool)
+    mask[bad] = True
+    return pa.chunked_array([pc.if_else(pa.array(~mask), column.combine_chunks(), None)])
+
+
+def _refuse_missing() -> None:
+    raise DataError("a value is missing; drop the row with on_error='skip', or fill it: missing='mean'")
+
+
+def _check(name: str, value: Any, known: Sequence[Any]) -> None:
+    if value not in known:
+        near = did_you_mean(value, [each for each in known if isinstance(each, str)])
+        raise DataError(f"{name}={value!r}: unknown; {near}there are {', '.join(map(repr, known))}")

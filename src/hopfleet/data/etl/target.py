@@ -1,0 +1,112 @@
+"""The folder that a preparation fills: what it holds already, and how the finished data sets get there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopfleet.data import manifest
+from hopfleet.data.dataset import open_dataset
+from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder
+from hopfleet.errors import DataChanged, DataError
+from hopfleet.support.files import has_folders, sync
+
+PREPARED = "prepared.json"
+"""The description of a preparation."""
+
+
+def find_existing(target: Folder, job: Mapping[str, Any], overwrite: bool) -> Any:
+    """Return what the target holds if the same call has made it; None if it is empty or may be replaced."""
+    if isinstance(target, LocalFolder):
+        if target.path.exists() and not target.path.is_dir():
+            raise DataError(f"{target.url}: is a file; give the path of a folder")
+        filled = target.path.is_dir() and any(target.path.iterdir())
+    else:
+        files, path = target.filesystem()
+        filled = files.exists(path) and bool(files.ls(path))
+    if not filled:
+        return None
+    before = _description(target)
+    if before is None and not _is_dataset(target):
+        raise DataError(
+            f"{target.url}: is not empty and is not a Hopfleet data set, so it is not overwritten; give another folder"
+        )
+    if overwrite:
+        return None
+    changes = ["another preparation"] if before is None else []
+    now = json.loads(json.dumps(job, default=str))
+    changes += [name for name, value in now.items() if before is not None and before.get(name) != value]
+    if changes:
+        raise DataChanged(
+            f"{target.url}: already holds a data set that differs ({', '.join(changes)}); pass overwrite=True to "
+            "replace it, or give another folder",
+            changes,
+        )
+    return open_prepared(target)
+
+
+def _description(target: Folder) -> dict[str, Any] | None:
+    try:
+        if isinstance(target, LocalFolder):
+            content = json.loads((target.path / PREPARED).read_text())
+        else:
+            files, path = target.filesystem()
+            content = json.loads(files.cat_file(f"{path}/{PREPARED}"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("format") == "hopfleet-prepared" else None
+
+
+def _is_dataset(target: Folder) -> bool:
+    try:
+        return manifest.is_ours(target.manifest())
+    except DataError:
+        return False
+
+
+def open_prepared(target: Folder) -> Any:
+    content = _description(target)
+    assert content is not None
+    if content["splits"] is None:
+        return open_dataset(target.url)
+    return {name: open_dataset(f"{target.url}/{name}") for name in content["splits"]}
+
+
+def put_in_place(built: Path, target: Folder, overwrite: bool) -> None:
+    """Move the finished folder into place, or upload it."""
+    if isinstance(target, RemoteFolder):
+        _upload(built, target)
+        return
+    place, replaced = target.path.resolve(), built.parent / "replaced"
+    shutil.rmtree(replaced, ignore_errors=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists() and any(place.iterdir()):
+        if not overwrite:
+            raise DataError(f"{place}: was filled by another process in the meantime; give another folder")
+        place.rename(replaced)
+    try:
+        built.rename(place)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(place)
+        raise
+    sync(place.parent)
+
+
+def _upload(built: Path, target: RemoteFolder) -> None:
+    """Upload all files, descriptions last, after deleting old ones: no description is ever wrong."""
+    files, path = target.filesystem()
+    if files.exists(path):
+        files.rm(path, recursive=True)
+    names = sorted(str(each.relative_to(built)) for each in built.rglob("*") if each.is_file())
+    names.sort(key=lambda name: (name == PREPARED, name.endswith(manifest.FILE)))
+    try:
+        for name in names:
+            if has_folders(files):
+                files.makedirs(f"{path}/{Path(name).parent}", exist_ok=True)
+            files.put_file(str(built / name), f"{path}/{name}")
+    except FileNotFoundError as error:
+        raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error

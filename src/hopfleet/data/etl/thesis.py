@@ -1,0 +1,76 @@
+"""The data pre-processing abstraction of the Cerebro platform (thesis, Figure 3.2), as a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from hopfleet.data.etl.objects import fetch, fetch_all, object_folder
+from hopfleet.data.etl.recipe import Batch, Recipe
+from hopfleet.errors import DataError
+
+
+class ETLSpec:
+    """The pre-processing of one row of a table of metadata. Derive from it, and pass an instance as a recipe.
+
+    ``is_feature_download`` lists the columns that name objects to fetch, or a bool for each column. Before
+    ``row_preprocessor(row, mode, object_dir)`` runs, these objects are in the folder ``object_dir``, and the row has
+    their file names there. It returns the input and the output of the model, which become the columns x and y.
+    """
+
+    is_feature_download: Sequence[Any] = ()
+
+    def initialize_worker(self) -> None:
+        """Prepare a process, before its first row."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must implement row_preprocessor(row, mode, object_dir)")
+
+    def recipe(self, mode: str = "train") -> Recipe:
+        """Return the recipe whose rows have this mode, e.g. "train", "valid" or "test"."""
+        return ThesisRecipe(self, mode)
+
+
+class ThesisRecipe(Recipe):
+    """The recipe of an ``ETLSpec``."""
+
+    arrow = True
+
+    def __init__(self, spec: Any, mode: str = "train") -> None:
+        self.spec = spec
+        self.mode = mode
+        self._ready = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_ready": False}  # each process is initialized anew
+
+    def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
+        if not self._ready:
+            self.spec.initialize_worker()
+            self._ready = True
+        columns = self._downloads(batch.column_names)
+        for name in columns:
+            fetch_all([value for value in batch.column(name).to_pylist() if value is not None])
+        made = [self._row(dict(row), columns) for row in batch.to_pylist()]
+        return {"x": [x for x, _ in made], "y": [y for _, y in made]}
+
+    def _downloads(self, names: Sequence[str]) -> list[str]:
+        marked = list(getattr(self.spec, "is_feature_download", ()))
+        if marked and all(isinstance(mark, bool) for mark in marked):
+            return [name for name, mark in zip(names, marked, strict=False) if mark]
+        for name in marked:
+            if name not in names:
+                raise DataError(f"is_feature_download: {name!r} is not a column; there are {', '.join(names)}")
+        return marked
+
+    def _row(self, row: dict[str, Any], columns: Sequence[str]) -> tuple[Any, Any]:
+        folder = object_folder()
+        for name in columns:
+            path = fetch(row[name])
+            row[name] = path.name if path.parent == folder else str(path)
+        made = self.spec.row_preprocessor(row, self.mode, str(folder))
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise DataError("row_preprocessor must return a pair, the input and the output of the model")
+        return made

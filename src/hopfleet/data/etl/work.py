@@ -1,0 +1,242 @@
+"""The pieces of work that processes do: statistics of a chunk, its prepared rows, and the rows of one partition."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
+from hopfleet.data.columns import Array, Column
+from hopfleet.data.convert import arrow_cells
+from hopfleet.data.etl.chunks import Chunk, Failure, Layout
+from hopfleet.data.etl.recipe import Prepared, Recipe, plain_batch
+from hopfleet.data.files import map_cells, write_cells
+from hopfleet.data.manifest import PartitionFile
+from hopfleet.data.schema import Schema
+from hopfleet.errors import DataError, HopfleetError, describe
+from hopfleet.support.files import digest, write_atomically
+from hopfleet.support.user_code import format_traceback
+
+BATCH_ROWS = 1 << 16
+"""Rows of a chunk that a recipe gets at once."""
+
+
+class TooManyFailures(DataError):
+    """More rows have failed than the limit allows."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__(failures)
+        self.failures = list(failures)
+
+    def __str__(self) -> str:
+        first = self.failures[0]
+        return f"{first.place}: {first.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The prepared rows of a chunk: sorted by split, in the order of the source otherwise."""
+
+    path: Path
+    columns: Mapping[str, Column]
+    bounds: tuple[int, ...]  #: split s has the rows ``bounds[s]:bounds[s + 1]``
+    failures: tuple[Failure, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.bounds[-1]
+
+
+def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Path | None) -> list[Mapping[str, Any]]:
+    """Return the statistics of a chunk's training rows, which are those of split 0."""
+    table = read_rows(chunk, layout)
+    if splits is not None:
+        table = table.filter(pa.array(np.load(splits) == 0))
+    parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
+    try:
+        return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
+    except HopfleetError as error:
+        raise DataError(f"{chunk.file}, from line {chunk.line} on: {error}") from error
+    except Exception as error:
+        raise DataError(
+            f"{chunk.file}, from line {chunk.line} on: fit() of the recipe failed: {describe(error)}\n\n"
+            f"{format_traceback(error)}"
+        ) from error
+
+
+def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
+    return layout.cast(chunk.read())
+
+
+def make_chunk(
+    chunk: Chunk, prepared: Prepared, splits: Path | None, count: int, limit: int, path: Path, hashes: bool
+) -> Made:
+    """Prepare the rows of a chunk and write them to ``path``. Raise TooManyFailures if more than ``limit`` fail.
+
+    ``splits`` is a file with the split of each row; there are ``count`` splits. With ``hashes``, a hash of each row is
+    written beside the rows.
+    """
+    targets = np.zeros(chunk.rows, np.int64) if splits is None else np.load(splits)
+    if chunk.dataset is not None:
+        whole: Any = chunk.dataset
+        cells, failures, good = _stored(chunk), list(chunk.failures), np.arange(chunk.rows)
+    else:
+        whole = read_rows(chunk, prepared.layout)
+        cells, failures, good = _prepare(chunk, prepared, whole, limit)
+    targets = targets[good]
+    order = np.argsort(targets, kind="stable")
+    taken = cells if splits is None else {name: column.take(order) for name, column in cells.items()}
+    columns = {name: Column(name, column.kind, column.dtype, column.shape) for name, column in taken.items()}
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=count))])
+    if bounds[-1]:
+        write_atomically(path, lambda beside: write_cells(beside, columns, taken), durable=False)
+        if hashes:
+            np.save(path.with_suffix(".npy"), row_hashes(taken))
+    return Made(path, columns, tuple(bounds.tolist()), tuple(failures))
+
+
+def _stored(chunk: Chunk) -> dict[str, Cells]:
+    """Return the rows of a data set's partition."""
+    assert chunk.dataset is not None
+    schema = Schema()
+    (batch,) = chunk.dataset.batches(chunk.part, batch_size=max(1, chunk.rows))
+    return schema.accept(batch)
+
+
+def _prepare(
+    chunk: Chunk, prepared: Prepared, table: pa.Table, limit: int
+) -> tuple[dict[str, Cells], list[Failure], Array]:
+    """Return the prepared rows, the failures, and which rows have not failed."""
+    failures = list(chunk.failures)
+    if len(failures) > limit:
+        raise TooManyFailures(failures)
+    good = np.arange(table.num_rows)
+    with contextlib.suppress(Exception):  # the rows that raise are found below
+        return _cells(prepared, table), failures, good
+    good = np.delete(good, _failing(prepared, table, chunk, 0, limit, failures))
+    if not len(good):
+        return {}, failures, good
+    try:
+        return _cells(prepared, table.take(pa.array(good))), failures, good
+    except Exception as error:
+        raise DataError(f"{chunk.file}, from line {chunk.line_of(int(good[0]))} on: {_words(error)}") from error
+
+
+def _failing(
+    prepared: Prepared, table: pa.Table, chunk: Chunk, first: int, limit: int, failures: list[Failure]
+) -> list[int]:
+    """Return the rows that fail, found by halving, and add them to ``failures``."""
+    try:
+        _cells(prepared, table)
+        return []
+    except Exception as error:
+        failed = error
+    if table.num_rows == 1:
+        words, trace = _words(failed), format_traceback(failed)
+        failures.append(Failure(chunk.file, chunk.line_of(first), words, trace, _shown(table.to_pylist()[0])))
+        if len(failures) > limit:
+            raise TooManyFailures(failures)
+        return [first]
+    half = table.num_rows // 2
+    before = _failing(prepared, table.slice(0, half), chunk, first, limit, failures)
+    return before + _failing(prepared, table.slice(half), chunk, first + half, limit, failures)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, HopfleetError) else describe(error)
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: f"{len(value)} bytes" if isinstance(value, bytes) else value for name, value in row.items()}
+
+
+def _cells(prepared: Prepared, table: pa.Table) -> dict[str, Cells]:
+    """Apply a recipe to rows, batch by batch."""
+    schema, pieces = Schema(), []
+    for start in range(0, table.num_rows, BATCH_ROWS):
+        part = table.slice(start, BATCH_ROWS)
+        made = prepared.apply(part)
+        pieces.append(schema.accept({name: _values(name, column) for name, column in made.items()}))
+        if schema.rows != start + part.num_rows:
+            raise DataError(
+                f"apply() made {schema.rows - start} rows of {part.num_rows}; it must return a row for each, and may "
+                "raise an exception for rows to leave out, with on_error='skip'"
+            )
+    if len(pieces) == 1:
+        return pieces[0]
+    return joined(schema.columns, pieces, schema.rows)
+
+
+def _values(name: str, column: Any) -> Any:
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks)
+        return arrow_cells(name, array, 0)
+    if isinstance(column, np.ndarray):
+        return column
+    return list(column)
+
+
+def joined(columns: Mapping[str, Column], pieces: Sequence[Mapping[str, Cells]], rows: int) -> dict[str, Cells]:
+    builders = {name: Builder(column, rows) for name, column in columns.items()}
+    for piece in pieces:
+        for name, cells in piece.items():
+            builders[name].append(cells)
+    return {name: builder.cells() for name, builder in builders.items()}
+
+
+def gather(
+    mades: Sequence[Made], deals: Sequence[Path], split: int, index: int, columns: Mapping[str, Column], path: Path
+) -> PartitionFile:
+    """Write partition ``index`` of a split: the rows that ``deals`` assigns to it, in the order of the source."""
+    picks = [np.flatnonzero(np.load(deal) == index) for deal in deals]
+    builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}
+    for made, rows in zip(mades, picks, strict=True):
+        if len(rows):
+            cells = map_cells(made.path, made.columns, made.rows, validate=False)
+            for name in columns:
+                builders[name].append(cells[name].take(rows + made.bounds[split]))
+    write_cells(path, columns, {name: builder.cells() for name, builder in builders.items()}, sync=True)
+    return PartitionFile(path.name, sum(map(len, picks)), path.stat().st_size, digest(path))
+
+
+WIDE = 256
+"""Bytes of a row up to which rows are hashed all at once."""
+
+
+def row_hashes(cells: Mapping[str, Cells]) -> Array:
+    """Return a hash of each row, as uint64."""
+    import hashlib
+
+    rows = len(next(iter(cells.values())))
+    found = np.full(rows, 0xCBF29CE484222325, np.uint64)
+    for column in cells.values():
+        if isinstance(column, FixedCells) and column.array[:1].nbytes <= WIDE:
+            width = column.array[:1].nbytes
+            padded = np.zeros((rows, -(-width // 8) * 8), np.uint8)
+            padded[:, :width] = as_bytes(column.array).reshape(rows, width)
+            words: list[Array] = list(padded.view(np.uint64).T)
+        else:
+            values = column.values()
+            texts = (
+                value.encode() if isinstance(value, str) else bytes(memoryview(value).cast("B"))
+                for value in map(_flat, values)
+            )
+            words = [
+                np.array([int.from_bytes(hashlib.blake2b(t, digest_size=8).digest(), "big") for t in texts], np.uint64)
+            ]
+        for word in words:
+            found = (found ^ word) * np.uint64(0x9E3779B97F4A7C15)
+            found ^= found >> np.uint64(29)
+    return found
+
+
+def _flat(value: Any) -> Any:
+    return np.ascontiguousarray(value).reshape(-1) if isinstance(value, np.ndarray) else value

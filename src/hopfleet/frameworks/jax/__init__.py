@@ -1,0 +1,1 @@
+"""The adapter of JAX. JAX is imported when the task class is asked for."""

@@ -1,0 +1,117 @@
+"""The adapter of JAX: opens sessions, lets trials train together, and answers questions about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from safetensors.numpy import save
+
+from hopfleet.domain.placement import CPU, Placement
+from hopfleet.domain.trial import Config
+from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.jax.flotilla import InTurn, Stacked
+from hopfleet.frameworks.jax.programs import Hooks, assembled
+from hopfleet.frameworks.jax.session import JaxSession
+from hopfleet.support.files import write_atomically
+
+DEFAULTS: Mapping[str, Any] = {
+    "jax_default_matmul_precision": None,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_enable_x64": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_threefry_partitionable": True,
+}
+"""Settings of the process that change results, with their values in a new process."""
+
+_SHAPES = (
+    "loss() and metrics() are compiled by jax.jit: shapes must not depend on values in the data; keep the shape and "
+    "mask values instead, e.g. jnp.where(mask, values, 0).sum() / mask.sum() rather than values[mask].mean()"
+)
+_BRANCH = (
+    "loss() and metrics() are compiled by jax.jit, so Python's if and while cannot look at values in the data; write "
+    "jnp.where(condition, a, b) or jax.lax.cond"
+)
+_NUMPY = (
+    "loss() and metrics() are compiled by jax.jit: use jax.numpy instead of numpy, and no float(), int() or .item()"
+)
+
+
+class JaxFramework(Framework):
+    """JAX, for one task."""
+
+    weights_file = "model.safetensors"
+
+    def __init__(self, task: Any) -> None:
+        self._task: Hooks = task
+        self._transforms = task.transform is not None
+
+    def open(
+        self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
+    ) -> JaxSession:
+        cache = EngineCache() if cache is None else cache
+        return JaxSession(self._task, config, seed=seed, placement=placement, threads=threads, cache=cache)
+
+    def model(self, config: Config, checkpoint: Path) -> Any:
+        session = self._loaded(config, checkpoint)
+        return assembled(session.graph, session.live.params, session.live.rest, trains=False)
+
+    def _loaded(self, config: Config, checkpoint: Path) -> JaxSession:
+        session = self.open(config, seed=0, placement=CPU, threads=1)
+        session.load(checkpoint)
+        return session
+
+    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+        state = self._loaded(config, checkpoint).live
+        content = save({_name(place): leaf.__array__() for place, leaf in jax.tree.leaves_with_path(state.params)})
+
+        def write(place: Path) -> None:
+            place.write_bytes(content)
+
+        write_atomically(path, write, durable=True)
+
+    def devices(self) -> tuple[str, int]:
+        backend = jax.default_backend()
+        return {"gpu": "cuda"}.get(backend, backend), len(jax.devices())
+
+    def settings(self) -> dict[str, Any]:
+        found = {name: getattr(jax.config, name) for name in DEFAULTS if hasattr(jax.config, name)}
+        return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+    def apply(self, settings: Mapping[str, Any]) -> None:
+        present = self.settings()
+        for name, default in DEFAULTS.items():
+            value = settings.get(name, default)
+            if present.get(name, default) != value:
+                jax.config.update(name, value)
+
+    @property
+    def fusion_blocker(self) -> str:
+        return ""
+
+    def flotilla(self, sessions: Sequence[JaxSession], *, fast: bool = False) -> Flotilla:
+        return Stacked(sessions) if fast else InTurn(sessions)
+
+    def gains(self, session: JaxSession, *, fast: bool) -> bool:
+        return fast or self._transforms
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+    def explain(self, error: BaseException) -> None:
+        for kinds, hint in (
+            ((jax.errors.NonConcreteBooleanIndexError, jax.errors.TracerIntegerConversionError), _SHAPES),
+            ((jax.errors.TracerBoolConversionError,), _BRANCH),
+            ((jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError), _NUMPY),
+        ):
+            if isinstance(error, kinds):
+                error.__notes__ = [hint, *getattr(error, "__notes__", ())]
+                return
+
+
+def _name(path: Sequence[Any]) -> str:
+    """Return the name of an array in a pytree, e.g. ``dense.kernel``."""
+    parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+    return ".".join(parts[:-1] if parts[-1] == "value" else parts)

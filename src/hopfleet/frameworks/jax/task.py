@@ -1,0 +1,67 @@
+"""The tasks that users write for JAX."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from hopfleet.domain.trial import Config
+from hopfleet.errors import MissingExtra, TaskError
+from hopfleet.frameworks.base import Batch, Task
+
+try:
+    import jax  # noqa: F401
+    import optax  # noqa: F401
+except ImportError as error:
+    raise MissingExtra("JAX with Optax", "jax") from error
+
+from hopfleet.frameworks.jax.framework import JaxFramework
+
+Params = Any
+"""The parameters as hooks receive them: the pytree that ``init`` returned, or the Flax NNX module."""
+
+
+class JaxTask(Task):
+    """A training task in JAX. Override ``init``, ``optimizer`` and ``loss``; ``metrics`` has a default.
+
+    ``loss`` and ``metrics`` are compiled with ``jax.jit``, so they must be pure: everything that they use comes from
+    their arguments, from ``self.config`` or from attributes of the task that never change. Trials of a worker share
+    the compiled programs. Therefore numbers with a fractional part in ``self.config`` are arguments of the programs
+    and not constants; where the code needs their values, as ``if self.config["dropout"] > 0`` does, they are constants
+    and each value has a program of its own.
+    """
+
+    #: The imports must not run an operation of JAX: processes that are forked afterwards would hang.
+    preload: Sequence[str] = ("jax", "optax", "hopfleet.frameworks.jax.task")
+
+    #: The configuration of the trial at hand, in every hook.
+    config: Config = {}  # noqa: RUF012
+
+    def init(self, config: Config, key: Any) -> Params:
+        """Return the parameters of a new model as a pytree of arrays, or a Flax NNX module. ``key`` is a random key."""
+        raise TaskError(f"{type(self).__name__}: override init(self, config, key) and return parameters")
+
+    def optimizer(self, config: Config) -> Any:
+        """Return the Optax gradient transformation that trains the model, e.g. ``optax.adam(config["lr"])``."""
+        raise TaskError(f"{type(self).__name__}: override optimizer(self, config), e.g. return optax.adam(1e-3)")
+
+    def loss(self, params: Params, batch: Batch, key: Any) -> Any:
+        """Return the loss of one mini-batch, a scalar. ``key`` is another one in each step, and None in evaluation."""
+        raise TaskError(f"{type(self).__name__}: override loss(self, params, batch, key) and return a scalar")
+
+    def metrics(self, params: Params, batch: Batch) -> Mapping[str, Any]:
+        """Return the metrics of one mini-batch of validation data; they are averaged over rows. Default: the loss."""
+        return {"loss": self.loss(params, batch, None)}
+
+    # ----------------------------------------------------------------------------------------------- for workers
+
+    def for_trial(self, config: Config) -> Self:
+        """Return a copy of this task whose ``config`` is that of a trial."""
+        view = copy.copy(self)
+        view.config = config
+        return view
+
+    @property
+    def framework(self) -> JaxFramework:
+        return JaxFramework(self)

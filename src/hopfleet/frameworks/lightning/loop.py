@@ -1,0 +1,232 @@
+"""The loop that stands in for a Trainer: it counts, calls hooks, and takes the values that a module logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.lightning.optimizers import Configured, Paced
+from hopfleet.frameworks.lightning.refusals import refuse_attribute
+from hopfleet.frameworks.torch.trial import LiveTrial
+
+Logged = list[tuple[dict[str, Any], int]]
+"""The values that were logged with each batch, and the rows of the batch."""
+
+
+class Strategy:
+    """The part of a Trainer that manual optimization asks for."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._lightning_optimizers = list(optimizers)
+
+    def backward(self, loss: torch.Tensor, optimizer: None, *arguments: Any, **options: Any) -> None:
+        """Compute gradients."""
+        loss.backward(*arguments, **options)  # type: ignore[no-untyped-call]
+
+
+class ScheduleOfLoop:
+    """A schedule as ``self.lr_schedulers()`` finds it."""
+
+    def __init__(self, schedule: Any) -> None:
+        self.scheduler = schedule.schedule if isinstance(schedule, Paced) else schedule
+
+
+class Loop:
+    """The ``trainer`` of a module. Attributes that it does not have are refused by name."""
+
+    logger = None
+    loggers: Sequence[Any] = ()
+    global_rank = local_rank = 0
+    world_size = num_nodes = num_devices = 1
+    is_global_zero = True
+    sanity_checking = False
+    gradient_clip_val = gradient_clip_algorithm = None
+    progress_bar_callback = None
+
+    def __init__(
+        self, module: LightningModule, callbacks: Sequence[Callback], configured: Configured, live: LiveTrial
+    ) -> None:
+        self._module, self._live = module, live
+        self.callbacks = list(callbacks)
+        self.optimizers = configured.optimizers
+        self.lr_scheduler_configs = [ScheduleOfLoop(schedule) for schedule in configured.schedules]
+        self.strategy = Strategy(configured.optimizers)
+        #: The metrics that schedules monitor.
+        self.monitors = configured.monitors
+        #: The value logged last under each name.
+        self.callback_metrics: dict[str, Any] = {}
+        self.training = False
+        #: Values of the batch at hand, and of the batches before it in this unit.
+        self._values: dict[str, Any] = {}
+        self._logged: Logged = []
+        #: The number of the next batch in this unit, and in this evaluation.
+        self._next = self._next_validation = 0
+        #: The arguments of ``on_train_batch_end`` of a batch whose update has yet to be made.
+        self._pending: tuple[Any, Any, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refuse_attribute(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "should_stop":
+            raise refuse_attribute(name)
+        super().__setattr__(name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Loop:
+        # Engines copy a module to compute with it; its hooks and logged values belong to the original alone.
+        return Deaf()
+
+    @property
+    def automatic(self) -> bool:
+        """Whether Hopfleet takes the steps, and not the module."""
+        return bool(self._module.automatic_optimization)
+
+    @property
+    def current_epoch(self) -> int:
+        return self._live.counters["epochs"]
+
+    @property
+    def global_step(self) -> int:
+        """Updates made so far. Batches whose gradients wait for an update do not count."""
+        return self._live.counters.get("batches", 0) // self._live.options.accumulate
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        return self._live.options.accumulate
+
+    def print(self, *arguments: Any, **options: Any) -> None:
+        """Print, as ``self.print`` does on the first rank."""
+        print(*arguments, **options)  # noqa: T201
+
+    # --------------------------------------------------------------------------------------------------- logging
+
+    def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
+        """Take a value that the module logs; it is averaged over rows."""
+        if hasattr(value, "_forward_cache"):  # a metric of torchmetrics, which has the value of the batch
+            value = value._forward_cache
+            if value is None:
+                raise TaskError(f"self.log({name!r}, metric): call the metric with the batch first, e.g. metric(x, y)")
+        self._values[name] = self.callback_metrics[name] = value.detach() if torch.is_tensor(value) else value
+
+    def taken(self) -> dict[str, Any]:
+        """Return the values that were logged since the last call."""
+        values, self._values = self._values, {}
+        return values
+
+    # ----------------------------------------------------------------------------------------------------- training
+
+    def start_batch(self, batch: Any) -> int:
+        """Begin a batch, and the epoch if it is the first batch; return the number of the batch in its unit."""
+        self.end_batch()
+        counters = self._live.counters
+        self.training = True
+        if counters.get("started", 0) <= counters["epochs"]:
+            if "started" not in counters:
+                self._call("on_fit_start")
+                self._call("on_train_start")
+            counters["started"] = counters["epochs"] + 1
+            self._call("on_train_epoch_start")
+        number = self._next
+        self._next += 1
+        counters["batches"] = counters.get("batches", 0) + 1
+        self._call("on_train_batch_start", batch, number)
+        return number
+
+    def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
+        """Keep the values of a batch. Its end is told later, when the update is made."""
+        self._logged.append((self.taken(), rows))
+        self._pending = _detached(outputs), batch, number
+
+    def end_batch(self) -> None:
+        """Tell of the end of the last batch, whose update is made by now."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._call("on_train_batch_end", *pending)
+
+    def end_unit(self, rows: int, *, last: bool) -> Logged:
+        """End the unit, and the epoch if it is the last; return the values that were logged."""
+        self.end_batch()
+        if last:
+            self._call("on_train_epoch_end")
+            self._logged.append((self.taken(), rows))
+        logged, self._logged = self._logged, []
+        self._next = self._next_validation = 0
+        self.training = False
+        return logged
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all callbacks and then of the module, as a Trainer does."""
+        for callback in self.callbacks:
+            getattr(callback, hook)(self, self._module, *arguments)
+        own = getattr(self._module, hook, None)
+        if own is not None:
+            own(*arguments)
+
+    # -------------------------------------------------------------------------------------------------- validation
+
+    def validated(self, batch: Any) -> Mapping[str, Any]:
+        """Return the values that the module logs for a batch of validation data."""
+        module, number = self._module, self._next_validation
+        self._next_validation += 1
+        kept = self.taken()
+        try:
+            if type(module).validation_step is LightningModule.validation_step:
+                return {"loss": loss_of(module.training_step(batch, number))}
+            outputs = module.validation_step(batch, number)
+            values = self.taken()
+        finally:
+            self._values = kept
+        if values:
+            return values
+        if torch.is_tensor(outputs):
+            return {"loss": outputs}
+        if isinstance(outputs, Mapping) and outputs:
+            return outputs
+        raise TaskError("validation_step() logged nothing: call self.log('val_loss', loss) in it")
+
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Any]:
+        """Return what callbacks and the module save besides weights."""
+        saved: dict[str, Any] = {}
+        self._module.on_save_checkpoint(saved)
+        return {"callbacks": [callback.state_dict() for callback in self.callbacks], "module": saved}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Give callbacks and the module what they saved."""
+        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(saved)
+        self._module.on_load_checkpoint(dict(state["module"]))
+
+
+class Deaf(Loop):
+    """The loop of a copy of a module: nothing is counted and nothing is kept."""
+
+    def __init__(self) -> None:
+        super().__setattr__("callbacks", [])
+
+    def log(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
+        return
+
+    def start_batch(self, batch: Any) -> int:
+        return 0
+
+    def note_batch(self, outputs: Any, batch: Any, number: int, rows: int) -> None:
+        return
+
+
+def loss_of(outputs: Any) -> Any:
+    """Return the loss that ``training_step`` returned, by itself or in a dict."""
+    return outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+
+
+def _detached(outputs: Any) -> Any:
+    if isinstance(outputs, Mapping):
+        return {name: _detached(value) for name, value in outputs.items()}
+    return outputs.detach() if torch.is_tensor(outputs) else outputs

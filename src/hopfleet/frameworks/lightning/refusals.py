@@ -1,0 +1,114 @@
+"""What a LightningModule or a callback may need that only a Trainer has: named, with the way to have it here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lightning.pytorch import Callback, LightningModule
+
+from hopfleet.errors import TaskError
+
+_STEPS = "Hopfleet takes the steps; set self.automatic_optimization = False and take them in training_step"
+_BATCHES = "Hopfleet moves batches to the device; override example(self, batch) of the task to change them"
+_PARTS = "partitions of the validation data are evaluated apart, on any worker; log the values in validation_step"
+_END = "a trial ends when the search says so; use on_train_epoch_end"
+
+HOOKS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "backward",
+            "configure_gradient_clipping",
+            "lr_scheduler_step",
+            "on_after_backward",
+            "on_before_backward",
+            "on_before_optimizer_step",
+            "on_before_zero_grad",
+            "optimizer_step",
+            "optimizer_zero_grad",
+        ),
+        _STEPS,
+    ),
+    **dict.fromkeys(("on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device"), _BATCHES),
+    **dict.fromkeys(
+        (
+            "on_validation_batch_end",
+            "on_validation_batch_start",
+            "on_validation_end",
+            "on_validation_epoch_end",
+            "on_validation_epoch_start",
+            "on_validation_start",
+        ),
+        _PARTS,
+    ),
+    **dict.fromkeys(("on_fit_end", "on_train_end", "teardown"), _END),
+}
+"""Hooks that Hopfleet does not call, with the remedy."""
+
+CALLBACKS: Mapping[str, str] = {
+    "BatchSizeFinder": "add batch_size to the space",
+    "DeviceStatsMonitor": "see `hopfleet doctor` and the records of units",
+    "EarlyStopping": "give the experiment a stopping rule, e.g. stop=hop.Patience(...)",
+    "EMAWeightAveraging": "set ema in the task, e.g. ema = 0.999",
+    "GradientAccumulationScheduler": "set accumulate in the task",
+    "LearningRateFinder": "add the learning rate to the space",
+    "LearningRateMonitor": "log the rate with self.log in training_step",
+    "ModelCheckpoint": "every version that may be needed is saved; results.best.model() is the best",
+    "ModelSummary": "print(results.best.model())",
+    "RichModelSummary": "print(results.best.model())",
+    "RichProgressBar": "fit() shows the progress of all trials",
+    "StochasticWeightAveraging": "set ema in the task, e.g. ema = 0.999",
+    "Timer": "give the experiment a budget, e.g. stop=hop.Budget(...)",
+    "TQDMProgressBar": "fit() shows the progress of all trials",
+    "WeightAveraging": "set ema in the task, e.g. ema = 0.999",
+}
+"""Callbacks of Lightning that need a Trainer, with the way to have the same here."""
+
+TRAINER: Mapping[str, str] = {
+    "estimated_stepping_batches": "give the number of steps to the module as a value of the configuration",
+    "max_epochs": "give the number of epochs to the module as a value of the configuration",
+    "max_steps": "give the number of steps to the module as a value of the configuration",
+    "num_training_batches": "give the number of batches to the module as a value of the configuration",
+    "should_stop": "give the experiment a stopping rule, e.g. stop=hop.Patience(...)",
+}
+"""Attributes of a Trainer that are asked for often, with the way to have the same here."""
+
+
+def _overridden(name: str, thing: object, base: type) -> bool:
+    return getattr(type(thing), name, None) is not getattr(base, name, None)
+
+
+def check_module(module: object) -> LightningModule:
+    """Return a module whose hooks Hopfleet can call. Raises TaskError for one that needs a Trainer."""
+    if not isinstance(module, LightningModule):
+        raise TaskError(f"build() returned {type(module).__name__}: return a LightningModule")
+    name = type(module).__name__
+    for hook in ("training_step", "configure_optimizers"):
+        if not _overridden(hook, module, LightningModule):
+            raise TaskError(f"{name} has no {hook}(): Hopfleet needs it to train the module")
+    for hook, remedy in HOOKS.items():
+        if _overridden(hook, module, LightningModule):
+            raise TaskError(f"{name} overrides {hook}(), which only a Trainer calls: {remedy}")
+    return module
+
+
+def check_callbacks(callbacks: Iterable[object]) -> list[Callback]:
+    """Return callbacks whose hooks Hopfleet can call. Raises TaskError for one that needs a Trainer."""
+    checked: list[Callback] = []
+    for callback in callbacks:
+        name = type(callback).__name__
+        if not isinstance(callback, Callback):
+            raise TaskError(f"callbacks() returned {name}: return callbacks of Lightning")
+        for kind in type(callback).__mro__:
+            if kind.__name__ in CALLBACKS and kind.__module__.startswith("lightning."):
+                raise TaskError(f"the callback {name} needs a Trainer: {CALLBACKS[kind.__name__]}")
+        for hook, remedy in HOOKS.items():
+            if hasattr(Callback, hook) and _overridden(hook, callback, Callback):
+                raise TaskError(f"the callback {name} overrides {hook}(), which only a Trainer calls: {remedy}")
+        checked.append(callback)
+    return checked
+
+
+def refuse_attribute(name: str) -> TaskError:
+    """Return the error for an attribute of the Trainer that there is not."""
+    remedy = TRAINER.get(name, "there is no Trainer behind a trial; do without the attribute, or compute its value")
+    return TaskError(f"the module or a callback uses trainer.{name}, which cannot be kept across hops: {remedy}")

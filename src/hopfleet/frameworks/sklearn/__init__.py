@@ -1,0 +1,1 @@
+"""The adapter of scikit-learn. ``task`` is what users see."""

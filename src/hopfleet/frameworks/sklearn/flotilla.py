@@ -1,0 +1,59 @@
+"""A flotilla whose members train in turn on batches that are read, shuffled and transformed once for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result
+from hopfleet.frameworks.sklearn.session import SklearnSession
+
+
+class InTurn(Flotilla):
+    """Members that each go through the whole unit, one after another."""
+
+    def __init__(self, sessions: Sequence[SklearnSession]) -> None:
+        self._sessions = sessions
+
+    def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
+        closes = dict(zip(map(id, self._sessions), last, strict=True))
+        return self._each(batches, lambda session, some: session.train(some, last=closes[id(session)]))
+
+    def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
+        return self._each(batches, lambda session, some: session.evaluate(some, seed=seed))
+
+    def _each(self, batches: Batches, work: Callable[[SklearnSession, Batches], Result]) -> list[Result]:
+        kept = list(batches)
+        results: list[Result] = []
+        seconds: list[float] = []
+        for number, session in enumerate(self._sessions):
+            began = time.perf_counter()
+            self.turn(number)
+            try:
+                results.append({} if number in self.given_up() else work(session, _Copies(kept, batches.rows)))
+            except Exception as error:
+                results.append(error)
+            seconds.append(time.perf_counter() - began)
+        whole = sum(seconds)
+        self.shares = [part / whole for part in seconds]
+        return results
+
+
+class _Copies:
+    """Copies of batches: an estimator may write into its own."""
+
+    def __init__(self, kept: Sequence[Batch], rows: int) -> None:
+        self._kept, self.rows = kept, rows
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return ({name: _copied(value) for name, value in batch.items()} for batch in self._kept)
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray | list) else value

@@ -1,0 +1,293 @@
+"""HopSearchCV: the search of scikit-learn users. It takes the place of GridSearchCV and RandomizedSearchCV.
+
+All splits of all candidates train on one copy of the data, partition by partition, and with ``halving`` most candidates
+stop early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from hopfleet.errors import MissingExtra, UsageError
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:
+    raise MissingExtra("scikit-learn", "sklearn") from error
+
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import ParameterGrid, ParameterSampler, check_cv
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, check_array, check_random_state, indexable
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from hopfleet.data import partition
+from hopfleet.domain.space import grid_search
+from hopfleet.experiment.experiment import Experiment
+from hopfleet.experiment.options import RunOptions
+from hopfleet.frameworks.sklearn.folds import TEST, TRAIN, FoldsTask, single
+from hopfleet.runs.results import Results, TrialResult
+from hopfleet.search.base import Search
+from hopfleet.search.grid import Grid
+from hopfleet.search.halving import SuccessiveHalving
+
+Estimator = Any
+
+PARTITIONS = 4
+"""Partitions of the data, if each has a whole batch: workers train on different ones at the same time."""
+
+
+class HopSearchCV(BaseSearchCV):  # type: ignore[misc]
+    """A cross-validated search over parameters of an estimator with ``partial_fit``, or of a pipeline that ends in one.
+
+    ``params`` is the grid of GridSearchCV or, with ``n_iter``, the distributions of RandomizedSearchCV. Each candidate
+    trains for ``epochs`` epochs; with ``halving``, all train for one epoch and a third of them goes on to three times
+    as many, again and again. ``n_jobs`` is the number of worker processes: 1 trains in this process, -1 uses all cores.
+    The steps of a pipeline before the last one are fitted once for each split, so their parameters are not searched.
+    After ``fit``, everything is as with GridSearchCV; ``results_`` has learning curves and more in ``folder``.
+    """
+
+    # Options of scikit-learn's searches that this one does without.
+    return_train_score = False
+    pre_dispatch = 1
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        params: Any,
+        *,
+        n_iter: int | None = None,
+        scoring: Any = None,
+        n_jobs: int | None = None,
+        refit: Any = True,
+        cv: Any = None,
+        verbose: int = 0,
+        error_score: Any = np.nan,
+        epochs: int = 10,
+        halving: bool = False,
+        batch_size: int = 1000,
+        random_state: Any = None,
+        folder: str | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.params = params
+        self.n_iter = n_iter
+        self.scoring = scoring
+        self.n_jobs = n_jobs
+        self.refit = refit
+        self.cv = cv
+        self.verbose = verbose
+        self.error_score = error_score
+        self.epochs = epochs
+        self.halving = halving
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.folder = folder
+
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:  # noqa: N803
+        """Try all candidates and, with ``refit``, train the best one on all rows."""
+        last = self.estimator.steps[-1][1] if isinstance(self.estimator, Pipeline) else self.estimator
+        if not hasattr(last, "partial_fit"):
+            raise UsageError(
+                f"estimator={type(last).__name__}: has no partial_fit; use an estimator that has, such as "
+                "SGDClassifier, or GridSearchCV"
+            )
+        scorer, metric = self._scorer()
+        X, y = indexable(X, y)  # noqa: N806
+        x = check_array(X, dtype="numeric", ensure_all_finite=False, estimator=self)
+        if y is None and self._estimator_type_needs_y():
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        labels, codes = self._labels(y)
+        cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        splits = list(cv.split(X, y, groups))
+        self.n_splits_, self.scorer_ = len(splits), scorer
+        self.multimetric_ = isinstance(metric, str) and metric != "score"
+        candidates = self._candidates()
+        steps = [self._fitted_steps(x[train], None if y is None else _safe_indexing(y, train)) for train, _ in splits]
+        task = FoldsTask(last, [self._of_last(each) for each in candidates], steps, labels, scorer)
+        columns = {"x": x, "split": _parts(len(x), splits), **({} if codes is None else {"y": codes})}
+        self._search(task, columns, candidates, metric)
+        self.cv_results_ = self._format_results(
+            candidates, self.n_splits_, self._outcomes(candidates, splits, metric), {"n_epochs": self._epochs()}
+        )
+        return self._conclude(X, y, labels, metric)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False  # data sets have no sparse columns
+        return tags
+
+    # --------------------------------------------------------------------------------------------- what to search
+
+    def _candidates(self) -> list[Mapping[str, Any]]:
+        if self.n_iter is None:
+            return list(ParameterGrid(self.params))
+        return list(ParameterSampler(self.params, self.n_iter, random_state=self.random_state))
+
+    def _of_last(self, candidate: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters of a candidate as the last step of the pipeline has them."""
+        if not isinstance(self.estimator, Pipeline):
+            return candidate
+        prefix = f"{self.estimator.steps[-1][0]}__"
+        for name in candidate:
+            if not name.startswith(prefix):
+                raise UsageError(
+                    f"params: {name!r} is not a parameter of the last step, which is trained; its parameters begin "
+                    f"with {prefix!r}; set parameters of other steps in the pipeline, or search with GridSearchCV"
+                )
+        return {name.removeprefix(prefix): value for name, value in candidate.items()}
+
+    def _scorer(self) -> tuple[Any, str]:
+        """Return the scorer and the name of the score that decides."""
+        scorer = check_scoring(self.estimator, self.scoring)
+        several = not (self.scoring is None or isinstance(self.scoring, str) or callable(self.scoring))
+        if not several:
+            return scorer, "score"
+        names = list(self.scoring)
+        if self.refit not in names:
+            raise ValueError(
+                f"For multi-metric scoring, the parameter refit must be one of {names}; got {self.refit!r}"
+            )
+        return scorer, self.refit
+
+    def _estimator_type_needs_y(self) -> bool:
+        return bool(self.estimator.__sklearn_tags__().target_tags.required)
+
+    def _labels(self, y: Any) -> tuple[Any, Any]:
+        """Return the classes of a classifier and the class of each row as a number; for others, the targets."""
+        if y is None or not is_classifier(self.estimator):
+            return None, None if y is None else np.asarray(y)
+        check_classification_targets(y)
+        labels, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        return labels, codes
+
+    def _fitted_steps(self, x: Any, y: Any) -> Pipeline | None:
+        """Return the steps of the pipeline before the last, fitted to some rows; None if there are none."""
+        if not isinstance(self.estimator, Pipeline) or len(self.estimator.steps) == 1:
+            return None
+        return clone(self.estimator[:-1]).fit(x, y)
+
+    # -------------------------------------------------------------------------------------------------- the search
+
+    def _search(
+        self, task: FoldsTask, columns: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], metric: str
+    ) -> None:
+        count = len(candidates)
+        search: Search = Grid(self.epochs)
+        if self.halving:
+            search = SuccessiveHalving(count, self.epochs)
+        rows = len(columns["x"])
+        partitions = max(1, min(PARTITIONS, rows // self.batch_size))
+        tested = (columns["split"] == TEST).any(axis=1)
+        workers: int | str = "auto" if self.n_jobs == -1 else self.n_jobs or 1
+        with contextlib.ExitStack() as stack:
+            place = Path(self.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-")))
+            held = partition({k: v[tested] for k, v in columns.items()}, place / "valid", partitions=1)
+            self.results_: Results = Experiment(
+                task,
+                train=dict(columns),
+                valid=held,
+                space={"candidate": grid_search(list(range(count)))},
+                search=search,
+                metric=metric,
+                mode="max",
+                seed=int(check_random_state(self.random_state).randint(1 << 31)),
+                name="search",
+                workers=workers,
+                backend="inline" if workers == 1 else "local",
+                batch_size=min(self.batch_size, rows // partitions),
+                partitions=partitions,
+                run_options=RunOptions(folder=str(place / "run"), all_failed="return", fail_fast=False),
+            ).fit(quiet=not self.verbose, overwrite=True)
+            self._trials: dict[int, TrialResult] = {trial.config["candidate"]: trial for trial in self.results_.trials}
+
+    def _epochs(self) -> list[int]:
+        return [len(trial.history) for _, trial in sorted(self._trials.items())]
+
+    def _outcomes(self, candidates: Sequence[Any], splits: Sequence[Any], metric: str) -> list[dict[str, Any]]:
+        """Return the scores of each split of each candidate as scikit-learn's own searches collect them."""
+        errors = [trial.error for trial in self._trials.values() if trial.error]
+        if errors and (len(errors) == len(candidates) or self.error_score == "raise"):
+            which = (
+                f"All the {len(errors)} candidates failed" if len(errors) == len(candidates) else "A candidate failed"
+            )
+            raise ValueError(f"{which}: {errors[0]}")
+        names = list(self.scoring) if self.multimetric_ else ["score"]
+        spent: dict[str, list[float]] = {}
+        for span in self.results_.history.spans:
+            times = spent.setdefault(span.trial, [0.0, 0.0])
+            times[span.work.value != "train"] += span.ended - span.started
+        outcomes = []
+        for number in range(len(candidates)):
+            trial = self._trials[number]
+            metrics = trial.history[-1] if trial.history and not trial.error else {}
+            fit_time, score_time = spent.get(trial.id, (0.0, 0.0))
+            for split, (_, test) in enumerate(splits):
+                values = {name: metrics.get(single(name, split), self.error_score) for name in names}
+                outcomes.append(
+                    {
+                        "test_scores": values if self.multimetric_ else values["score"],
+                        "n_test_samples": len(test),
+                        "fit_time": fit_time / len(splits),
+                        "score_time": score_time / len(splits),
+                        "fit_error": trial.error,
+                    }
+                )
+        return outcomes
+
+    # ----------------------------------------------------------------------------------------------- the best one
+
+    def _conclude(self, X: Any, y: Any, labels: Any, metric: str) -> Self:  # noqa: N803
+        results = self.cv_results_
+        if callable(self.refit):
+            self.best_index_ = self.refit(results)
+        else:
+            # Candidates that were stopped early are not compared with those that were trained on.
+            scores = np.where(np.isnan(results[f"mean_test_{metric}"]), -np.inf, results[f"mean_test_{metric}"])
+            longest = results["n_epochs"] == results["n_epochs"].max() if self.halving else np.full(len(scores), True)
+            self.best_index_ = int(np.where(longest, scores, -np.inf).argmax())
+            self.best_score_ = results[f"mean_test_{metric}"][self.best_index_]
+        self.best_params_ = results["params"][self.best_index_]
+        if self.refit:
+            began = time.perf_counter()
+            self.best_estimator_ = self._refitted(X, y, labels)
+            self.refit_time_ = time.perf_counter() - began
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
+        return self
+
+    def _refitted(self, X: Any, y: Any, labels: Any) -> Estimator:  # noqa: N803
+        """Return the best candidate, trained on all rows for as many epochs as in the search."""
+        model = clone(self.estimator).set_params(**clone(self.best_params_, safe=False))
+        last, options = model, {} if labels is None else {"classes": labels}
+        if isinstance(model, Pipeline):
+            last = model.steps[-1][1]
+            X = X if len(model.steps) == 1 else model[:-1].fit_transform(X, y)  # noqa: N806
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(1 << 31))
+        rows = check_array(X, accept_sparse=True, dtype=None, ensure_all_finite=False).shape[0]
+        for _ in range(int(self.cv_results_["n_epochs"][self.best_index_])):
+            order = rng.permutation(rows)
+            for start in range(0, rows, self.batch_size):
+                some = order[start : start + self.batch_size]
+                last.partial_fit(_safe_indexing(X, some), None if y is None else _safe_indexing(y, some), **options)
+        check_is_fitted(last)
+        return model
+
+
+def _parts(rows: int, splits: Sequence[tuple[Any, Any]]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return in which part of each split each row is."""
+    parts = np.zeros((rows, len(splits)), np.uint8)
+    for number, (train, test) in enumerate(splits):
+        parts[train, number] = TRAIN
+        parts[test, number] = TEST
+    return parts

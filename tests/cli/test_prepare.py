@@ -1,0 +1,47 @@
+"""The command prepare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hopfleet as hop
+from tests.helpers.cli import Cli
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("x,c\n" + "".join(f"{row},{'ab'[row % 2]}\n" for row in range(40)))
+    return "rows.csv"
+
+
+def test_prepare(cli: Cli, rows: str) -> None:
+    outcome = cli("prepare", rows, "set", "--tabular", "--partitions", "2", "--split", "train=0.5,test=0.5")
+    assert outcome.code == 0 and "rows         20 in 2 partitions: 10, 10\n" in outcome.out
+    assert list(hop.open_dataset("set/test").columns) == ["x", "c"]
+
+
+def test_a_recipe_of_a_file(cli: Cli, rows: str) -> None:
+    Path("mine.py").write_text("def double(row):\n    print('here')\n    return {'x': 2 * row['x']}\n")
+    outcome = cli("prepare", rows, "set", "--recipe", "mine.py:double", "--partitions", "1", "--json")
+    assert json.loads(outcome.out)["rows"] == 40
+    assert sorted(hop.open_dataset("set").head(40)["x"]) == list(range(0, 80, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.csv", "set"], "absent.csv: no such file or folder"),
+        (["rows.csv", "set", "--split", "half"], "--split half: must be names and fractions"),
+        (["rows.csv", "set", "--recipe", "none.py:x"], "no such file; give a Python file and a name in it"),
+        (["rows.csv", "set", "--recipe", "r.py", "--tabular"], "--recipe and --tabular: give one of them"),
+        (["rows.csv", "set", "--workers", "many"], "workers='many': must be 'auto'"),
+    ],
+    ids=["source", "split", "recipe", "both", "workers"],
+)
+def test_mistakes(cli: Cli, rows: str, arguments: list[str], message: str) -> None:
+    outcome = cli("prepare", *arguments)
+    assert outcome.code == 2 and message in " ".join(outcome.err.split())

@@ -1,0 +1,335 @@
+"""JAX: the suite of all adapters, bits against a plain loop, programs that trials share, and stacks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import hopfleet as hop
+from hopfleet.domain.placement import CPU
+from hopfleet.errors import NotFinite, TaskError
+from hopfleet.frameworks.base import EngineCache
+from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
+
+jax = pytest.importorskip("jax")
+jnp = pytest.importorskip("jax.numpy")
+optax = pytest.importorskip("optax")
+nnx = pytest.importorskip("flax.nnx")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning"),
+]
+
+
+class Net(hop.JaxTask):
+    """Two layers with dropout."""
+
+    def init(self, config: Mapping[str, Any], key: Any) -> Any:
+        first, second = jax.random.split(key)
+        width = config.get("width", 8)
+        return {
+            "hidden": {"kernel": jax.random.normal(first, (4, width)) * 0.5, "bias": jnp.zeros(width)},
+            "out": jax.random.normal(second, (width,)) * 0.5,
+        }
+
+    def optimizer(self, config: Mapping[str, Any]) -> Any:
+        return getattr(optax, config.get("optimizer", "adam"))(config["lr"])
+
+    def loss(self, params: Any, batch: Any, key: Any) -> Any:
+        hidden = jax.nn.relu(batch["x"] @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+        if key is not None:
+            rate = self.config["dropout"]
+            hidden = jnp.where(jax.random.bernoulli(key, 1 - rate, hidden.shape), hidden / (1 - rate), 0)
+        return jnp.mean((hidden @ params["out"] - batch["y"]) ** 2)
+
+
+class Module(nnx.Module):
+    def __init__(self, width: int, dropout: float, rngs: Any) -> None:
+        self.hidden = nnx.Linear(4, width, rngs=rngs)
+        self.norm = nnx.BatchNorm(width, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.out = nnx.Linear(width, 1, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(self.dropout(nnx.relu(self.norm(self.hidden(x)))))[:, 0]
+
+
+class Flax(hop.JaxTask):
+    """A Flax NNX module with batch statistics and random keys of its own."""
+
+    def init(self, config: Mapping[str, Any], key: Any) -> Any:
+        return Module(8, config["dropout"], nnx.Rngs(key))
+
+    def optimizer(self, config: Mapping[str, Any]) -> Any:
+        return optax.inject_hyperparams(optax.adam)(learning_rate=config["lr"])
+
+    def loss(self, params: Any, batch: Any, key: Any) -> Any:
+        return jnp.mean((params(batch["x"]) - batch["y"]) ** 2)
+
+
+CACHES: defaultdict[type, EngineCache] = defaultdict(EngineCache)
+"""Programs that all tests of a task share, as all trials of a worker do: compiling them takes the most time."""
+
+
+def opened(task: Any, config: Mapping[str, Any], *, seed: int = 7, cache: EngineCache | None = None) -> Any:
+    cache = CACHES[type(task)] if cache is None else cache
+    return task.framework.open(dict(config), seed=seed, placement=CPU, threads=1, cache=cache)
+
+
+class Suite(FrameworkSuite):
+    config: ClassVar[dict[str, Any]] = {"lr": 0.01, "dropout": 0.3}
+    other: ClassVar[dict[str, Any]] = {"lr": 0.1, "dropout": 0.1}
+
+    def _open(self, config: Mapping[str, Any] | None = None, seed: int = 7) -> Any:
+        return opened(self.make(), self.config if config is None else config, seed=seed)
+
+
+class TestJax(Suite):
+    module = "jax"
+    bad: ClassVar[dict[str, Any]] = {"lr": "fast", "dropout": 0.1}
+
+    def make(self):
+        return Net()
+
+
+class Modules(Suite):
+    def make(self):
+        return Flax()
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_a_version_loads_and_saves_to_the_same_bytes",
+        "test_a_loaded_version_continues_to_the_same_bytes",
+        "test_evaluation_changes_nothing",
+        "test_a_snapshot_keeps_the_state_of_its_moment",
+    ],
+)
+def test_modules_pass_the_suite_where_they_differ(test: str, tmp_path: Path) -> None:
+    getattr(Modules(), test)(tmp_path)
+
+
+def data(rows: int = ROWS) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {"x": rng.normal(size=(rows, 4)).astype("float32"), "y": rng.normal(size=rows).astype("float32")}
+
+
+def unit(session: Any, columns: Mapping[str, Any] | None = None) -> Any:
+    return session.train(_Batches(session, columns or data()), last=True)
+
+
+# ----------------------------------------------------------------------------------------------- bits of a plain loop
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_bits_are_those_of_a_plain_loop(optimizer: str) -> None:
+    config = {"lr": 0.05, "dropout": 0.3, "optimizer": optimizer}
+    session = opened(Net(), config)
+    unit(session)
+
+    task = Net().for_trial(config)
+    first, key = jax.random.split(jax.random.key(7))
+    params = task.init(config, first)
+    transformation = task.optimizer(config)
+    state = transformation.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any, key: Any) -> Any:
+        loss, gradients = jax.value_and_grad(task.loss)(params, batch, key)
+        updates, state = transformation.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    for number in range(ROWS // BATCH):
+        batch = {name: column[number * BATCH : (number + 1) * BATCH] for name, column in data().items()}
+        params, state, _ = step(params, state, batch, jax.random.fold_in(key, number))
+    assert equal(session.live.params, params)
+    assert equal(session.live.optimizer, state)
+
+
+def test_bits_of_a_module_are_those_of_a_plain_loop() -> None:
+    config = {"lr": 0.05, "dropout": 0.3}
+    session = opened(Flax(), config)
+    unit(session)
+
+    model = Module(8, 0.3, nnx.Rngs(jax.random.split(jax.random.key(7))[0]))
+    optimizer = nnx.Optimizer(model, Flax().optimizer(config), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any, batch: Any) -> None:
+        gradients = nnx.grad(lambda model: jnp.mean((model(batch["x"]) - batch["y"]) ** 2))(model)
+        optimizer.update(model, gradients)
+
+    for number in range(ROWS // BATCH):
+        step(model, optimizer, {k: v[number * BATCH : (number + 1) * BATCH] for k, v in data().items()})
+    assert equal(session.live.params, nnx.state(model, nnx.Param))
+    assert equal(session.live.rest.norm, nnx.state(model, nnx.BatchStat).norm)
+
+
+def equal(one: Any, other: Any) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(plain(a).tobytes() == plain(b).tobytes() for a, b in pairs)
+
+
+def plain(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+
+
+# -------------------------------------------------------------------------------------------------- shared programs
+
+
+def test_trials_share_compiled_programs() -> None:
+    cache, traced = EngineCache(), []
+
+    class Counted(Net):
+        def loss(self, params: Any, batch: Any, key: Any) -> Any:
+            traced.append(1)
+            return super().loss(params, batch, key)
+
+    sessions = [opened(Counted(), {"lr": lr, "dropout": 0.1}, cache=cache) for lr in (0.1, 0.01, 0.001)]
+    for session in sessions:
+        unit(session)
+    assert len(traced) == 1
+    assert all(session.unused() == () and session.absent() for session in sessions)
+
+
+def test_numbers_that_the_code_needs_are_constants() -> None:
+    class Needs(Net):
+        def optimizer(self, config: Mapping[str, Any]) -> Any:
+            return optax.sgd(config["lr"] if config["lr"] > 0.05 else 0.0)
+
+    cache, configs = (
+        EngineCache(),
+        [{"lr": 0.1, "dropout": 0.3}, {"lr": 0.01, "dropout": 0.3}, {"lr": 0.1, "dropout": 0.0}],
+    )
+    sessions = [opened(Needs(), config, cache=cache) for config in configs]
+    for session in sessions:
+        unit(session)
+    for session in sessions[1:]:
+        alone = opened(Needs(), dict(session.config))
+        assert equal(session.live.params, alone.live.params) == (session.config["lr"] == 0.01)
+        unit(alone)
+        assert equal(session.live, alone.live)
+
+
+# ------------------------------------------------------------------------------------------------------- flotillas
+
+
+def members(count: int = 3) -> list[Any]:
+    return [opened(Net(), {"lr": 0.1 / 2**n, "dropout": 0.1 * n}, seed=n) for n in range(count)]
+
+
+def test_members_in_turn_have_the_bits_of_alone() -> None:
+    together, alone = members(), members()
+    flotilla = Net().framework.flotilla(together)
+    results = flotilla.train(_Batches(together[0], data()), last=[True] * 3)
+    assert results == [unit(session) for session in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert equal(one.live, other.live)
+    measured = flotilla.evaluate(_Batches(together[0], data()), seed=1)
+    assert measured == [session.evaluate(_Batches(session, data()), seed=1) for session in alone]
+
+
+def test_a_stack_computes_what_its_members_compute_alone(tmp_path: Path) -> None:
+    together, alone = [*members(), opened(Net(), {"lr": 0.1, "dropout": 0.0, "width": 5})], members()
+    for _ in range(2):
+        flotilla = Net().framework.flotilla(together, fast=True)
+        results = flotilla.train(_Batches(together[0], data()), last=[True] * 4)
+        sums = [unit(session) for session in alone]
+        for result, expected in zip(results, sums, strict=False):
+            assert result["train_loss"].mean == pytest.approx(expected["train_loss"].mean, rel=1e-5)
+    for one, other in zip(together, alone, strict=False):
+        for a, b in zip(jax.tree.leaves(one.live.params), jax.tree.leaves(other.live.params), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+    together[1].save(tmp_path / "version")
+    restored = opened(Net(), {"lr": 0.05, "dropout": 0.1})
+    restored.load(tmp_path / "version")
+    assert equal(restored.live, together[1].live)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_member_that_fails_leaves_the_others_alone(fast: bool) -> None:
+    sessions = members()
+    sessions[1] = opened(Net(), {"lr": 1e30, "dropout": 0.1})
+    results = Net().framework.flotilla(sessions, fast=fast).train(_Batches(sessions[0], data()), last=[True] * 3)
+    assert isinstance(results[1], NotFinite)
+    assert isinstance(results[0], dict) and isinstance(results[2], dict)
+
+
+# ------------------------------------------------------------------------------------------------------ bad input
+
+
+def refused(kind: type[Exception], columns: Mapping[str, Any] | None = None, **hooks: Any) -> str:
+    task = type("Wrong", (Net,), hooks)()
+    with pytest.raises(kind) as caught:
+        unit(opened(task, {"lr": 0.1, "dropout": 0.1}, cache=EngineCache()), columns)
+    task.framework.explain(caught.value)
+    return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+
+
+def test_shapes_that_depend_on_data_are_explained() -> None:
+    said = refused(IndexError, loss=lambda self, p, batch, key: batch["y"][batch["y"] > 0].mean() * p["out"].sum())
+    assert "jnp.where(mask, values, 0).sum() / mask.sum()" in said
+
+
+def test_branches_on_data_are_explained() -> None:
+    said = refused(TypeError, loss=lambda self, p, batch, key: p["out"].sum() if batch["y"].sum() > 0 else 0.0)
+    assert "jnp.where(condition, a, b)" in said
+
+
+def test_numpy_in_a_loss_is_explained() -> None:
+    said = refused(TypeError, loss=lambda self, p, batch, key: np.mean(batch["y"]) * float(p["out"].sum()))
+    assert "use jax.numpy instead of numpy" in said
+
+
+@pytest.mark.parametrize(
+    ("hooks", "words"),
+    [
+        ({"loss": lambda self, p, batch, key: None}, "return statement may be missing"),
+        ({"loss": lambda self, p, batch, key: 0.5}, "returned a float"),
+        ({"loss": lambda self, p, batch, key: batch["y"]}, r"shape \(8,\): must be a scalar; average it"),
+        ({"init": lambda self, config, key: {"w": "text"}}, "init.. returned something that is not an array"),
+        ({"optimizer": lambda self, config: 0.1}, "must be an Optax gradient transformation"),
+        ({"loss": lambda self, p, batch, key: batch["words"]}, "the column 'words' has text, or rows of different"),
+    ],
+    ids=["none", "float", "vector", "params", "optimizer", "text"],
+)
+def test_wrong_hooks_are_named(hooks: dict[str, Any], words: str) -> None:
+    columns = {**data(), "words": np.array(["a"] * ROWS, dtype=object)}
+    with pytest.raises(TaskError, match=words):
+        unit(opened(type("Wrong", (Net,), hooks)(), {"lr": 0.1, "dropout": 0.1}, cache=EngineCache()), columns)
+
+
+# ---------------------------------------------------------------------------------------------- whole experiments
+
+
+def test_an_experiment_with_a_stack(tmp_path: Path) -> None:
+    results = hop.Experiment(
+        Net(),
+        train=hop.partition(data(256), tmp_path / "data", partitions=2),
+        valid=data(),
+        space={"lr": hop.grid_search([0.1, 0.01]), "dropout": 0.1},
+        search=hop.Grid(max_epochs=2),
+        workers=2,
+        batch_size=32,
+        worker_options=hop.WorkerOptions(fuse="fast"),
+        run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True)
+    assert results.finished and len(results.trials) == 2
+    assert set(results.best.model()) == {"hidden", "out"}
+
+
+def test_a_clone_keeps_its_own_settings(tmp_path: Path) -> None:
+    parent = opened(Flax(), {"lr": 0.1, "dropout": 0.3})
+    unit(parent)
+    parent.save(tmp_path / "parent")
+    child = opened(Flax(), {"lr": 0.001, "dropout": 0.3}, seed=8)
+    child.inherit(tmp_path / "parent", opened(Flax(), {"lr": 0.1, "dropout": 0.3}, seed=9))
+    assert equal(child.live.params, parent.live.params)
+    assert float(child.live.optimizer.hyperparams["learning_rate"]) == pytest.approx(0.001)

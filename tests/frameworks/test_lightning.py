@@ -1,0 +1,311 @@
+"""Lightning: the suite of all adapters, bits against a Trainer, schedules, callbacks, and what needs a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.domain.placement import CPU
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import IsolationError
+from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
+from tests.helpers import warm
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+class Net(lightning.LightningModule):
+    """An ordinary module with dropout, BatchNorm and a schedule."""
+
+    def __init__(self, lr: float, kind: str = "adam", schedule: str = "none") -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8),
+            torch.nn.BatchNorm1d(8),
+            torch.nn.Dropout(0.3),
+            torch.nn.ReLU(),
+            torch.nn.Linear(8, 1),
+        )
+        self.epochs_seen = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = torch.nn.functional.mse_loss(self.net(batch[0])[:, 0], batch[1])
+        self.log("train_loss", loss)
+        self.log_dict({"train_rows": float(len(batch[0])), "step": float(self.global_step)})
+        return {"loss": loss}
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", torch.nn.functional.mse_loss(self.net(batch[0])[:, 0], batch[1]))
+
+    def on_train_epoch_end(self) -> None:
+        self.epochs_seen += 1
+        self.log("epochs_seen", self.epochs_seen)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["epochs_seen"] = self.epochs_seen
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.epochs_seen = checkpoint["epochs_seen"]
+
+    def configure_optimizers(self) -> Any:
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[self.hparams.kind]
+        optimizer = kind(self.parameters(), lr=self.hparams.lr)
+        match self.hparams.schedule:
+            case "none":
+                return optimizer
+            case "step":
+                schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+                return {
+                    "optimizer": optimizer,
+                    "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": 3},
+                }
+            case "epoch":
+                return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+            case _:
+                schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+
+class Counts(lightning.Callback):
+    """A callback that keeps state."""
+
+    def __init__(self) -> None:
+        self.norms: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.norms.append(float(pl_module.net[0].weight.detach().norm()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"norms": self.norms}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.norms = list(state_dict["norms"])
+
+
+class Task(hop.LightningTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        return Net(**config)
+
+    def callbacks(self, config: Mapping[str, Any]) -> Any:
+        return [Counts()]
+
+
+class TestLightning(FrameworkSuite):
+    module = "lightning"
+    config: ClassVar[dict[str, Any]] = {"lr": 0.01, "kind": "adam", "schedule": "step"}
+    other: ClassVar[dict[str, Any]] = {"lr": 0.1, "kind": "sgd", "schedule": "epoch"}
+    bad: ClassVar[dict[str, Any]] = {"lr": 0.1, "kind": "none"}
+
+    @pytest.fixture(autouse=True)
+    def warm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hopfleet.testing.frameworks.subprocess", SimpleNamespace(run=warm.run))
+
+    def make(self):
+        return Task()
+
+    def test_unused_keys_are_reported(self) -> None:
+        """The module takes the whole configuration as keywords, so every key is read."""
+
+
+def data(rows: int = ROWS) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {"x": rng.normal(size=(rows, 4)).astype("float32"), "y": rng.normal(size=rows).astype("float32")}
+
+
+def opened(task: Any, config: Mapping[str, Any]) -> Any:
+    return task.framework.open(dict(config), seed=7, placement=CPU, threads=1)
+
+
+def unit(session: Any, *, last: bool = True) -> Any:
+    return session.train(_Batches(session, data()), last=last)
+
+
+class Loader(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> Any:
+        return tuple(torch.from_numpy(column)[row] for column in data().values())
+
+
+@pytest.mark.parametrize("schedule", ["step", "epoch"])
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_bits_are_those_of_a_trainer(kind: str, schedule: str, tmp_path: Path) -> None:
+    config = {"lr": 0.05, "kind": kind, "schedule": schedule}
+    session = opened(Task(), config)
+    for _ in range(2):
+        unit(session)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    module = Net(**config)
+    callback = Counts()
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        callbacks=[callback],
+        default_root_dir=tmp_path,
+    )
+    state = torch.get_rng_state()
+    loader = torch.utils.data.DataLoader(Loader(), batch_size=BATCH, generator=torch.Generator())
+    torch.set_rng_state(state)
+    trainer.fit(module, loader)
+    torch.set_num_threads(threads)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, session.model.state_dict()[name]), name
+    assert callback.norms == session.loop.callbacks[0].norms
+    assert trainer.current_epoch == session.loop.current_epoch
+    assert trainer.global_step == session.loop.global_step == 2 * ROWS // BATCH
+
+
+def test_logged_values_are_recorded() -> None:
+    session = opened(Task(), {"lr": 0.05})
+    sums = unit(session)
+    assert sums.keys() == {"train_loss", "train_rows", "train_step", "train_epochs_seen"}
+    assert sums["train_rows"].mean == BATCH and sums["train_loss"].rows == ROWS
+    assert session.evaluate(_Batches(session, data()), seed=1).keys() == {"val_loss"}
+
+
+def test_members_of_a_flotilla_have_the_bits_of_alone() -> None:
+    configs = [{"lr": lr, "kind": kind, "schedule": "step"} for lr in (0.1, 0.01) for kind in ("adam", "sgd")]
+    together, alone = ([opened(Task(), config) for config in configs] for _ in range(2))
+    results = Task().framework.flotilla(together).train(_Batches(together[0], data()), last=[True] * 4)
+    assert results == [unit(session) for session in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+        assert one.loop.callbacks[0].norms == other.loop.callbacks[0].norms
+
+
+class Manual(Net):
+    """Two optimizers that the module steps itself."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        first, second = self.optimizers()
+        loss = torch.nn.functional.mse_loss(self.net(batch[0])[:, 0], batch[1])
+        optimizer = first if batch_idx % 2 else second
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        if batch_idx == 7:
+            self.lr_schedulers().step()
+        self.log("train_loss", loss)
+
+    def configure_optimizers(self) -> Any:
+        first = torch.optim.SGD(self.net[0].parameters(), lr=self.hparams.lr)
+        second = torch.optim.Adam(self.net[4].parameters(), lr=self.hparams.lr)
+        return [first, second], [torch.optim.lr_scheduler.StepLR(second, 1, 0.5)]
+
+
+def test_manual_optimization_with_two_optimizers(tmp_path: Path) -> None:
+    class Task(hop.LightningTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return Manual(config["lr"])
+
+    session, half = opened(Task(), {"lr": 0.1}), opened(Task(), {"lr": 0.1})
+    assert unit(session)["train_loss"].rows == ROWS
+    session.save(tmp_path / "version")
+    half.load(tmp_path / "version")
+    unit(session)
+    unit(half)
+    assert all(torch.equal(a, b) for a, b in zip(session.model.parameters(), half.model.parameters(), strict=True))
+    assert session.optimizers[1].param_groups[0]["lr"] == pytest.approx(0.025)
+    assert not Task().framework.gains(session, fast=True)
+    with pytest.raises(IsolationError, match="automatic_optimization is False"):
+        Task().framework.flotilla([session, half])
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def refusal(*, callbacks: Any = (), module: Any = None, train: bool = True, **hooks: Any) -> str:
+    kind = type("Wrong", (Net,), hooks)
+
+    class Task(hop.LightningTask):
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return kind(**config) if module is None else module
+
+        def callbacks(self, config: Mapping[str, Any]) -> Any:
+            return callbacks
+
+    with pytest.raises(TaskError) as caught:
+        unit(opened(Task(), {"lr": 0.1}))
+    return str(caught.value)
+
+
+def stops(self: Any, batch: Any, batch_idx: int) -> None:
+    self.trainer.should_stop = True
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"module": torch.nn.Linear(1, 1)}, "build() returned Linear: return a LightningModule"),
+        ({"configure_optimizers": lambda self: None}, "configure_optimizers() returned no optimizer"),
+        ({"configure_optimizers": lambda self: 3}, "returned a int: return an optimizer"),
+        ({"optimizer_step": lambda self: None}, "Wrong overrides optimizer_step(), which only a Trainer calls"),
+        ({"on_validation_epoch_end": lambda self: None}, "log the values in validation_step"),
+        ({"training_step": lambda self, batch, i: self.trainer.max_epochs}, "uses trainer.max_epochs, which cannot"),
+        ({"training_step": stops}, "stop=hop.Patience(...)"),
+        ({"callbacks": [lightning.callbacks.EarlyStopping("val_loss")]}, "EarlyStopping needs a Trainer: give the"),
+        ({"callbacks": ["no callback"]}, "callbacks() returned str"),
+    ],
+    ids=["module", "no-optimizer", "number", "hook", "validation", "attribute", "stop", "callback", "text"],
+)
+def test_what_needs_a_trainer_is_named(wrong: dict[str, Any], words: str) -> None:
+    assert words in refusal(**wrong)
+
+
+def test_a_schedule_that_monitors_another_metric_is_refused() -> None:
+    session = opened(Task(), {"lr": 0.1, "schedule": "plateau"})
+    session.check_goal("val_loss", "min")
+    with pytest.raises(TaskError, match="monitors 'val_loss', but schedules follow the metric of the experiment"):
+        session.check_goal("loss", "min")
+
+
+# ------------------------------------------------------------------------------------------------ whole experiments
+
+
+class Data(lightning.LightningDataModule):
+    def setup(self, stage: str) -> None:
+        self.rows = Loader()
+
+    def train_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.rows, batch_size=4)
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(self.rows, batch_size=4)
+
+
+def test_an_experiment_with_a_data_module(tmp_path: Path) -> None:
+    results = hop.Experiment(
+        Task(),
+        **hop.LightningTask.data(Data()),
+        space={"lr": hop.grid_search([0.1, 0.01])},
+        metric="val_loss",
+        search=hop.Grid(max_epochs=2),
+        batch_size=16,
+        workers=1,
+        backend="inline",
+        run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True)
+    assert results.finished and results.verify().ok
+    module = results.best.model()
+    assert module._trainer is None and module.epochs_seen == 2 and not module.training

@@ -1,0 +1,143 @@
+"""HopSearchCV in the place of GridSearchCV and RandomizedSearchCV."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import loguniform
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.model_selection import GridSearchCV, KFold, ParameterSampler
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import hopfleet as hop
+from hopfleet.errors import UsageError
+
+X, Y = load_breast_cancer(return_X_y=True)
+PIPELINE = make_pipeline(StandardScaler(), SGDClassifier(random_state=0))
+GRID = {"sgdclassifier__alpha": [1e-4, 1e-2, 10.0]}
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return hop.HopSearchCV(PIPELINE, GRID, cv=KFold(3), epochs=2, batch_size=100, random_state=0).fit(X, Y)
+
+
+def test_the_results_have_the_form_of_grid_search(found: Any) -> None:
+    theirs = GridSearchCV(PIPELINE, GRID, cv=KFold(3)).fit(X, Y)
+    assert found.cv_results_.keys() == theirs.cv_results_.keys() | {"n_epochs"}
+    assert found.cv_results_["params"] == theirs.cv_results_["params"]
+    assert found.n_splits_ == theirs.n_splits_
+    assert found.best_score_ > 0.93
+    assert found.best_params_["sgdclassifier__alpha"] < 10
+    assert found.best_index_ == found.cv_results_["rank_test_score"].argmin()
+    assert found.predict(X).shape == Y.shape and found.score(X, Y) > 0.93
+
+
+def test_each_split_is_trained_and_scored_as_if_alone(found: Any) -> None:
+    """The same batches for a plain loop give the same score, split by split."""
+    results = found.results_
+    trial = results.trials[0]
+    assert {"score", "score.0", "score.1", "score.2"} <= trial.history[-1].keys()
+    scores = [trial.history[-1][f"score.{split}"] for split in range(3)]
+    assert trial.history[-1]["score"] == pytest.approx(np.mean(scores))
+    assert found.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(scores))
+
+
+def test_no_row_is_trained_on_and_tested_in_one_split() -> None:
+    # A memory of all rows is right about every row that it has seen, and about no other.
+    x, y = np.arange(90.0).reshape(-1, 1), np.arange(90) % 2
+    search = hop.HopSearchCV(Memory(), {"unused": [0]}, cv=KFold(3, shuffle=True, random_state=0), epochs=1).fit(x, y)
+    assert search.best_score_ == 0
+    assert search.score(x, y) == 1
+
+
+class Memory(SGDClassifier):
+    """A classifier that knows the rows it was trained on, and is wrong about all others."""
+
+    def __init__(self, unused: int = 0) -> None:
+        super().__init__()
+        self.unused = unused
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {"unused": self.unused}
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):  # noqa: N803
+        self.classes_ = classes
+        self.known = {**getattr(self, "known", {}), **dict(zip(X[:, 0].tolist(), y.tolist(), strict=True))}
+        self.coef_ = X
+        return self
+
+    def predict(self, X):  # noqa: N803
+        return np.array([self.known.get(each, -1) for each in X[:, 0].tolist()])
+
+
+Memory.__module__ = "sklearn.tests.memory"  # only classes of scikit-learn are saved
+
+
+def test_random_candidates_are_those_of_scikit_learn_and_halving_stops_most() -> None:
+    params = {"alpha": loguniform(1e-6, 1e-1)}
+    search = hop.HopSearchCV(
+        SGDClassifier(), params, n_iter=6, cv=2, epochs=4, halving=True, scoring=["accuracy", "roc_auc"],
+        refit="roc_auc", random_state=3,
+    )  # fmt: skip
+    names = np.where(Y, "good", "bad")
+    search.fit(StandardScaler().fit_transform(X), names)
+    assert search.cv_results_["params"] == list(ParameterSampler(params, 6, random_state=3))
+    epochs = search.cv_results_["n_epochs"]
+    assert epochs.min() == 1 and epochs.max() == 4 and (epochs == 1).sum() >= 3
+    assert epochs[search.best_index_] == 4
+    assert set(search.predict(StandardScaler().fit_transform(X))) == {"good", "bad"}
+    assert "mean_test_accuracy" in search.cv_results_ and search.best_score_ > 0.9
+
+
+def test_a_folder_keeps_the_run_and_an_estimator_without_targets_is_searched(tmp_path: Path) -> None:
+    search = hop.HopSearchCV(
+        MiniBatchKMeans(random_state=0), {"n_clusters": [2, 5]}, cv=2, epochs=1, folder=str(tmp_path)
+    ).fit(X)
+    assert search.best_params_ == {"n_clusters": 5}
+    assert hop.load(tmp_path / "run").finished
+
+
+def test_failing_candidates_have_no_score() -> None:
+    search = hop.HopSearchCV(SGDRegressor(), {"alpha": [1e-3, -1.0]}, cv=2, epochs=1, refit=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search.fit(X / X.max(axis=0), Y.astype(float))
+        assert np.isnan(search.cv_results_["mean_test_score"][1])
+        assert search.best_index_ == 0 and not hasattr(search, "best_estimator_")
+        with pytest.raises(ValueError, match=r"A candidate failed: .*'alpha'"):
+            search.set_params(error_score="raise").fit(X, Y.astype(float))
+        with pytest.raises(ValueError, match=r"All the 1 candidates failed: .*'alpha'"):
+            search.set_params(params={"alpha": [-1.0]}, error_score=np.nan).fit(X, Y.astype(float))
+
+
+def test_what_cannot_work_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"RandomForestClassifier: has no partial_fit.*or GridSearchCV"):
+        hop.HopSearchCV(RandomForestClassifier(), {}).fit(X, Y)
+    with pytest.raises(UsageError, match="'standardscaler__with_mean' is not a parameter of the last step"):
+        hop.HopSearchCV(PIPELINE, {"standardscaler__with_mean": [True]}).fit(X, Y)
+    with pytest.raises(ValueError, match="refit must be one of"):
+        hop.HopSearchCV(PIPELINE, GRID, scoring=["accuracy"]).fit(X, Y)
+
+
+CHECKED = hop.HopSearchCV(SGDClassifier(random_state=0), {"alpha": [1e-3, 1e-2]}, cv=2, epochs=1, random_state=0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks() -> None:
+    ran = 0
+    for estimator, check in estimator_checks_generator(CHECKED):
+        if check.func.__name__ != "check_array_api_input":  # which wants an environment variable
+            check(estimator)
+            ran += 1
+    assert ran > 40

@@ -1,0 +1,333 @@
+"""Transformers: the suite of all adapters, bits against a plain loop, adapters, preferences, generation, bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.domain.placement import CPU
+from hopfleet.errors import TaskError
+from hopfleet.testing.frameworks import BATCH, ROWS, FrameworkSuite, _Batches
+from tests.helpers import warm
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+WORDS = ["<pad>", "<unk>", "<eos>", "good", "bad", "film", "a", "very", "one"]
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>"
+    )
+
+
+def classifier() -> Any:
+    shape = transformers.BertConfig(
+        vocab_size=16,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=2,
+        max_position_embeddings=16,
+    )
+    return transformers.BertForSequenceClassification(shape)
+
+
+def writer() -> Any:
+    shape = transformers.LlamaConfig(
+        vocab_size=16,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+        eos_token_id=2,
+        bos_token_id=None,
+        pad_token_id=0,
+    )
+    return transformers.LlamaForCausalLM(shape)
+
+
+class Classify(hop.TransformersTask):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        return classifier()
+
+
+class Write(hop.TransformersTask):
+    """A causal language model with a LoRA adapter on a frozen base."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        adapter = peft.LoraConfig(r=config["rank"], target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+        return peft.get_peft_model(writer(), adapter)
+
+
+class Suite(FrameworkSuite):
+    @pytest.fixture(autouse=True)
+    def warm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hopfleet.testing.frameworks.subprocess", SimpleNamespace(run=warm.run))
+
+    def columns(self):
+        rng = np.random.default_rng(0)
+        return {"input_ids": rng.integers(3, 16, (ROWS, 6)), "label": rng.integers(0, 2, ROWS)}
+
+
+class TestClassify(Suite):
+    module = "transformers"
+    config: ClassVar[dict[str, Any]] = {"learning_rate": 1e-2, "weight_decay": 0.01, "max_steps": 100}
+    other: ClassVar[dict[str, Any]] = {"learning_rate": 1e-3, "weight_decay": 0.0, "max_steps": 50}
+    bad: ClassVar[dict[str, Any]] = {"optim": "nonsense"}
+
+    def make(self):
+        return Classify()
+
+
+class TestWrite(Suite):
+    config: ClassVar[dict[str, Any]] = {"learning_rate": 1e-2, "rank": 2, "gradient_accumulation_steps": 2}
+    other: ClassVar[dict[str, Any]] = {"learning_rate": 1e-2, "rank": 4, "gradient_accumulation_steps": 1}
+
+    def columns(self):
+        return {"input_ids": super().columns()["input_ids"]}
+
+    def make(self):
+        return Write()
+
+    # The class above has tested what is the same here.
+    test_a_fresh_process_continues_to_the_same_bytes = None
+    test_a_process_that_trained_something_else_continues_to_the_same_bytes = None
+    test_hopfleet_does_without_the_framework = None
+    test_trials_hop_and_survive_a_killed_worker_to_the_same_bits = None
+
+
+def opened(task: Any, **config: Any) -> Any:
+    return task.framework.open(config, seed=7, placement=CPU, threads=1)
+
+
+def trained(session: Any, columns: Mapping[str, Any]) -> Any:
+    return session.train(_Batches(session, columns), last=True)
+
+
+def texts() -> dict[str, np.ndarray]:
+    good = np.arange(ROWS) % 2
+    return {
+        "text": np.array([f"a {'very ' * (n % 3)}{WORDS[3 + n % 2]} film" for n in range(ROWS)], dtype=object),
+        "label": good,
+    }
+
+
+class Lists(_Batches):
+    """Batches as workers make them: columns of text are lists."""
+
+    def __iter__(self) -> Any:
+        for start in range(0, self.rows, BATCH):
+            batch = {name: column[start : start + BATCH] for name, column in self._columns.items()}
+            batch = {k: v.tolist() if v.dtype == object else v.copy() for k, v in batch.items()}
+            yield self._session.prepare(batch, {})
+
+
+# --------------------------------------------------------------------------------------------- bits of a plain loop
+
+
+@pytest.mark.parametrize("optim", ["sgd", "adamw_torch"])
+def test_bits_are_those_of_a_plain_loop(optim: str) -> None:
+    columns = TestClassify().columns()
+    session = opened(Classify(), optim=optim, learning_rate=0.01, max_steps=100, weight_decay=0.1)
+    trained(session, columns)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    model = classifier().train()
+    plain = [name for name in dict(model.named_parameters()) if "bias" in name or "LayerNorm" in name]
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n not in plain], "weight_decay": 0.1},
+        {"params": [p for n, p in model.named_parameters() if n in plain], "weight_decay": 0.0},
+    ]
+    kind = torch.optim.SGD if optim == "sgd" else torch.optim.AdamW
+    optimizer = kind(groups, lr=0.01)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, 100)
+    for start in range(0, ROWS, BATCH):
+        ids, labels = (torch.from_numpy(column[start : start + BATCH]) for column in columns.values())
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    torch.set_num_threads(threads)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, session.model.state_dict()[name]), name
+
+
+# ------------------------------------------------------------------------------------------------ kinds of training
+
+
+def test_text_is_tokenized_and_learned(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path / "tokenizer")
+
+    class Task(Classify):
+        tokenizer = str(tmp_path / "tokenizer")
+
+    session = opened(Task(), learning_rate=0.05)
+    for _ in range(8):
+        session.train(Lists(session, texts()), last=True)
+    metrics = session.evaluate(Lists(session, texts()), seed=1)
+    assert metrics.keys() == {"loss", "accuracy"}
+    assert metrics["accuracy"].mean > 0.9
+
+
+def test_collators_and_rows_of_different_lengths_are_padded() -> None:
+    rows = [np.arange(3, 5 + n % 3) for n in range(BATCH)]
+    columns = {"input_ids": rows, "label": np.zeros(BATCH, dtype="int64")}
+
+    class Collated(Classify):
+        data_collator = staticmethod(transformers.DataCollatorWithPadding(tokenizer()))
+
+    found = []
+    for task in (Classify(), Collated()):
+        session = opened(task, learning_rate=0.1)
+        inputs = session.hooks.inputs(session.model, session.prepare(columns, {}))
+        assert (
+            inputs["input_ids"].shape == (BATCH, 4) and inputs["attention_mask"].sum() == 2 + 3 + 4 + 2 + 3 + 4 + 2 + 3
+        )
+        found.append(session.model.eval()(**inputs).loss.item())
+    assert found[0] == found[1]
+
+
+def test_only_the_adapter_is_trained() -> None:
+    session = opened(Write(), learning_rate=0.1, rank=2)
+    before = {name: value.clone() for name, value in session.model.state_dict().items()}
+    trained(session, TestWrite().columns())
+    changed = {name for name, value in session.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed and all("lora" in name for name in changed)
+    assert session.parameters == sum(p.numel() for p in session.model.parameters() if p.requires_grad)
+
+
+def preferences() -> dict[str, np.ndarray]:
+    columns = {"prompt": "a very", "chosen": "good film", "rejected": "bad one film"}
+    return {name: np.array([text] * ROWS, dtype=object) for name, text in columns.items()}
+
+
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
+def test_preferences(adapter: bool, tmp_path: Path) -> None:
+    class Prefer(Write):
+        tokenizer = tokenizer()
+        dpo_beta = property(lambda self: self.config["beta"])
+
+        def build(self, config: Mapping[str, Any]) -> Any:
+            return super().build(config) if adapter else writer()
+
+    session = opened(Prefer(), learning_rate=0.05, beta=0.1, rank=2)
+    first = session.evaluate(Lists(session, preferences()), seed=1)
+    assert first["loss"].mean == pytest.approx(np.log(2), abs=1e-6)  # the model is the one that it is compared with
+    session.train(Lists(session, preferences()), last=True)
+    then = session.evaluate(Lists(session, preferences()), seed=1)
+    assert then["loss"].mean < first["loss"].mean and then["accuracy"].mean == 1 and then["margin"].mean > 0
+    session.save(tmp_path / "version")
+    again = opened(Prefer(), learning_rate=0.05, beta=0.1, rank=2)
+    again.load(tmp_path / "version")
+    assert again.evaluate(Lists(again, preferences()), seed=1) == then
+    config = {"learning_rate": 0.05, "beta": 0.1, "rank": 2}
+    assert not hasattr(Prefer().framework.model(config, tmp_path / "version"), "reference")
+    Prefer().framework.export(config, tmp_path / "version", tmp_path / "weights")
+    assert not [name for name in hop.state_dict(tmp_path / "weights") if "reference" in name]
+
+
+def test_generated_text_is_measured() -> None:
+    class Answers(Write):
+        tokenizer = tokenizer()
+
+        def metrics(self, model: Any, batch: Any) -> Any:
+            answers = self.generate(model, batch["prompt"], max_new_tokens=3)
+            assert len(answers) == BATCH
+            return {
+                "exact": np.mean([answer == wanted for answer, wanted in zip(answers, batch["chosen"], strict=True)])
+            }
+
+    session = opened(Answers(), learning_rate=0.1, rank=2)
+    assert session.evaluate(Lists(session, preferences()), seed=1).keys() == {"exact"}
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def refused(task: Any, columns: Mapping[str, Any] | None = None, **config: Any) -> str:
+    with pytest.raises(TaskError) as caught:
+        session = opened(task, **config)
+        session.train(Lists(session, texts() if columns is None else columns), last=True)
+    return str(caught.value)
+
+
+def test_a_missing_tokenizer_is_named() -> None:
+    assert "the batch has text in 'text', but the task has no tokenizer" in refused(Classify())
+    wrong = type("Wrong", (Classify,), {"tokenizer": "nowhere/at/all"})
+    assert "tokenizer='nowhere/at/all': cannot be loaded" in refused(wrong())
+    unpadded = tokenizer()
+    unpadded.pad_token = None
+    wrong = type("Wrong", (Classify,), {"tokenizer": unpadded})
+    assert "has no token for padding" in refused(wrong())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"learning_rat": 1}, "did you mean 'learning_rate'"),
+        ({"num_train_epochs": 3}, "set max_epochs of the search"),
+        ({"lr_scheduler_type": "linear"}, "set max_steps"),
+        ({"optim": "lion"}, "override optimizers(self, model, config)"),
+        ([], "must be a dict"),
+    ],
+    ids=["typo", "elsewhere", "steps", "optimizer", "list"],
+)
+def test_wrong_settings_are_named(arguments: Any, words: str) -> None:
+    wrong = type("Wrong", (Classify,), {"arguments": lambda self, config: arguments})
+    assert words in refused(wrong())
+
+
+def test_other_mistakes_are_named() -> None:
+    wrong = type("Wrong", (Classify,), {"build": lambda self, config: torch.nn.Linear(1, 1)})
+    assert "build() returned Linear: return a model of transformers" in refused(wrong())
+    columns = {"input_ids": TestClassify().columns()["input_ids"]}
+    assert "give the data a column 'label' or 'labels'" in refused(Classify(), columns)
+    wrong = type("Wrong", (Classify,), {"tokenizer": tokenizer(), "dpo_beta": 0.1})
+    assert "the batch has no column 'prompt'" in refused(wrong())
+
+
+# ------------------------------------------------------------------------------------------------ whole experiments
+
+
+def test_an_experiment(tmp_path: Path) -> None:
+    class Task(Classify):
+        tokenizer = tokenizer()
+
+    columns = {name: column.tolist() for name, column in texts().items()}
+    results = hop.Experiment(
+        Task(),
+        train=columns,
+        valid=columns,
+        space={"learning_rate": hop.grid_search([0.05, 0.01])},
+        workers=1,
+        search=hop.Grid(max_epochs=2),
+        batch_size=16,
+        backend="inline",
+        metric="accuracy",
+        mode="max",
+        run_options=hop.RunOptions(folder=tmp_path / "run"),
+    ).fit(quiet=True)
+    assert results.finished and results.verify().ok
+    results.best.model().save_pretrained(tmp_path / "best")
+    assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").num_labels == 2
