@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 from torch import distributed
 
 from hopfleet.frameworks.torch.parallel.strategy import SpreadTrial, Strategy, TeamSteps
+from hopfleet.support.logging import TEAMS, messages
 
 BATCH_NORM = (
     "BatchNorm on a team: each member normalizes its own share of the batch, and the running statistics are those of "
@@ -40,7 +39,7 @@ def warn_of_batch_norm(trial: SpreadTrial) -> None:
     """Tell what happens to BatchNorm, once per session, if the model has any."""
     kinds = torch.nn.modules.batchnorm._BatchNorm
     if trial.team.rank == 0 and any(isinstance(module, kinds) for module in trial.model.modules()):
-        logging.getLogger(__name__).warning(BATCH_NORM)
+        messages(TEAMS).warning(BATCH_NORM)
 
 
 @torch.no_grad()
