@@ -19,10 +19,11 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet")
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "dike")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS)
+WATCHING = ("ui",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

@@ -32,6 +32,9 @@ import hopfleet as hop
 from hopfleet.domain.messages import UnitFinished, VersionSaved
 from hopfleet.store.journal import Journal
 
+# Workers take this setting over: to fill all new memory would cost more than to compute with it.
+torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
 RANKS, RATES = (4, 8, 16, 32), (1e-5, 3e-5, 1e-4, 3e-4)
 
 
@@ -46,16 +49,6 @@ class Shape(NamedTuple):
 SHAPES = {"large": Shape(32000, 2048, 16, 16, 5632), "small": Shape(64, 64, 2, 2, 96)}
 
 
-class Norm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        square = x.float().pow(2).mean(-1, keepdim=True)
-        return (x.float() * torch.rsqrt(square + 1e-5)).to(x.dtype) * self.weight
-
-
 class Lora(nn.Module):
     def __init__(self, inside: int, outside: int, rank: int) -> None:
         super().__init__()
@@ -67,14 +60,10 @@ class Lora(nn.Module):
         return found
 
 
-def rotated(x: torch.Tensor) -> torch.Tensor:
+def rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     """Rotate pairs of features by angles that grow with the position."""
-    half = x.shape[-1] // 2
-    places = torch.arange(x.shape[-2], device=x.device)
-    rates = 10000.0 ** (-torch.arange(half, device=x.device) / half)
-    angles = places[:, None] * rates
-    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    first, second = x[..., :half], x[..., half:]
+    first, second = x.chunk(2, -1)
+    cosine, sine = angles.unbind()
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
 
 
@@ -82,12 +71,12 @@ class Block(nn.Module):
     def __init__(self, shape: Shape, rank: int) -> None:
         super().__init__()
         self.heads = shape.heads
-        self.before, self.after = Norm(shape.width), Norm(shape.width)
+        self.before, self.after = nn.RMSNorm(shape.width, eps=1e-5), nn.RMSNorm(shape.width, eps=1e-5)
         self.query, self.key, self.value, self.join = (Lora(shape.width, shape.width, rank) for _ in range(4))
         self.gate, self.rise = (nn.Linear(shape.width, shape.inner, bias=False) for _ in range(2))
         self.fall = nn.Linear(shape.inner, shape.width, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         rows, tokens, width = x.shape
 
         def split(projection: nn.Module) -> torch.Tensor:
@@ -95,7 +84,8 @@ class Block(nn.Module):
             return parts.transpose(1, 2)
 
         seen = self.before(x)
-        query, key, value = rotated(split(self.query)), rotated(split(self.key)), split(self.value)
+        query, key, value = (split(each) for each in (self.query, self.key, self.value))
+        query, key = rotated(query, angles), rotated(key, angles)
         found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.join(found.transpose(1, 2).reshape(rows, tokens, width))
         seen = self.after(x)
@@ -107,12 +97,20 @@ class Llama(nn.Module):
     def __init__(self, shape: Shape, rank: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.blocks = nn.Sequential(*(Block(shape, rank) for _ in range(shape.layers)))
-        self.norm = Norm(shape.width)
+        self.blocks = nn.ModuleList(Block(shape, rank) for _ in range(shape.layers))
+        self.pairs = shape.width // shape.heads // 2
+        self.norm = nn.RMSNorm(shape.width, eps=1e-5)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens))))
+        x = self.tokens(tokens)
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        rates = 10000.0 ** (-torch.arange(self.pairs, device=tokens.device) / self.pairs)
+        angles = places[:, None] * rates
+        turns = torch.stack([angles.cos(), angles.sin()]).to(x.dtype)
+        for block in self.blocks:
+            x = block(x, turns)
+        found: torch.Tensor = self.head(self.norm(x))
         return found
 
 
@@ -122,12 +120,15 @@ def noise() -> torch.Tensor:
 
 
 class Adapters(hop.TorchTask):
+    # Attention has a backward pass that differs from run to run, unless it is told not to.
+    deterministic = True
+
     def build(self, config: Mapping[str, Any]) -> Any:
         with torch.device("meta"):
             model = Llama(SHAPES[config["shape"]], config["rank"]).bfloat16()
         model.to_empty(device="cpu")
         numbers = noise()
-        for name, weight in model.named_parameters():
+        for number, (name, weight) in enumerate(model.named_parameters()):
             weight.requires_grad_(".down." in name or ".up." in name)
             with torch.no_grad():
                 if ".up." in name:
@@ -138,7 +139,7 @@ class Adapters(hop.TorchTask):
                     weight.fill_(1.0)
                 else:
                     for piece in torch.split(weight.view(-1), len(numbers)):
-                        piece.copy_(numbers[: len(piece)])
+                        piece.copy_(numbers.roll(number)[: len(piece)])
         adapter = [weight for weight in model.parameters() if weight.requires_grad]
         return model, torch.optim.AdamW(adapter, lr=config["lr"])
 
@@ -178,6 +179,8 @@ def watched() -> Iterator[Callable[[], int]]:
 def plain(shape: str, rows: int, tokens: int, steps: int, device: str) -> float:
     """Train one configuration in a plain loop; return tokens per second."""
     task = Adapters()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
     model, optimizer = task.build({"shape": shape, "rank": 16, "lr": 1e-4})
     model.to(device)
     whole = torch.from_numpy(data(rows * (steps + 10), tokens, SHAPES[shape].vocabulary)["x"]).to(device)

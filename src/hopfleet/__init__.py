@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from hopfleet.forecast.preview import Preview as Preview
     from hopfleet.forecast.simulator import simulate as simulate
     from hopfleet.frameworks.jax.task import JaxTask as JaxTask
+    from hopfleet.frameworks.keras.task import KerasFunctionTask as KerasFunctionTask
+    from hopfleet.frameworks.keras.task import KerasTask as KerasTask
     from hopfleet.frameworks.lightning.task import LightningTask as LightningTask
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
@@ -120,6 +122,8 @@ _HOMES = {
     "Inline": "hopfleet.backends.inline",
     "Interrupted": "hopfleet.errors",
     "JaxTask": "hopfleet.frameworks.jax.task",
+    "KerasFunctionTask": "hopfleet.frameworks.keras.task",
+    "KerasTask": "hopfleet.frameworks.keras.task",
     "LightningTask": "hopfleet.frameworks.lightning.task",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",

@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     time = SimpleNamespace(monotonic=lambda: now[0])
     for module in (lifecycle, discovery, nodes):
         monkeypatch.setattr(module, "time", time)
-    monkeypatch.setattr(lifecycle, "close_node", lambda node: None)
+    monkeypatch.setattr(nodes.Nodes, "close", lambda self, node: None)
     monkeypatch.setenv(RECONNECT, "3600")
     return now
 

@@ -34,7 +34,7 @@ def test_lengths_are_rounded_up_and_other_dimensions_padded() -> None:
         (["token"], {}, r"pad\(batch, 'token'\): there is no such column; the batch has tokens, text, y"),
         (["text"], {}, r"pad\(batch, 'text'\): must be a column of arrays"),
         (["y"], {}, r"pad\(batch, 'y'\): must be a column of arrays"),
-        (["tokens"], {"to_multiple_of": 0}, "to_multiple_of=0: must be at least 1"),
+        (["tokens"], {"to_multiple_of": 0}, "to_multiple_of=0: must be an integer of at least 1"),
     ],
 )
 def test_what_cannot_be_padded(columns: list[str], how: dict[str, Any], message: str) -> None:

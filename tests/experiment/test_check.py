@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.errors import TaskError, UsageError
+from hopfleet.forecast import forecast
 from hopfleet.forecast.profiling import ARCHITECTURES, architectures
+from hopfleet.worker import profiler
 from tests.helpers.sample_tasks import Everything, Faulty, Plain, arrays
 
 
@@ -98,3 +102,40 @@ def test_fit_refuses_a_task_that_fails_whatever_the_configuration(own_home: Path
     assert 'raise RuntimeError("no such architecture")' in text
     assert "profiler.py" not in text and "experiment.check()" in text and "fail_fast=False" in text
     assert list(own_home.iterdir()) == []
+
+
+# -------------------------------------------------------------------------------------------------- at the start of fit
+
+
+def told(**changes: Any) -> str:
+    """Train, and return what the terminal showed."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(shown):
+        experiment(**changes).fit()
+    return " ".join(shown.getvalue().split())
+
+
+def test_fit_warns_of_an_architecture_that_fails() -> None:
+    space = {"fault": hop.grid_search(["none", "raise"])}
+    shown = told(task=Faulty(), space=space, search=hop.Grid(max_epochs=1))
+    assert "the check before the run, with fault=raise, failed: ValueError: a bad batch (sample_tasks.py:" in shown
+    assert "with fault=none" not in shown
+
+
+def test_fit_warns_of_a_task_that_does_not_survive_a_hop() -> None:
+    shown = told(task=Counting())
+    assert "the check before the run, with lr=" in shown and "the trial trains differently after a hop" in shown
+    assert "trains differently" not in told(name="other")
+
+
+def test_fit_refuses_a_task_that_fails_in_training_without_evaluation(own_home: Path) -> None:
+    space = {"fault": "raise", "lr": hop.loguniform(1e-3, 1e-1)}
+    with pytest.raises(TaskError, match="ValueError: a bad batch"):
+        experiment(Faulty(), space=space, valid=None, metric=None, mode=None).fit(quiet=True)
+    assert list(own_home.iterdir()) == []
+
+
+def test_fit_leaves_out_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "QUICK", 0.0)
+    assert "left out saving, loading and hopping: the check took 0 s without them" in told(task=Counting())
+    monkeypatch.setattr(forecast, "CHECKS_SECONDS", -1.0)
+    assert "checked 0 of 1 architectures before the run" in told(name="other")

@@ -350,4 +350,4 @@ def test_captures_of_large_models_share_memory_and_take_turns(monkeypatch: pytes
     assert all(map(same, together, alone))
     found = [next(iter(one.kept[Steps].values())) for one in together]
     assert [one.place for one in found] == ([0, 1, 2] if large else [None] * 3)
-    assert len({one.graph.pool for one in found}) == 1
+    assert len({one.graphs[0].pool for one in found}) == 1

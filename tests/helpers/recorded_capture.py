@@ -172,8 +172,8 @@ class RecordedCapture:
     def graph(self) -> RecordedGraph:
         return RecordedGraph(self)
 
-    def pool(self) -> object:
-        return object()
+    def pool(self) -> tuple[int, int]:
+        return (0, 1)
 
     def stream(self, device: torch.device) -> RecordedStream:
         self.streams.append(RecordedStream(len(self.streams)))

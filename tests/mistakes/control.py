@@ -7,6 +7,19 @@ from hopfleet.errors import NotFound, UsageError
 from tests.helpers.mistakes import Mistake, copy_finished
 
 MISTAKES = [
+    Mistake("control of a number", lambda: hop.control(3), UsageError, ("name=3", "name of an experiment")),  # type: ignore[arg-type]
+    Mistake(
+        "a wait as text",
+        lambda: (copy_finished(), hop.control("e", wait="10")),  # type: ignore[arg-type]
+        UsageError,
+        ("wait='10'", "a number of seconds"),
+    ),
+    Mistake(
+        "killing a trial",
+        lambda: (copy_finished(), hop.control("e").kill(1)),  # type: ignore[attr-defined]
+        AttributeError,
+        ("'kill'", "write control.stop(TRIAL, now=True)"),
+    ),
     Mistake(
         "control of an experiment that does not exist",
         lambda: (copy_finished(), hop.control("ee")),

@@ -33,6 +33,32 @@ def _warned(run: Callable[[], object]) -> None:
 
 
 MISTAKES = [
+    Mistake("a data set that is a number", lambda: hop.open_dataset(3), DataError, ("folder=3", "'data/train'")),  # type: ignore[arg-type]
+    Mistake(
+        "a number of partitions in another library",
+        lambda: hop.partition({"x": [1, 2]}, "data", n_partitions=2),  # type: ignore[call-arg]
+        TypeError,
+        ("'n_partitions'", "did you mean 'partitions'?"),
+    ),
+    Mistake(
+        "a data set without a folder",
+        lambda: hop.partition({"x": [1, 2]}),  # type: ignore[call-arg]
+        TypeError,
+        ("'folder'", "it is called as partition(source, folder, ...)"),
+    ),
+    Mistake(
+        "one capacity",
+        lambda: hop.partition({"x": [1, 2]}, "data", capacities=2),  # type: ignore[arg-type]
+        DataError,
+        ("capacities=2", "a list with one number"),
+    ),
+    Mistake(
+        "a seed of a data set as text",
+        lambda: hop.partition({"x": [1, 2]}, "data", partitions=1, seed="x"),  # type: ignore[arg-type]
+        DataError,
+        ("seed='x'", "must be an integer"),
+    ),
+    Mistake("padding of nothing", lambda: hop.pad({"x": []}), DataError, ("names of columns", "pad(batch, 'tokens')")),
     Mistake(
         "columns of different lengths",
         lambda: fit(train={"x": np.zeros(4), "y": np.zeros(5)}),

@@ -133,6 +133,29 @@ MISTAKES = [
         UsageError,
         ("transform_workers='2'", "'auto'", "a number of processes"),
     ),
+    Mistake(
+        "a device that is a number",
+        lambda: hop.WorkerOptions(device=0),  # type: ignore[arg-type]
+        UsageError,
+        ("device=0", "'cpu', 'cuda'"),
+    ),
+    Mistake(
+        "leaving out batches as text",
+        lambda: hop.WorkerOptions(drop_last="yes"),  # type: ignore[arg-type]
+        UsageError,
+        ("drop_last='yes'", "True or False"),
+    ),
+    Mistake(
+        "a run folder that is a number",
+        lambda: hop.RunOptions(folder=3),  # type: ignore[arg-type]
+        UsageError,
+        ("folder=3", "the path of a folder"),
+    ),
+    Mistake("a misspelt option", lambda: hop.RunOptions(polcy="auto"), TypeError, ("'polcy'", "mean 'policy'?")),  # type: ignore[call-arg]
+    Mistake("verbosity of fit", lambda: experiment().fit(verbose=0), TypeError, ("'verbose'", "did you mean 'quiet'?")),  # type: ignore[call-arg]
+    Mistake("epochs of fit", lambda: experiment().fit(epochs=3), TypeError, ("'epochs'", "it takes overwrite, quiet")),  # type: ignore[call-arg]
+    Mistake("quiet as text", lambda: experiment().fit(quiet="yes"), UsageError, ("quiet='yes'", "True or False")),  # type: ignore[arg-type]
+    Mistake("no arguments", lambda: hop.Experiment(), TypeError, ("'task'", "Experiment(task, train=..., space=")),  # type: ignore[call-arg]
     # The task
     refused("a class as the task", "Right", "must be an instance, e.g. Digits()", mine=Right),
     refused("a model as the task", "task=Linear(", "derived from hop.TorchTask", mine=torch.nn.Linear(1, 1)),

@@ -51,6 +51,44 @@ MISTAKES = [
     Mistake("a misspelt trial", lambda: finished()["t001"], NotFound, ("'t001'", "did you mean 't0001'?")),
     Mistake("the best of failed trials", best_of_none, NotFound, ("the trial failed", "results.trials[0].error")),
     Mistake("results of an unknown name", lambda: (copy_finished(), hop.load("f")), NotFound, ("'f'", "there are: e")),
+    Mistake("results of a number", lambda: hop.load(3), UsageError, ("name=3", "name of an experiment", "'digits'")),  # type: ignore[arg-type]
+    Mistake("results of nothing", lambda: hop.load(""), UsageError, ("name=''", "name of an experiment", "'digits'")),
+    Mistake("results without a name", lambda: hop.load(), TypeError, ("'name'", "it is called as load(name, ...)")),  # type: ignore[call-arg]
+    Mistake("Results by name", lambda: hop.Results("e"), UsageError, ("Results('e')", "hop.load(NAME)")),  # type: ignore[arg-type]
+    Mistake("a slice of results", lambda: finished()[0:2], NotFound, ("slice(0, 2", "results.trials is a list")),  # type: ignore[misc]
+    Mistake(
+        "a chart in a folder that does not exist",
+        lambda: finished().plot("curves", "charts/curves.png"),
+        UsageError,
+        ("charts/curves.png: cannot be written", "make the folder charts first"),
+    ),
+    Mistake("a chart in a number", lambda: finished().plot("curves", 3), UsageError, ("path=3", "name of a file")),  # type: ignore[arg-type]
+    Mistake("charts in a list", lambda: finished().plot(["curves"]), UsageError, ("kind=['curves']", "must be one of")),  # type: ignore[arg-type]
+    Mistake(
+        "one metric of a front",
+        lambda: finished().plot("pareto", metrics="loss"),
+        UsageError,
+        ("metrics='loss'", "must be a list of two or three names"),
+    ),
+    Mistake(
+        "an export to a folder",
+        lambda: finished().best.export("."),
+        UsageError,
+        ("path='.'", "the name of a file to write", "model.safetensors"),
+    ),
+    Mistake(
+        "an export to a folder that does not exist",
+        lambda: finished().best.export("models/best.safetensors", Right()),
+        UsageError,
+        ("models/best.safetensors: cannot be written", "make the folder models first"),
+    ),
+    Mistake(
+        "weights from a file that does not exist",
+        lambda: hop.state_dict("best.pt"),
+        UsageError,
+        ("state_dict('best.pt')", "no such file or folder"),
+    ),
+    attribute("bset", finished, "did you mean 'best'?"),
     Mistake("results before any run", lambda: hop.load("digits"), NotFound, ("'digits'", "there are: none")),
     Mistake(
         "a model for another task's class",

@@ -21,6 +21,11 @@ def stopped(mistake: str, stop: Any, *says: str) -> Mistake:
     return refused(mistake, lambda: experiment(stop=stop), *says)
 
 
+def misspelt(mistake: str, make: Any, *says: str) -> Mistake:
+    """An argument that another library has."""
+    return Mistake(mistake, make, TypeError, says)
+
+
 LR = {"lr": hop.uniform(0, 1)}
 
 MISTAKES = [
@@ -45,6 +50,20 @@ MISTAKES = [
     refused("a budget of nothing", lambda: hop.Budget(), "Budget()", "set seconds, epochs, trials or target"),
     refused("a negative budget", lambda: hop.Budget(epochs=-1), "epochs=-1", "at least 1"),
     refused("no patience", lambda: hop.Patience(epochs=0), "epochs=0", "at least 1"),
+    misspelt("Optuna's name of trials", lambda: hop.Random(n_trials=8), "Random()", "'n_trials'", "mean 'trials'?"),
+    misspelt("Ray's name of trials", lambda: hop.Random(num_samples=8), "'num_samples'", "did you mean 'trials'?"),
+    misspelt("epochs of a search", lambda: hop.Random(epochs=8), "'epochs'", "did you mean 'max_epochs'?"),
+    misspelt("Ray's longest time", lambda: hop.ASHA(max_t=8), "ASHA()", "'max_t'", "did you mean 'max_epochs'?"),
+    misspelt("Ray's grace period", lambda: hop.ASHA(grace_period=2), "ASHA()", "did you mean 'min_epochs'?"),
+    misspelt("Ray's reduction factor", lambda: hop.ASHA(reduction_factor=2), "ASHA()", "did you mean 'eta'?"),
+    misspelt("Ray's interval", lambda: hop.PBT(perturbation_interval=2), "PBT()", "did you mean 'interval'?"),
+    misspelt("Optuna's time limit", lambda: hop.Budget(timeout=60), "Budget()", "did you mean 'seconds'?"),
+    misspelt("Keras's patience", lambda: hop.Patience(patience=3), "Patience()", "did you mean 'epochs'?"),
+    misspelt("trials of a grid", lambda: hop.Grid(trials=3), "Grid()", "'trials'", "it takes max_epochs"),
+    refused("Optuna's name of trials for TPE", lambda: hop.TPE(n_trials=8), "TPE", "'n_trials'", "mean 'trials'?"),
+    refused("one dimension to explore", lambda: hop.PBT(explore="lr"), "explore='lr'", "a list of dimensions"),
+    refused("one factor to perturb by", lambda: hop.PBT(perturb=0.8), "perturb=0.8", "(0.8, 1.2) is usual"),
+    refused("rules for a name", lambda: hop.Stopping("random", []), "search='random'", "hop.Random(trials=16)"),  # type: ignore[arg-type]
     stopped("a stopping rule that is a number", 3, "stop=3", "must be a stopping rule", "hop.Median()"),
     stopped("the class of a stopping rule", hop.Patience, "Patience", "must be an instance, Patience()"),
     stopped("a misspelt stopping rule", "medain", "stop='medain'", "did you mean 'median'?"),

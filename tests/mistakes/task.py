@@ -262,7 +262,7 @@ MISTAKES = [
     # loops and options
     fails("a loop that returns text", task(train=lambda *_: "ok"), "train() returned 'ok'", "must be a dict"),
     fails("a loop without config", task(train=lambda self, model, batches: None), "Hopfleet calls train(self, model,"),
-    option("precision", "float16", "must be one of float32, bf16, fp16"),
+    option("precision", "float16", "must be one of float32, tf32, bf16, fp16"),
     option("clip_norm", "1", "must be a number greater than 0"),
     option("accumulate", 0, "1 or more"),
     option("ema", 1, "between 0 and 1"),

@@ -381,6 +381,10 @@ def test_values_that_cannot_work():
         Optuna(3)
     with pytest.raises(UsageError, match="sampler=<class"):
         Optuna(optuna.samplers.TPESampler)
+    with pytest.raises(UsageError, match=r"TPE: .*'n_trials'; did you mean 'trials'\?"):
+        TPE(n_trials=8)
+    with pytest.raises(UsageError, match=r"TPE: .*'n_startup'; did you mean 'n_startup_trials'\?"):
+        TPE(n_startup=8)
     with pytest.raises(UsageError, match=r"TPE: .*unexpected keyword argument 'colour'"):
         TPE(colour=3)
     with pytest.raises(UsageError, match="seed: is derived from Experiment"):

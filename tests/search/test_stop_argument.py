@@ -22,3 +22,11 @@ def test_rules_are_put_around_the_search():
     assert experiment.search.trials == 2
     plain = hop.Experiment(Task(), train=data, space={"lr": hop.uniform(0, 1)}, search=search)
     assert experiment.search.describe() != plain.search.describe()
+
+
+def test_what_is_no_search_and_no_list_of_dimensions():
+    with pytest.raises(hop.HopfleetError, match="search='random': must be a search"):
+        hop.Stopping("random", [])
+    assert [type(rule) for rule in hop.Stopping(hop.Random(), hop.Median()).rules] == [hop.Median]
+    with pytest.raises(hop.HopfleetError, match="explore='lr': must be a list of dimensions"):
+        hop.PBT(explore="lr")

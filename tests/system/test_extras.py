@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"scikit-learn": "sklearn", "pillow": "PIL"}
+MODULES = {"mlflow-skinny": "mlflow", "pillow": "PIL", "scikit-learn": "sklearn"}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -103,7 +103,8 @@ def test_every_command_starts_with_the_base_install_alone(tmp_path: Path) -> Non
     lines = python(code, tmp_path, OPTIONAL).splitlines()
     needy = [line.split(maxsplit=1) for line in lines if line.startswith("hopfleet.") and "pip install" in line]
     # Their classes derive from classes of the libraries; both are imported on first use.
-    assert {name for name, _ in needy} <= {"hopfleet.search.study", "hopfleet.monitor.charts.figure"}, needy
+    known = {"hopfleet.search.study", "hopfleet.monitor.charts.figure"}
+    assert {name for name, _ in needy} <= known | {"hopfleet.ui.application", "hopfleet.ui.serving"}, needy
 
 
 NEEDS = {
@@ -129,6 +130,18 @@ NEEDS = {
     "ray": ("hopfleet.Ray().offer('cpu', 1)", "this needs Ray, .*'hopfleet[ray]'"),
     "ortools": ("hopfleet.experiment.arguments.policy('exact')", "this needs OR-tools, .*'hopfleet[solver]'"),
     "s3fs": ("hopfleet.open_dataset('s3://bucket/data')", "this needs s3fs, .*'hopfleet[s3]'"),
+    "keras": ("hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
+    "tensorboard": ("hopfleet.trackers.TensorBoard()", "this needs TensorBoard, .*'hopfleet[tensorboard]'"),
+    "mlflow": ("hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
+    "wandb": ("hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
+    "starlette": (
+        "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
+        "this needs Starlette, .*'hopfleet[ui]'",
+    ),
+    "uvicorn": (
+        "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
+        "this needs uvicorn, .*'hopfleet[ui]'",
+    ),
     "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""
@@ -138,7 +151,7 @@ NEEDS = {
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str) -> None:
     expression, message = NEEDS[package]
     code = f"""
-        import hopfleet, hopfleet.errors, hopfleet.experiment.arguments
+        import hopfleet, hopfleet.errors, hopfleet.experiment.arguments, hopfleet.trackers
         if {package!r} in ("matplotlib", "pandas"):
             import numpy as np
             from hopfleet.testing.tasks import CountingTask
@@ -156,5 +169,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 
 
 def test_every_optional_package_is_tested() -> None:
-    # greenlet comes with Optuna; users bring Flax modules and PEFT adapters; the store of a bucket first needs s3fs.
-    assert set(OPTIONAL) - {"flax", "greenlet", "peft"} == NEEDS.keys()
+    # greenlet comes with Optuna, a database with MLflow; users bring Flax modules and PEFT adapters; the store of a
+    # bucket first needs s3fs.
+    together = {"alembic", "flax", "greenlet", "peft", "sqlalchemy", "sqlparse"}
+    assert set(OPTIONAL) - together == NEEDS.keys()

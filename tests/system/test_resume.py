@@ -69,7 +69,7 @@ def assert_undisturbed_bits(home: Path) -> None:
 
 @pytest.mark.parametrize(("backend", "workers"), [("local", "2"), ("inline", "2")])
 def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> None:
-    for after in (30, 90, 200):
+    for after in (40, 150):
         assert run_and_signal(own_home, [backend, workers], after, signal.SIGKILL) == -signal.SIGKILL
     experiment(backend, 3).fit(quiet=True)
     assert sum(isinstance(message, RunStarted) for message in messages(own_home)) >= 3

@@ -19,9 +19,11 @@ from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, 
 from hopfleet.cli.data import partition, prepare
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
+from hopfleet.cli.page import top, ui
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
+from hopfleet.cli.testing import predict, test
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
@@ -59,9 +61,9 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
     return wrapper
 
 
-WATCHING = (demo, run, resume, ls, show, best, export, plot)
+WATCHING = (demo, run, resume, ui, top, ls, show, best, export, plot)
 CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
-for command in (*WATCHING, *CONTROL, verify, recover, replay, partition, prepare, simulate, doctor):
+for command in (*WATCHING, *CONTROL, verify, recover, replay, test, predict, partition, prepare, simulate, doctor):
     # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose: allow, the old name

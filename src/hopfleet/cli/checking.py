@@ -137,7 +137,7 @@ def replay(
     results = Results(find_run(name))
     chosen = [find_trial(results, one).id for one in trial or []]
     with json_alone(json), slow(quiet=False, what="replay") as tell:
-        task, train = _task_and_train(results)
+        task, train = task_and_train(results)
         found = train_again(
             results,
             task=task,
@@ -154,7 +154,7 @@ def replay(
     return 0 if found.ok else 1
 
 
-def _task_and_train(results: Results) -> tuple[Task, Any]:
+def task_and_train(results: Results) -> tuple[Task, Any]:
     """Return the experiment's task, and its training data if it is not stored.
 
     Import the task, or run the file that defined it without training.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hopfleet.monitor.wording import size as size
+from hopfleet.support.plain import plain as plain
 from hopfleet.support.text import visible, visible_json
 
 if TYPE_CHECKING:
@@ -62,17 +62,6 @@ def print_json(value: Any) -> None:
 def json_alone(json: bool) -> AbstractContextManager[object]:
     """Return a context in which, for ``json``, a user's code prints on standard error: standard output is for JSON."""
     return contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext()
-
-
-def plain(value: Any) -> Any:
-    """Return a value that strict JSON can hold: NaN and infinity become null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def moment(iso: str) -> str:

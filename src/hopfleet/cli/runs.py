@@ -1,48 +1,22 @@
-"""Facts about an experiment beside its results: its state, its size on disk, and how to load its model."""
+"""Facts about an experiment beside its results: its trials by state, and how to load its model."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from hopfleet.errors import CheckpointError, NotFound
-from hopfleet.store.folder import RunFolder
+from hopfleet.runs.state import RunState as RunState
+from hopfleet.runs.state import bytes_on_disk as bytes_on_disk
+from hopfleet.runs.state import run_state as run_state
 
 if TYPE_CHECKING:
     from hopfleet.runs.results import Results, TrialResult
 
 
-class RunState(Enum):
-    """The state of an experiment as the commands show it."""
-
-    RUNNING = "running"  #: a process holds the run folder's lock
-    FINISHED = "finished"  #: all trials have ended
-    INTERRUPTED = "interrupted"  #: not running, and can be resumed
-
-
-def run_state(results: Results) -> RunState:
-    if results.finished:
-        return RunState.FINISHED
-    return RunState.RUNNING if results.folder.running else RunState.INTERRUPTED
-
-
 def trial_counts(results: Results) -> dict[str, int]:
     """Count the trials in each state, leaving out empty states."""
     return {state.value: count for state, count in results.history.counts().items() if count}
-
-
-def bytes_on_disk(folder: RunFolder) -> int:
-    """Sum the sizes of all files in a run folder, ignoring files that disappear meanwhile."""
-    total = 0
-    for path, _, files in os.walk(folder.path):
-        for file in files:
-            try:
-                total += os.lstat(os.path.join(path, file)).st_size  # noqa: PTH118
-            except OSError:
-                continue
-    return total
 
 
 def find_trial(results: Results, name: str) -> TrialResult:

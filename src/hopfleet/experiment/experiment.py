@@ -53,6 +53,8 @@ from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
+from hopfleet.trackers import TRACKERS
+from hopfleet.ui.companion import open_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -128,7 +130,7 @@ class Experiment(Signposted):
         #: Configurations to try first.
         self.points = arguments.points(points, space, self.goal, seed=self.seed)
         self.warm_start = arguments.warm_start(warm_start)
-        self.callbacks = named_callbacks(callbacks)
+        self.callbacks = named_callbacks(callbacks, TRACKERS)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
         self.parallelism = arguments.parallelism(parallelism, self.task)
         self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
@@ -217,27 +219,28 @@ class Experiment(Signposted):
             return check_task(self, place, tell)
 
     @explained
-    def fit(self, *, overwrite: bool = False, quiet: bool = False) -> Results:
+    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool = False) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. Raises AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all
-        running units are finished and saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a page. Raises AllTrialsFailed if no trial succeeds, and
+        Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C stops at once.
         """
-        arguments.flags(overwrite=overwrite, quiet=quiet)
+        arguments.flags(overwrite=overwrite, quiet=quiet, ui=ui)
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
-            return self._fit(overwrite=overwrite, quiet=quiet)
+            return self._fit(overwrite=overwrite, quiet=quiet, ui=ui)
 
-    def _fit(self, *, overwrite: bool, quiet: bool) -> Results:
+    def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
+                note = f"{start.note} watch it on {open_page(self.folder)}".strip() if ui else start.note
             except BaseException:
                 take_back(self.folder)
                 raise
-            complete = start.finished or self._train(start, quiet=quiet)
+            complete = start.finished or self._train(dataclasses.replace(start, note=note), quiet=quiet)
         self.results = Results(self.folder, task=self.task)
         if not complete:
             raise self._ended_early(self.results)

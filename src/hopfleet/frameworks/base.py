@@ -128,6 +128,13 @@ class Session(ABC):
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         """Return the metrics over some rows. Leave everything that training depends on unchanged."""
 
+    def varying(self, batches: Batches) -> str:
+        """Return a warning if training on the first batch does not give the same bits each time; empty if it does.
+
+        The session trains no more, or is thrown away.
+        """
+        return ""
+
     @abstractmethod
     def save(self, path: Path) -> None:
         """Write everything that training depends on; the same state always gives the same bytes."""
@@ -322,6 +329,15 @@ class Task(ABC):
     @abstractmethod
     def framework(self) -> Framework:
         """The adapter that trains this task."""
+
+    def predict(self, model: Any, batch: Batch) -> Any:
+        """Return a trained model's predictions for a batch of numpy arrays: an array with a row for each, or a dict."""
+        if hasattr(model, "predict") and "x" in batch:
+            return model.predict(batch["x"])
+        raise TaskError(
+            f"{type(self).__name__} has no predict(model, batch): define it on the task, as in "
+            "return model(torch.as_tensor(batch['x'])).softmax(1)"
+        )
 
 
 class TrackedConfig(dict[str, Any]):

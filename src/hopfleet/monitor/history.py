@@ -264,7 +264,7 @@ class History(Observer):
         trial = self._trial(message.trial)
         row = EpochRow(message.epoch, message.version, dict(message.metrics), time)
         # A rolled-back epoch ends a second time, with the same metrics.
-        trial.epochs_done = [*(earlier for earlier in trial.epochs_done if earlier.epoch != row.epoch), row]
+        trial.epochs_done.add(row)
         if message.best:
             trial.best = row
         self._metric_names.update(dict.fromkeys(row.metrics))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import overload
 
 from hopfleet.domain.messages import VersionSaved
 from hopfleet.domain.trial import Config, TrialState
@@ -37,6 +40,70 @@ class EpochRow:
     time: float
 
 
+class EpochRows(Sequence[EpochRow]):
+    """The finished epochs of a trial in the order in which they ended, as numbers in arrays.
+
+    A thousand trials with 500 epochs each have half a million rows. In arrays, a row takes 50 bytes instead of 400.
+    """
+
+    __slots__ = ("_begins", "_epochs", "_layouts", "_of", "_times", "_values", "_versions")
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._epochs, self._versions, self._times = array("I"), array("Q"), array("d")
+        self._layouts: list[tuple[str, ...]] = []  #: the different lists of metrics
+        self._of = array("H")  #: the layout of each row
+        self._begins = array("I")  #: where the values of each row begin
+        self._values = array("d")
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    @overload
+    def __getitem__(self, place: int) -> EpochRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[EpochRow]: ...
+    def __getitem__(self, place: int | slice) -> EpochRow | Sequence[EpochRow]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(self))[place]]
+        place = range(len(self))[place]
+        names, begin = self._layouts[self._of[place]], self._begins[place]
+        metrics = dict(zip(names, self._values[begin : begin + len(names)], strict=True))
+        return EpochRow(self._epochs[place], self._versions[place], metrics, self._times[place])
+
+    def __iter__(self) -> Iterator[EpochRow]:
+        return (self[place] for place in range(len(self)))
+
+    def add(self, row: EpochRow) -> None:
+        """Append a row. An earlier row of the same epoch, which was rolled back, goes."""
+        if len(self) and row.epoch <= self._epochs[-1] and row.epoch in self._epochs:
+            kept = [earlier for earlier in self if earlier.epoch != row.epoch]
+            self._clear()
+            for earlier in kept:
+                self.add(earlier)
+        names = tuple(row.metrics)
+        if names not in self._layouts:
+            self._layouts.append(names)
+        self._of.append(self._layouts.index(names))
+        self._begins.append(len(self._values))
+        self._values.extend(row.metrics.values())
+        self._epochs.append(row.epoch)
+        self._versions.append(row.version)
+        self._times.append(row.time)
+
+    def column(self, metric: str) -> tuple[array[int], array[float], array[float]]:
+        """Return the epochs, times and values of a metric, without rows that lack it."""
+        places = [layout.index(metric) if metric in layout else -1 for layout in self._layouts]
+        if len(places) == 1 and places[0] >= 0:
+            return self._epochs, self._times, self._values[places[0] :: len(self._layouts[0])]
+        rows = [row for row in range(len(self)) if places[self._of[row]] >= 0]
+        values = array("d", (self._values[self._begins[row] + places[self._of[row]]] for row in rows))
+        epochs, times = (self._epochs[row] for row in rows), (self._times[row] for row in rows)
+        return array("I", epochs), array("d", times), values
+
+
 @dataclass(slots=True)
 class TrialHistory:
     """The journal's record of one trial."""
@@ -52,7 +119,7 @@ class TrialHistory:
     begins: int = 0  #: the parent's epoch from which a warm clone continues; 0 for other trials
     milestones: list[int] = field(default_factory=list)  #: planned last epochs before the trial was told to continue
     state: TrialState = TrialState.PENDING
-    epochs_done: list[EpochRow] = field(default_factory=list)
+    epochs_done: EpochRows = field(default_factory=EpochRows)
     best: EpochRow | None = None
     reason: str = ""  #: why the trial ended, unless it completed
     traceback: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +16,7 @@ from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
-from hopfleet.domain.trial import Config, TrialState
+from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
@@ -33,6 +33,7 @@ from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
     from hopfleet.runs.verify import Verdict
 
 
@@ -40,6 +41,19 @@ if TYPE_CHECKING:
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
+
+
+def empty_history(definition: Mapping[str, Any]) -> History:
+    """Return the history of an experiment before its first message."""
+    return History(
+        metric=definition["metric"],
+        mode=definition["mode"],
+        partitions=definition["train"]["partitions"],
+        name=definition["name"],
+        others=[(name, mode) for name, mode in definition.get("others", ())],
+        limits=[Limit.parse(text) for text in definition.get("limits", ())],
+        expected=Expectation.parse(definition.get("expected")),
+    )
 
 
 class TrialResult(Signposted):
@@ -140,6 +154,33 @@ class TrialResult(Signposted):
             except OSError as error:
                 raise UsageError(trouble(path, error)) from error
 
+    def test(
+        self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
+    ) -> dict[str, float]:
+        """Return the metrics of the best epoch's model on new data; see ``Results.test``."""
+        return self._results.test(data, [self.id], task=task, workers=workers, backend=backend)[self.id]
+
+    def predict(
+        self, data: Any, *, to: str | os.PathLike[str] | None = None, task: Task | None = None, batch_size: int = 1024
+    ) -> Any:
+        """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
+
+        ``data`` is as in ``test``; raw data may lack the labels of its recipe. The task's ``predict(model, batch)``
+        makes the predictions, in this process. With ``to``, they are written to a .parquet, .csv or .arrow file
+        instead, a batch at a time, and the number of rows is returned.
+        """
+        import pyarrow as pa
+
+        from hopfleet.runs.evaluation import opened_data
+        from hopfleet.runs.prediction import check_target, predictions, write
+        from hopfleet.runs.verify import find_data
+
+        path, found = check_target(to), self._results.find_task(task)
+        model = self.model(found)
+        with opened_data(data, find_data(self._results.folder, "train"), labelled=False) as opened:
+            made = predictions(found, model, opened, batch_size)
+            return pa.Table.from_batches(made) if path is None else write(made, path)
+
     @contextlib.contextmanager
     def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
         """Yield the framework with the settings of the run in place, the configuration and the best version."""
@@ -194,15 +235,7 @@ class Results(Signposted):
         self._task = task
         if task is not None:
             self.find_task()
-        self.history = History(
-            metric=self.definition["metric"],
-            mode=self.definition["mode"],
-            partitions=self.definition["train"]["partitions"],
-            name=self.definition["name"],
-            others=[(name, mode) for name, mode in self.definition.get("others", ())],
-            limits=[Limit.parse(text) for text in self.definition.get("limits", ())],
-            expected=Expectation.parse(self.definition.get("expected")),
-        )
+        self.history = empty_history(self.definition)
         self._read = 0
         self.refresh()
 
@@ -318,6 +351,49 @@ class Results(Signposted):
             Span(worker, trial, epoch, partition, Work(work), started, ended)
             for worker, trial, epoch, partition, work, started, ended in prediction["spans"]
         ]
+
+    def test(
+        self,
+        data: Any,
+        trials: Sequence[str] = (),
+        *,
+        top: int = 1,
+        task: Task | None = None,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
+    ) -> dict[str, dict[str, float]]:
+        """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first.
+
+        ``data`` is a data set, its folder, or any source of ``hop.partition``. If ``hop.prepare`` made the training
+        data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
+        trials' best epochs, a partition at a time.
+        """
+        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data
+        from hopfleet.runs.verify import find_data
+
+        found = self.find_task(task)
+        names = list(trials) or [trial.id for trial in self.history.leaderboard() if trial.best is not None][:top]
+        if not names:
+            self.best  # noqa: B018, raises NotFound
+        candidates = []
+        for number, name in enumerate(names, 1):
+            trial = self[name]
+            trial.checkpoint  # noqa: B018, raises NotFound or CheckpointError
+            history = self.history.trials[name]
+            assert history.best is not None
+            saved = history.saved[history.best.version]
+            whole = Trial(name, number, history.config, history.seed, history.best.epoch)
+            candidates.append(Candidate(whole, history.best.epoch, saved.ref, saved.digest))
+        with opened_data(data, find_data(self.folder, "train")) as opened:
+            return measure_models(
+                candidates,
+                opened,
+                folder=self.folder,
+                task=found,
+                definition=self.definition,
+                workers=workers,
+                backend=backend,
+            )
 
     def verify(self) -> Verdict:
         """Check the run folder against its journal: invariants, checksums of models and data, permissions.

@@ -123,12 +123,15 @@ HOOKS = (
 )
 
 
-def callbacks(given: Sequence[Callback | str]) -> list[Callback]:
-    """Return callbacks, given as objects or as names that packages have registered."""
+def callbacks(
+    given: Sequence[Callback | str], builtin: Mapping[str, Callable[[], Callback]] | None = None
+) -> list[Callback]:
+    """Return callbacks, given as objects or as names: those of ``builtin``, and those that packages have registered."""
     if isinstance(given, (str, Callback)):
         given = [given]
     found = [
-        registry.find("observer", each, {}, argument="callbacks")() if isinstance(each, str) else each for each in given
+        registry.find("observer", each, builtin or {}, argument="callbacks")() if isinstance(each, str) else each
+        for each in given
     ]
     for each in found:
         if not isinstance(each, Callback):

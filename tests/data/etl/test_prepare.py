@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import sqlite3
 import tarfile
 from pathlib import Path
@@ -361,3 +362,24 @@ def test_a_call_that_was_interrupted_goes_on(tmp_path: Path, small: None, monkey
     assert len(calls) == chunks + 1
     assert again.keys() == whole.keys() and contents(tmp_path / "set") == contents(tmp_path / "whole")
     assert not (tmp_path / ".set.prepare").exists()
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path, small: None) -> None:
+    path = write_csv(tmp_path / "rows.csv", {"x": list(range(300))})
+    flag, driver = tmp_path / "died", os.getpid()
+
+    def deadly(row: dict[str, Any]) -> dict[str, Any]:
+        if row["x"] == 250 and not flag.exists() and os.getpid() != driver:
+            flag.touch()
+            os._exit(9)
+        return row
+
+    made = hop.prepare(path, tmp_path / "set", deadly, partitions=2, workers=2)
+    assert flag.exists() and made.rows == 300
+
+    def always(row: dict[str, Any]) -> dict[str, Any]:
+        assert os.getpid() != driver
+        os._exit(9)
+
+    with pytest.raises(DataError, match=r"3 processes died over the same rows \(exit status 9\)"):
+        hop.prepare(path, tmp_path / "none", always, partitions=2, workers=2)

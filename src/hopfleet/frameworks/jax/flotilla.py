@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import describe
@@ -74,6 +75,8 @@ class Stack:
         work = "step" if isinstance(self._works[0], Steps) else "measure"
         sessions = [work.session for work in self._works]
         self._graph = sessions[0].graph
+        #: The losses or metrics of each batch, and its rows.
+        self._found: list[tuple[Any, int]] = []
         self._states = _states(sessions)
         configs = [session.config for session in sessions]
         self._program = sessions[0].programs.of_stack(work, sessions[0].task, configs, sessions[0].threads)
@@ -82,28 +85,25 @@ class Stack:
 
     def take(self, batch: Batch) -> None:
         """Let all members step on a batch."""
-        program = self._program
-        found = program.run(self._graph, self._states, batch, self._own)
-        rows = rows_of(batch)
-        if program.work == "step":
+        found = self._program.run(self._graph, self._states, batch, self._own)
+        if self._program.work == "step":
             self._states, found = found
+        self._found.append((found, rows_of(batch)))
+
+    def settle(self) -> None:
+        """Give each member its part of the states and values."""
+        for found, rows in self._found:
+            values = jax.tree.map(np.asarray, found)
+            for row, work in enumerate(self._works):
+                if isinstance(work, Steps):
+                    work.note(values[row], rows)
+                else:
+                    work.note({name: vector[row] for name, vector in values.items()}, rows)
         for row, work in enumerate(self._works):
-            program.tell(work.session.config)
-            if isinstance(work, Steps):
+            self._program.tell(work.session.config)
+            if isinstance(work, Steps) and self._found:
                 work.session.put(Row(self._states, row))
-                work.note(Entry(found, row), rows)
-            else:
-                work.note({name: Entry(values, row) for name, values in found.items()}, rows)
-
-
-class Entry:
-    """One number of a vector, which is fetched from the device once for all its numbers."""
-
-    def __init__(self, vector: Any, number: int) -> None:
-        self._vector, self._number = vector, number
-
-    def __float__(self) -> float:
-        return float(self._vector.__array__()[self._number])
+        self._found.clear()
 
 
 class Stacked(InTurn):
@@ -114,7 +114,10 @@ class Stacked(InTurn):
         for number, work in enumerate(works):
             groups.setdefault(_kind(work.session), []).append(number)
         self._stacks = [Stack(works, group) for group in groups.values() if len(group) > 1]
-        return super()._run(works, batches)
+        failed = super()._run(works, batches)
+        for stack in self._stacks:
+            stack.settle()
+        return failed
 
     def _take(self, works: Sequence[Work], batch: Batch, numbers: list[int], failed: dict[int, Exception]) -> None:
         for stack in list(self._stacks):
@@ -122,6 +125,7 @@ class Stacked(InTurn):
                 stack.take(batch)
             except Exception as error:
                 messages().info("trials train in turn: %s", describe(error))
+                stack.settle()
                 self._stacks.remove(stack)
         stacked = {number for stack in self._stacks for number in stack.numbers}
         super()._take(works, batch, [number for number in numbers if number not in stacked], failed)
@@ -129,8 +133,10 @@ class Stacked(InTurn):
 
 def _kind(session: JaxSession) -> Hashable:
     """Return what two trials have in common if their states can be stacked."""
-    leaves, structure = jax.tree.flatten(session.live)
-    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    place = session.place
+    stacked = isinstance(place, Row)
+    leaves, structure = jax.tree.flatten(place.states if isinstance(place, Row) else place)
+    shapes = tuple((leaf.shape[stacked:], str(leaf.dtype)) for leaf in leaves)
     return kind_of(session.config, "", session.threads), session.graph, structure, shapes
 
 

@@ -94,6 +94,8 @@ class Programs:
         self._kept: OrderedDict[Hashable, Program] = OrderedDict()
         #: For each kind of configuration, the numbers that must be constants.
         self._constants: defaultdict[str, set[str]] = defaultdict(set)
+        #: Counts the times that numbers became constants, so that the programs of configurations may be others.
+        self.changes = 0
 
     def of(self, work: str, task: Hooks, config: TrackedConfig, threads: int) -> Program:
         """Return the program of a configuration for some work, "step" or "measure"."""
@@ -121,12 +123,13 @@ class Programs:
 
     def fixed(self, program: Program, names: Names) -> bool:
         """Whether some numbers of a kind of configuration are constants already."""
-        return names <= self._constants[kind_of(program.config, program.work, program.threads)]
+        return names <= self._constants[program.key]
 
     def fix(self, program: Program, names: Names) -> None:
         """Make some numbers of a kind of configuration constants from now on."""
-        key = kind_of(program.config, program.work, program.threads)
+        key = program.key
         self._constants[key] |= names
+        self.changes += 1
         for place in [place for place, kept in self._kept.items() if kept is program]:
             del self._kept[place]
         if program.reads_alone(names):
@@ -156,7 +159,7 @@ class Program:
         self.work = work
         self.config = config
         self.names = frozenset(names)
-        self.threads = threads
+        self.key = kind_of(config, work, threads)
         self._task = task
         self._stacked = stacked
         #: Keys of the configuration that the optimizer and the loss read while they were compiled, and absent keys.

@@ -18,7 +18,17 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import NotFinite, TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.host import HostSession
-from hopfleet.frameworks.jax.programs import Hooks, Programs, Pytree, State, split, strong, taken_apart
+from hopfleet.frameworks.jax.programs import (
+    Hooks,
+    Numbers,
+    Program,
+    Programs,
+    Pytree,
+    State,
+    split,
+    strong,
+    taken_apart,
+)
 from hopfleet.frameworks.jax.programs import arrays as leaves_of
 from hopfleet.frameworks.state.tree import Tree
 
@@ -48,6 +58,8 @@ class JaxSession(HostSession):
         self._hooks = task.for_trial(self.config)
         self.task = task
         self.programs = cache.part(Programs)
+        #: For each kind of work, the program chosen last and its arguments, and the count of changes at that time.
+        self._chosen: dict[str, tuple[int, Program, Numbers]] = {}
         #: Columns of text, or of rows of different shapes, which programs do not take.
         self._left_out: set[str] = set()
         with self.environment(seed), jax.default_device(self.device):
@@ -113,10 +125,9 @@ class JaxSession(HostSession):
 
     def call(self, work: str, state: State, batch: Batch) -> Any:
         """Run a program on a batch: "step" or "measure"."""
-        program = self.programs.of(work, self.task, self.config, self.threads)
-        numbers = split(self.config)[0]
+        program, numbers = self._ready(work)
         try:
-            result = program.run(self.graph, state, batch, {name: numbers[name] for name in program.names})
+            result = program.run(self.graph, state, batch, numbers)
         except jax.errors.JAXTypeError:
             if not program.names:
                 raise
@@ -130,14 +141,25 @@ class JaxSession(HostSession):
                     "not take: encode it in transform(), or store rows of one shape, e.g. with hop.pad"
                 ) from None
             raise
-        finally:
-            program.tell(self.config)
         learned = program.read_by_loss()
         if learned and not self.programs.fixed(program, learned):
             self.programs.fix(program, learned)
-            if self.programs.of(work, self.task, self.config, self.threads) is not program:
+            if self._ready(work)[0] is not program:
                 return self.call(work, state, batch)
         return result
+
+    def _ready(self, work: str) -> tuple[Program, Numbers]:
+        """Return the program for some work, and the numbers that are its arguments."""
+        if work not in self._chosen or self._chosen[work][0] != self.programs.changes:
+            program = self.programs.of(work, self.task, self.config, self.threads)
+            own = split(self.config)[0]
+            self._chosen[work] = self.programs.changes, program, {name: own[name] for name in program.names}
+        return self._chosen[work][1:]
+
+    def note_reads(self) -> None:
+        """Count the keys that programs read as read of the configuration."""
+        for _, program, _ in self._chosen.values():
+            program.tell(self.config)
 
     # ------------------------------------------------------------------------------------------ save and load
 
@@ -208,6 +230,7 @@ class Steps:
             if not math.isfinite(value):
                 after = f", after {losses[number - 2]:.3g}" if number > 1 else ""
                 raise NotFinite(f"the loss is {value} in batch {number} of {len(losses)}{after}", batch=number)
+        self.session.note_reads()
         self.session.end_unit(last=last)
         return {"train_loss": RowSum.over(losses, self._rows)}
 
@@ -217,12 +240,14 @@ class Measures:
 
     def __init__(self, session: JaxSession) -> None:
         self.session = session
-        self._state = session.live
+        self._state: State | None = None
         self._metrics: list[Mapping[str, Any]] = []
         self._rows: list[int] = []
 
     def __call__(self, batch: Batch) -> None:
         """Evaluate a batch."""
+        if self._state is None:
+            self._state = self.session.live
         self.note(self.session.call("measure", self._state, batch), rows_of(batch))
 
     def note(self, metrics: Mapping[str, Any], rows: int) -> None:
@@ -232,6 +257,7 @@ class Measures:
 
     def result(self) -> dict[str, RowSum]:
         """Return the sums over all batches."""
+        self.session.note_reads()
         names = self._metrics[0] if self._metrics else ()
         return {name: RowSum.over([float(metrics[name]) for metrics in self._metrics], self._rows) for name in names}
 

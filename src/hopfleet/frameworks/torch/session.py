@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hopfleet.domain.rowsum import RowSum
@@ -20,7 +21,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Tree
-from hopfleet.frameworks.torch import built, checkpoint, randomness
+from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
@@ -31,7 +32,7 @@ from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
 
-Rows = np.ndarray[Any, Any]
+Rows = NDArray[np.integer]
 """Numbers of rows, in the order of an epoch."""
 
 
@@ -203,6 +204,13 @@ class TorchSession(Session):
         with self.options.autocast(self.device):
             metrics = self.hooks.metrics(self.callable, batch)
         return check_metrics("metrics", metrics), rows_of(batch)
+
+    def varying(self, batches: Batches) -> str:
+        if self.device.type not in repeatable.DEVICES:
+            return ""
+        self.model.train()
+        with self._environment():
+            return next((repeatable.varying(self, batch) for batch in batches), "")
 
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()

@@ -29,24 +29,34 @@ class Steps:
         self._rows: list[int] = []
         #: The norms of the gradients before each update, if the task limits them.
         self._norms: list[torch.Tensor] = []
-        #: Batches whose gradients wait for an update.
-        self._waiting = 0
+        #: Batches whose gradients wait for an update. Captured steps change the number, too.
+        self.waiting = 0
         #: Whether the schedule has yet to step for the last batch, whose gradients wait for an update.
         self._schedule_waits = False
         self._small = is_small(trial.model)
 
     def __call__(self, batch: Batch) -> None:
         """Train on a batch and note its loss."""
+        self.begin()
+        self.note(self.take(batch), rows_of(batch))
+        if not self.waiting and not self._small:
+            # Free the gradients now: the next step makes new ones, and other work may need the memory until then.
+            self._clear_gradients()
+        self.end()
+
+    def begin(self) -> None:
+        """Step the schedules for the batch before, if its gradients wait for an update."""
         if self._schedule_waits:
             for optimizer in self._trial.optimizers:
                 _compat.count_as_stepped(optimizer)  # schedules count batches, and torch expects an update before each
             self.step_schedule()
-        self.note(self.take(batch), rows_of(batch))
-        if not self._waiting and not self._small:
-            # Free the gradients now: the next step makes new ones, and other work may need the memory until then.
-            self._clear_gradients()
-        # If no batch follows, waiting gradients are applied first, at the learning rate of their last batch.
-        self._schedule_waits = self._waiting > 0
+
+    def end(self) -> None:
+        """Step the schedules for a batch, unless its gradients wait for an update.
+
+        If no batch follows, waiting gradients are applied first, at the learning rate of their last batch.
+        """
+        self._schedule_waits = self.waiting > 0
         if not self._schedule_waits:
             self.step_schedule()
 
@@ -57,20 +67,18 @@ class Steps:
     def step(self, batch: Batch) -> torch.Tensor:
         """Train on a batch; return its loss."""
         loss = self._backward(batch)
-        if self._waiting == self._trial.options.accumulate:
+        if self.waiting == self._trial.options.accumulate:
             self.update()
         return loss
 
     def gradients(self, batch: Batch) -> Metrics:
-        """Train on a batch up to its gradients; return the values to note. The caller calls ``update`` next."""
-        loss = self._backward(batch)
-        self._waiting = 0
-        return {"loss": loss}
+        """Train on a batch up to its gradients; return the values to note. The caller makes the update."""
+        return {"loss": self._backward(batch)}
 
     def all_but_update(self, batch: Batch) -> None:
         """Train on a batch up to its gradients. The caller makes the update and clears the gradients."""
         self.note({"loss": self._backward(batch, clear=False)}, rows_of(batch))
-        self._waiting = 0
+        self.waiting = 0
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Note and return the loss of a batch. The caller makes the backward pass and the update."""
@@ -89,17 +97,17 @@ class Steps:
         """Add to the gradients, after clearing those of an earlier update; return the loss."""
         trial, options = self._trial, self._trial.options
         loss = self._loss(batch)
-        if clear and not self._waiting:
+        if clear and not self.waiting:
             self._clear_gradients()
         share = loss if options.accumulate == 1 else loss / options.accumulate
         (share if trial.scaler is None else trial.scaler.scale(share)).backward()  # type: ignore[no-untyped-call]
-        self._waiting += 1
+        self.waiting += 1
         return loss.detach()
 
     def update(self) -> None:
         """Update the weights with the gradients that there are."""
         trial, options = self._trial, self._trial.options
-        self._waiting = 0
+        self.waiting = 0
         if options.clip_norm is not None:
             if trial.scaler is not None:
                 for optimizer in trial.optimizers:
@@ -146,7 +154,7 @@ class Steps:
 
     def result(self) -> Metrics:
         """Return the mean loss of the unit. Apply waiting gradients first: none are carried into the next unit."""
-        if self._waiting:
+        if self.waiting:
             self.update()
         if self._schedule_waits:
             self.step_schedule()

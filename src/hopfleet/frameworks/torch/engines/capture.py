@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -22,18 +22,20 @@ from hopfleet.frameworks.torch.engines.interleaved import Measures, Member
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.steps import Steps
 from hopfleet.frameworks.torch.trial import Metrics, ParameterGroup
+from hopfleet.support.user_code import describe_with_place
 
 LARGE = 1 << 28
 """Bytes. A model with more weights keeps a device busy by itself."""
 
 CHECKS = 3
-"""Replays of the first step of a kind of member that are compared with eager steps."""
+"""Replays of the first step of a kind of member that are compared with eager steps, from the first update on."""
 
 SIZES = 3
 """Captures that a member keeps, one for each batch size: the last batch of a partition is often smaller."""
 
 UNEQUAL = "replayed steps do not have the bits of eager steps"
 ADVICE = "; build the optimizer with capturable=True or fused=True"
+READS = "; compute with tensors on the device there, without .item(), float(), print or a condition on a tensor"
 
 
 class Refused(Exception):
@@ -42,20 +44,26 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Capture:
-    """A step, ready to be replayed. Each replay leaves its outcome in ``values``."""
+    """A step, ready to be replayed. Each replay leaves its outcome in ``values``.
 
-    graph: Graph
+    Where gradients are accumulated over several batches, there is a graph for the first batch, which makes gradients,
+    one for the last, which adds to them and makes the update, and one for those between.
+    """
+
+    graphs: list[Graph]
     #: The random stream that the step draws from.
     generator: torch.Generator
     values: dict[str, torch.Tensor]
     #: The tensors that the step reads its batch from.
     inputs: Batch
+    #: Whether the update is part of the capture; otherwise, it is made eagerly.
+    whole: bool
+    #: The weights, and the gradients that each replay leaves; empty if no other code needs them.
+    gradients: list[tuple[torch.Tensor, torch.Tensor]]
     #: The tensors and settings that the capture was made for; see ``footing``.
     footing: Hashable = None
     #: The number of captures that share its memory and were made before it; None for one with memory of its own.
     place: int | None = None
-    #: In a capture of gradients, the weights and the gradients that each replay leaves; the update is made eagerly.
-    gradients: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def attach(self) -> None:
         """Let the weights have the gradients that replays fill."""
@@ -64,9 +72,21 @@ class Capture:
 
     def replay(self, member: Member) -> None:
         """Take the step of the member. If an eager update raises, the exception becomes the member's result."""
-        self.graph.replay()
-        if self.gradients and member.active:
-            member.do(member.steps.update)
+        if not self.gradients:
+            self.graphs[0].replay()
+            return
+        steps, batches = member.steps, member.session.options.accumulate
+        self.graphs[_graph_of(steps.waiting, batches)].replay()
+        steps.waiting += 1
+        if steps.waiting == batches:
+            steps.waiting = 0
+            if not self.whole and member.active:
+                member.do(steps.update)
+
+
+def _graph_of(waiting: int, batches: int) -> int:
+    """Return the number of the graph for the next batch: ``waiting`` of the ``batches`` of an update came before it."""
+    return min(waiting, 1) if waiting < batches - 1 else min(waiting, 2)
 
 
 def shared_pool(session: TorchSession, size: object) -> Pool | None:
@@ -75,8 +95,10 @@ def shared_pool(session: TorchSession, size: object) -> Pool | None:
     A large model keeps the device busy by itself. So captured steps of large models are replayed one after another, in
     the order in which they were captured, and use the same memory.
     """
+    if session.options.accumulate > 1:
+        return None  # gradients stay in the memory of a capture while those of other members are replayed
     weights = sum(weight.numel() * weight.element_size() for weight in session.model.parameters())
-    return session.cache.part(GraphCache).pool(size) if weights > LARGE else None
+    return session.cache.part(GraphCache).pool(size, session.device) if weights > LARGE else None
 
 
 def backend_of(session: TorchSession) -> CaptureBackend:
@@ -92,49 +114,79 @@ def captured(member: Member, inputs: Batch, *, whole: bool) -> Capture:
     session = member.session
     backend = backend_of(session)
     if on_host := member.draws - {backend.random_stream}:
-        raise Refused(f"random numbers are drawn on the host ({', '.join(sorted(on_host))})")
+        raise Refused(
+            f"random numbers are drawn on the host ({', '.join(sorted(on_host))}); draw them with torch, on the device"
+        )
     if not session.options.capture:
         raise Refused("the task sets capture = False")
-    work = member.work.take
+    work, waits = member.work.take, [0]
     size: object = None
     if isinstance(member.work, Steps):
         size = dict.get(session.config, "batch_size")  # trials with batches of other sizes may step at the same time
-        if session.options.accumulate > 1:
-            raise Refused("gradients are accumulated over several batches")
+        batches = session.options.accumulate
+        waits = sorted({0, min(1, batches - 1), batches - 1})
         if whole:
             _check_update(session)
             upload(held_updates(session))  # nothing is uploaded inside a capture
         else:
             work = member.work.gradients
-    device = session.device
-    generator = backend.generator(device)
+    generator = backend.generator(session.device)
     generator.set_state(member.random[backend.random_stream])
     values: dict[str, torch.Tensor] = {}
+    graphs, pool = [], shared_pool(session, size)
+    for waiting in waits:
+        if isinstance(member.work, Steps):
+            member.work.waiting = waiting
+        graphs.append(_graph(session, generator, lambda: work(dict(inputs)), values, pool))
+    needed = [] if isinstance(member.work, Measures) or (whole and len(waits) == 1) else session.model.parameters()
+    gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in needed if w.grad is not None]
+    place = None if pool is None else next(pool.places)
+    return Capture(graphs, generator, values, inputs, whole, gradients, place=place)
+
+
+def _graph(
+    session: TorchSession,
+    generator: torch.Generator,
+    work: Callable[[], Metrics],
+    values: dict[str, torch.Tensor],
+    pool: Pool | None,
+) -> Graph:
+    """Capture some work, which leaves its outcome in ``values``. Raises Refused if that is impossible."""
+    backend, device = backend_of(session), session.device
     # Use a new stream: a stream on which a capture has failed is of no further use.
-    graph, stream = backend.graph(), backend.stream(device)
+    graph, stream = backend.graph(), backend.stream(device) if pool is None else pool.stream
     stream.wait_stream(backend.current_stream())
     try:
         with (
             backend.own_generator(device, generator),
             _fused(session),
             backend.on_stream(stream),
-            capturing(graph, backend, pool := shared_pool(session, size)),
+            capturing(graph, backend, pool),
         ):
-            for name, value in work(dict(inputs)).items():
+            for name, value in work().items():
                 if not torch.is_tensor(value) or not backend.captures_on(value.device) or value.numel() != 1:
-                    raise Refused(f"{name!r} is not a single number on the device")
-                values[name] = value.reshape(1)
+                    raise Refused(
+                        f"{name!r} is not a single number on the device; return it as a tensor, without .item()"
+                    )
+                if name in values:
+                    values[name].copy_(value.reshape(1))
+                else:
+                    values[name] = value.reshape(1)
     except Refused:
         backend.synchronize(device)
         raise
     except Exception as error:
         backend.synchronize(device)
-        raise Refused(describe(error) + (ADVICE if "capturable" in str(error) else "")) from error
+        raise Refused(describe_with_place(error) + _advice(error)) from error
     backend.current_stream().wait_stream(stream)
-    weights = [] if whole else list(session.model.parameters())
-    place = None if pool is None else next(pool.places)
-    gradients: list[tuple[torch.Tensor, torch.Tensor]] = [(w, w.grad) for w in weights if w.grad is not None]
-    return Capture(graph, generator, values, inputs, place=place, gradients=gradients)
+    return graph
+
+
+def _advice(error: Exception) -> str:
+    """Return the one thing to change for a step to be captured, as far as an exception tells."""
+    if "capturable" in str(error):
+        return ADVICE
+    return READS if "captur" in str(error) else ""
 
 
 def _check_update(session: TorchSession) -> None:
@@ -190,6 +242,8 @@ def capturing(graph: Graph, backend: CaptureBackend, pool: Pool | None = None) -
         try:
             yield
         except Exception:
+            if pool is not None:
+                pool.failed()
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
             raise
@@ -206,7 +260,9 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     stream = backend_of(session).random_stream
     state = member.random[stream]
     values: list[torch.Tensor] = []
-    for _ in range(CHECKS):
+    steps = CHECKS - 1 + (session.options.accumulate if isinstance(work, Steps) else 1)
+    start_over(work)
+    for _ in range(steps):
         capture.replay(member)
         values += [value.clone() for value in capture.values.values()]
     replayed = [*copies(session), *values, capture.generator.get_state()]
@@ -214,7 +270,8 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     found: list[Metrics] = []
     kept, member.random[stream] = member.draws, state
     member.draws = frozenset({stream})
-    for _ in range(CHECKS):
+    start_over(work)
+    for _ in range(steps):
         member.do(lambda: found.append(work.take(dict(inputs))))
     member.draws = kept
     if isinstance(member.result, Exception):
@@ -226,6 +283,12 @@ def compare(member: Member, capture: Capture, inputs: Batch, before: list[torch.
     restore(session, before)
     if len(eager) != len(replayed) or not all(map(_same_bits, eager, replayed)):
         raise Refused(UNEQUAL)
+
+
+def start_over(work: Steps | Measures) -> None:
+    """Let the next batch be the first after an update."""
+    if isinstance(work, Steps):
+        work.waiting = 0
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -278,7 +341,7 @@ def batch_key(batch: Batch, device: torch.device) -> Hashable | None:
 def kind_of(session: TorchSession) -> Hashable:
     """Return what members have in common if the comparison of one holds for the others."""
     optimizers = [type(one) for one in session.optimizers], _settings(session, of=bool)
-    return type(session.task), str(session.model), str(optimizers), str(session.device)
+    return type(session.task), str(session.model), str(optimizers), str(session.device), session.options.accumulate
 
 
 def footing(member: Member, key: Hashable, *, whole: bool) -> Hashable:

@@ -27,7 +27,7 @@ Context = contextlib.AbstractContextManager[object]
 OnLane = Callable[[int], Context]
 """Returns the context in which a piece of work is queued on its stream, by the number of the piece."""
 
-PoolHandle = Any
+PoolHandle = tuple[int, int]
 """What names the memory of several graphs: a value of ``torch.cuda.graph_pool_handle``, or a stand-in."""
 
 Stream = Any
@@ -40,7 +40,7 @@ Event = Any
 class Graph(Protocol):
     """Work that is captured once, between ``capture_begin`` and ``capture_end``, and then replayed."""
 
-    def capture_begin(self, *, pool: PoolHandle = None, capture_error_mode: str) -> None: ...
+    def capture_begin(self, *, pool: PoolHandle | None = None, capture_error_mode: str) -> None: ...
 
     def capture_end(self) -> None: ...
 
@@ -105,8 +105,7 @@ class CudaBackend:
         return device.type == "cuda"
 
     def graph(self) -> Graph:
-        graph: Graph = torch.cuda.CUDAGraph()
-        return graph
+        return torch.cuda.CUDAGraph()  # type: ignore[return-value]
 
     def pool(self) -> PoolHandle:
         return torch.cuda.graph_pool_handle()
@@ -146,11 +145,27 @@ class CudaBackend:
 
 
 class Pool:
-    """Memory that captures share which are never replayed at the same time."""
+    """Memory that captures share which are never replayed at the same time.
 
-    def __init__(self, handle: PoolHandle) -> None:
-        self.handle = handle
+    Memory is used again only by captures on the same stream. It is given back when the last graph that uses it is gone,
+    so a graph that does nothing is kept.
+    """
+
+    def __init__(self, backend: CaptureBackend, device: torch.device) -> None:
+        self._backend, self._device = backend, device
+        self.handle = backend.pool()
+        self.stream = backend.stream(device)
         self.places = itertools.count()
+        self._keeper = backend.graph()
+        backend.synchronize(device)
+        with backend.on_stream(self.stream):
+            self._keeper.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+            torch.zeros(1, device=device)
+            self._keeper.capture_end()
+
+    def failed(self) -> None:
+        """Use another stream: one on which a capture has failed is of no further use."""
+        self.stream = self._backend.stream(self._device)
 
 
 class GraphCache:
@@ -167,11 +182,11 @@ class GraphCache:
         self._streams: dict[torch.device, list[Stream]] = {}
         self._pools: dict[object, Pool] = {}
 
-    def pool(self, key: object) -> Pool:
-        """Return the memory of captures with a key; the same each time."""
-        if key not in self._pools:
-            self._pools[key] = Pool(self.backend.pool())
-        return self._pools[key]
+    def pool(self, key: object, device: torch.device) -> Pool:
+        """Return the memory of captures with a key on a device; the same each time."""
+        if (key, device) not in self._pools:
+            self._pools[key, device] = Pool(self.backend, device)
+        return self._pools[key, device]
 
     def streams(self, device: torch.device) -> list[Stream]:
         """Return the streams on which captured steps run; the same ones each time."""

@@ -31,6 +31,7 @@ from hopfleet.frameworks.torch.engines.capture import (
     held_updates,
     kind_of,
     restore,
+    start_over,
 )
 from hopfleet.frameworks.torch.engines.capture_backend import LANES, GraphCache, OnLane
 from hopfleet.frameworks.torch.engines.interleaved import Interleaved, Member
@@ -143,7 +144,7 @@ class CudaGraphs(Interleaved):
         #: The key of the batches of captured steps, and the number of batches so far.
         self._key: Hashable | None = None
         self._seen = 0
-        #: Members with captures of earlier units, and those without a capture for the last, smaller batch.
+        #: Members with captures of earlier units, and those to capture after a later batch.
         self._steady: list[Member] = []
         self._late: list[Member] = []
         yield from super()._run(members, batches)
@@ -169,20 +170,24 @@ class CudaGraphs(Interleaved):
             self._land()
             self._key = key
             self._reuse(members)
-            self._late = [member for member in self._steady if member not in self._captures]
+            # A capture has gradients of its own, to which a smaller batch could not add.
+            late = [member for member in self._steady if member.session.options.accumulate == 1]
+            self._late = [member for member in late if member not in self._captures]
         if key != self._key or not self._captures:
             self._land()
             self._note()
             return members
+        scheduled = [member.work for member in self._captures if isinstance(member.work, Steps)]
+        scheduled = scheduled if self._steps_schedule else []
+        for steps in scheduled:
+            steps.begin()
+        if self._replays is None or scheduled:
+            self._upload()
         if self._replays is None:
             self._replays = Replays(self._captures, self._room, device, self._cache, self.first_lane)
-            self._upload()
         self._replays.step(batch)
-        if self._steps_schedule:
-            for member in self._captures:
-                if isinstance(member.work, Steps):
-                    member.work.step_schedule()
-            self._upload()
+        for steps in scheduled:
+            steps.end()
         rest = [member for member in members if member not in self._captures]
         if rest:
             self._note()
@@ -196,13 +201,17 @@ class CudaGraphs(Interleaved):
     def _reuse(self, members: list[Member]) -> None:
         """Reuse captures of earlier units that are still valid."""
         for member in members:
+            if isinstance(member.work, Steps) and member.work.waiting:
+                continue
             capture = member.session.kept.get(type(member.work), {}).get(self._key)
-            if capture is not None and capture.footing == footing(member, self._key, whole=not capture.gradients):
+            if capture is not None and capture.footing == footing(member, self._key, whole=capture.whole):
                 self._use(member, capture)
 
     def _step(self, members: Sequence[Member], batch: Batch) -> None:
         super()._step(members, batch)
-        self._watch([member for member in self._late if member.active], batch)
+        late, self._late = [member for member in self._late if member.active], []
+        if late and batch_key(batch, self.sessions[0].device) == self._key:
+            self._watch(late, batch)
 
     def _use(self, member: Member, capture: Capture) -> None:
         self._end_replays()
@@ -235,6 +244,9 @@ class CudaGraphs(Interleaved):
 
     def _watch(self, members: list[Member], batch: Batch) -> None:
         for member in members:
+            if isinstance(member.work, Steps) and member.work.waiting:
+                self._late.append(member)  # its optimizer has no state before the first update
+                continue
             why = self._attempt(member, batch, whole=True)
             if not why:
                 continue
@@ -281,7 +293,10 @@ class CudaGraphs(Interleaved):
         inputs = self._cache.inputs.setdefault((size, self._key), {})
         for name, value in batch.items():
             inputs.setdefault(name, torch.empty_like(value)).copy_(value)
-        capture = captured(member, inputs, whole=whole)
-        if before is not None:
-            compare(member, capture, inputs, before)
+        try:
+            capture = captured(member, inputs, whole=whole)
+            if before is not None:
+                compare(member, capture, inputs, before)
+        finally:
+            start_over(member.work)
         return capture

@@ -238,8 +238,8 @@ class StackCapture:
         self._backend = backend = backend_of(stack.sessions[0])
         self._generator = backend.generator(device)
         self._generator.set_state(random)
-        self._graph, stream = backend.graph(), backend.stream(device)
         pool = shared_pool(stack.sessions[0], "stacked")
+        self._graph, stream = backend.graph(), backend.stream(device) if pool is None else pool.stream
         stream.wait_stream(backend.current_stream())
         with (
             backend.own_generator(device, self._generator),

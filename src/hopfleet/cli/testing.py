@@ -1,0 +1,95 @@
+"""The commands that use trained models on new data: test and predict."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hopfleet.cli import completing
+from hopfleet.cli.checking import task_and_train
+from hopfleet.cli.experiments import Json, Name
+from hopfleet.cli.render import echo, json_alone, print_json
+from hopfleet.cli.runs import find_trial
+from hopfleet.store.folder import find_run
+
+
+def test(
+    name: Name,
+    data: Annotated[
+        str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")
+    ],
+    top: Annotated[int, typer.Option(metavar="N", help="Number of trials to test, the best first.")] = 1,
+    trial: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRIAL",
+            help="Test this trial instead, e.g. t0003 or 3; can be repeated.",
+            show_default=False,
+            autocompletion=completing.trials,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of worker processes; by default chosen to suit this machine.", show_default=False
+        ),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Where workers run: local, or inline (in this process).")
+    ] = "local",
+    json: Json = False,
+) -> int:
+    """Test the best trials on new data.
+
+    Raw files pass through the recipe that prepared the training data.
+
+    Example: hopfleet test demo --data data/test --top 5
+    """
+    from hopfleet.runs.results import Results
+
+    results = Results(find_run(name))
+    chosen = [find_trial(results, one).id for one in trial or []]
+    with json_alone(json):
+        task, _ = task_and_train(results)
+        found = results.test(
+            data, chosen, top=top, task=task, workers="auto" if workers is None else workers, backend=backend
+        )
+    if json:
+        print_json(found)
+    else:
+        for each, metrics in found.items():
+            echo(f"{each}  " + "  ".join(f"{metric} {value:.6g}" for metric, value in metrics.items()))
+    return 0
+
+
+def predict(
+    name: Name,
+    data: Annotated[
+        str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")
+    ],
+    to: Annotated[str, typer.Option(metavar="FILE", help="The .parquet, .csv or .arrow file to write.")],
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRIAL",
+            help="Predict with this trial, e.g. t0003 or 3, instead of the best.",
+            show_default=False,
+            autocompletion=completing.trials,
+        ),
+    ] = None,
+) -> int:
+    """Write the predictions of the best trial for new rows, in the order of the rows.
+
+    Raw files pass through the recipe that prepared the training data; they may lack its labels.
+
+    Example: hopfleet predict demo --data raw.csv --to predictions.parquet
+    """
+    from hopfleet.runs.results import Results
+
+    results = Results(find_run(name))
+    chosen = results.best if trial is None else find_trial(results, trial)
+    task, _ = task_and_train(results)
+    rows = chosen.predict(data, to=to, task=task)
+    echo(f"{rows:,} predictions of {chosen.id} in {to}")
+    return 0

@@ -1,0 +1,212 @@
+"""A session: one Keras model, trained batch by batch with ``train_on_batch``.
+
+The state is the values of all variables by their position: their names depend on what the process built before. Metrics
+are left out, since they start anew with each unit. ``model.fit`` is not used: it takes a unit for an epoch, and the
+first one of a fresh model takes a batch more from its iterator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.domain.trial import Config
+from hopfleet.errors import NotFinite, TaskError
+from hopfleet.frameworks.base import Batch, Batches
+from hopfleet.frameworks.example import GivesExamples, example_of
+from hopfleet.frameworks.host import HostSession, Streams
+from hopfleet.frameworks.keras.backend import numeric_threads, torch_streams
+from hopfleet.frameworks.keras.callbacks import EpochCallbacks
+from hopfleet.frameworks.state.tree import Tree
+from hopfleet.phrases import shown
+
+Model = Any
+"""A compiled Keras model."""
+
+
+class Hooks(GivesExamples, Protocol):
+    """The hooks of a task that a session calls."""
+
+    def build(self, config: Config) -> Model: ...
+    def callbacks(self, config: Config) -> Any: ...
+    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, float] | None: ...
+
+
+class KerasSession(HostSession):
+    """A trial in Keras, on the CPU."""
+
+    kind = "hopfleet-keras-1"
+
+    def __init__(self, task: Hooks, config: Config, *, seed: int, threads: int) -> None:
+        super().__init__(config, seed=seed, threads=threads)
+        self.hooks = task
+        with self.environment():
+            self.model: Model = checked(task.build(self.config))
+            self._callbacks = EpochCallbacks(task.callbacks(self.config), self.model)
+        self.check_config(config)
+        #: The shape of the inputs if the model was built for the first batch; None before.
+        self._shape: Any = None
+        #: Whether the next unit begins an epoch.
+        self._fresh = True
+        if self.model.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+
+    # ---------------------------------------------------------------------------------------------- the work
+
+    def check_goal(self, metric: str, mode: str) -> None:
+        self._callbacks.check_goal(metric, mode)
+
+    def observe(self, metric: float) -> None:
+        self._callbacks.observe(self.counters["epochs"] - 1, metric)
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        with self.environment():
+            if self._fresh:
+                self._callbacks.begin_epoch(self.counters["epochs"])
+            self.model.reset_metrics()
+            result = self.hooks.train(self.model, _Built(batches, self), self.config) or {}
+            if not isinstance(result, Mapping):
+                raise TaskError(f"train() returned {shown(result)}: must be a dict of names to numbers")
+            self.model.reset_metrics()
+        found = {f"train_{name}": RowSum.of(float(value), batches.rows) for name, value in result.items()}
+        loss = found.get("train_loss")
+        if loss is not None and not math.isfinite(loss.mean):
+            raise NotFinite(f"the loss is {loss.mean} after {len(batches)} batches", batch=len(batches))
+        self._fresh = last
+        self.end_unit(last=last)
+        return found
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        with self.environment(seed), self._unchanged():
+            return add([self._measured(batch) for batch in batches])
+
+    def _measured(self, batch: Batch) -> dict[str, RowSum]:
+        x, y, weight = example_of(self.hooks, batch)
+        self.ensure_built(x)
+        self.model.reset_metrics()
+        found = self.model.test_on_batch(x, y, sample_weight=weight, return_dict=True)
+        self.model.reset_metrics()
+        rows = len(keras.tree.flatten(x)[0])
+        return {name: RowSum.of(float(value), rows) for name, value in found.items()}
+
+    @contextlib.contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Restore statistics and seeds that a layer changes even in evaluation."""
+        before = [(each, value(each)) for each in self.model.non_trainable_variables]
+        yield
+        for each, kept in before:
+            if value(each).tobytes() != kept.tobytes():
+                each.assign(kept)
+
+    def ensure_built(self, x: Any) -> None:
+        """Build a model that does not know the shape of its inputs yet, and its optimizer."""
+        if not self.model.built:
+            self._build(keras.tree.map_structure(lambda each: [None, *np.shape(each)[1:]], x))
+
+    def _build(self, shape: Any) -> None:
+        self._shape = shape
+        self.model.build(_tuples(shape))
+        self.model.optimizer.build(self.model.trainable_variables)
+
+    # ------------------------------------------------------------------------------------------------- state
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(each.shape) for each in self.model.trainable_variables)
+
+    @property
+    def _variables(self) -> list[Any]:
+        metrics = set(map(id, self.model.metrics_variables)) if self.model.built else set()
+        mine = [each for each in self.model.variables if id(each) not in metrics]
+        return [*mine, *self.model.optimizer.variables] if self.model.built else []
+
+    def state(self) -> Tree:
+        return {
+            "shape": self._shape,
+            "fresh": self._fresh,
+            "variables": [value(each) for each in self._variables],
+            "callbacks": self._callbacks.state(),
+        }
+
+    def restore(self, state: Tree) -> None:
+        if state["shape"] is not None and not self.model.built:
+            with self.environment(0):
+                self._build(state["shape"])
+        mine, saved = self._variables, state["variables"]
+        if [tuple(each.shape) for each in mine] != [each.shape for each in saved]:
+            raise TaskError(
+                f"build() returned a different model for the same configuration: it has {len(mine)} variables, the "
+                f"saved version has {len(saved)}, or their shapes differ"
+            )
+        with self.environment(0):
+            for each, kept in zip(mine, saved, strict=True):
+                each.assign(kept)
+        self._shape, self._fresh = state["shape"], state["fresh"]
+        self._callbacks.restore(state["callbacks"])
+
+    # -------------------------------------------------------------------------------------------- environment
+
+    def seeded(self, seed: int) -> Streams:
+        return super().seeded(seed) | torch_streams(seed)
+
+    def streams(self) -> Streams:
+        return super().streams() | torch_streams()
+
+    def put_streams(self, streams: Streams) -> None:
+        super().put_streams(streams)
+        torch_streams(put=streams)
+
+    @contextlib.contextmanager
+    def environment(self, seed: int | None = None) -> Iterator[None]:
+        with super().environment(seed), numeric_threads(self.threads), keras.device("cpu"):
+            yield
+
+
+class _Built:
+    """The batches of a unit; the model is built before the first one is passed on."""
+
+    def __init__(self, batches: Batches, session: KerasSession) -> None:
+        self._batches, self._session = batches, session
+        self.rows = batches.rows
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            if not self._session.model.built:
+                self._session.ensure_built(example_of(self._session.hooks, batch).x)
+            yield batch
+
+
+def value(variable: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return a copy of the value of a variable."""
+    return np.array(keras.ops.convert_to_numpy(variable.value))
+
+
+def _tuples(shape: Any) -> Any:
+    """Return shapes as tuples: those of several inputs stay in their dict or list."""
+    if isinstance(shape, Mapping):
+        return {name: _tuples(each) for name, each in shape.items()}
+    if isinstance(shape, list | tuple) and all(each is None or isinstance(each, int) for each in shape):
+        return tuple(shape)
+    return [_tuples(each) for each in shape]
+
+
+def checked(model: object) -> Model:
+    """Return a model that is ready to train. Raise TaskError for any other."""
+    if not isinstance(model, keras.Model):
+        what = f"the class {model.__name__}" if isinstance(model, type) else shown(model)
+        raise TaskError(f"build() returned {what}: return a compiled keras.Model")
+    if not model.compiled:
+        raise TaskError(
+            "build() returned a model that is not compiled: call model.compile(optimizer=..., loss=...) before "
+            "returning it"
+        )
+    return model

@@ -1,0 +1,83 @@
+"""The tasks that users write for Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hopfleet.domain.trial import Config
+from hopfleet.errors import MissingExtra, TaskError
+from hopfleet.frameworks.base import Batch, Batches
+from hopfleet.frameworks.example import ExampleTask, example_of
+
+try:
+    import keras  # noqa: F401
+except ImportError as error:
+    raise MissingExtra("Keras", "keras") from error
+
+from hopfleet.frameworks.keras.framework import KerasFramework
+from hopfleet.frameworks.keras.session import Model
+
+
+class KerasTask(ExampleTask):
+    """A training task in Keras 3, on any of its backends. Override ``build``; the other hooks have defaults."""
+
+    preload: Sequence[str] = ("hopfleet.frameworks.keras.task",)
+
+    def build(self, config: Config) -> Model:
+        """Return a compiled model."""
+        raise TaskError(f"{type(self).__name__}: override build(self, config) and return a compiled keras.Model")
+
+    def callbacks(self, config: Config) -> Sequence[Any]:
+        """Return callbacks of Keras that set the learning rate: LearningRateScheduler and ReduceLROnPlateau.
+
+        The latter follows the metric of the experiment. A hop keeps them as they are.
+        """
+        return ()
+
+    def train_step(self, model: Model, x: Any, y: Any, sample_weight: Any) -> Mapping[str, float]:
+        """Train on one batch; return the metrics of the unit so far. Default: ``model.train_on_batch``."""
+        found: Mapping[str, float] = model.train_on_batch(x, y, sample_weight=sample_weight, return_dict=True)
+        return found
+
+    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, float] | None:
+        """Train one sub-epoch. Override this to own the loop; the values returned are recorded as ``train_<name>``."""
+        found: Mapping[str, float] | None = None
+        for batch in batches:
+            found = self.train_step(model, *example_of(self, batch))
+        if found is None:
+            raise TaskError("the unit has no batches: the partition is empty, or smaller than a batch with drop_last")
+        return found
+
+    @property
+    def framework(self) -> KerasFramework:
+        return KerasFramework(self)
+
+
+class KerasFunctionTask(KerasTask):
+    """The Cerebro paper's three functions as a task in Keras.
+
+    ``input_fn(batch)`` turns a batch of the data into x, y[, sample_weight]; ``model_fn(config)`` returns a compiled
+    model; ``train_fn(model, examples, config)`` runs one sub-epoch and returns a dict of metrics. Evaluation is the
+    model's own.
+    """
+
+    def __init__(
+        self,
+        input_fn: Callable[[Batch], tuple[Any, ...]],
+        model_fn: Callable[[Config], Model],
+        train_fn: Callable[[Model, Iterable[Any], Config], Mapping[str, float] | None],
+    ) -> None:
+        for name, function in (("input_fn", input_fn), ("model_fn", model_fn), ("train_fn", train_fn)):
+            if not callable(function):
+                raise TaskError(f"{name}={function!r}: must be a function")
+        self.input_fn, self.model_fn, self.train_fn = input_fn, model_fn, train_fn
+
+    def build(self, config: Config) -> Model:
+        return self.model_fn(config)
+
+    def example(self, batch: Batch) -> tuple[Any, ...]:
+        return self.input_fn(batch)
+
+    def train(self, model: Model, batches: Batches, config: Config) -> Mapping[str, float] | None:
+        return self.train_fn(model, map(self.input_fn, batches), config)

@@ -1,0 +1,44 @@
+"""The state of an experiment, and its size on disk."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from hopfleet.store.folder import RunFolder
+
+if TYPE_CHECKING:
+    from hopfleet.monitor.history import History
+    from hopfleet.runs.results import Results
+
+
+class RunState(Enum):
+    """The state of an experiment as commands and pages show it."""
+
+    RUNNING = "running"  #: a process holds the run folder's lock
+    FINISHED = "finished"  #: all trials have ended
+    INTERRUPTED = "interrupted"  #: not running, and can be resumed
+
+
+def run_state(results: Results) -> RunState:
+    return state_of(results.folder, results.history)
+
+
+def state_of(folder: RunFolder, history: History) -> RunState:
+    """Return the state of a run folder with that history."""
+    if history.finished:
+        return RunState.FINISHED
+    return RunState.RUNNING if folder.running else RunState.INTERRUPTED
+
+
+def bytes_on_disk(folder: RunFolder) -> int:
+    """Sum the sizes of all files in a run folder, ignoring files that disappear meanwhile."""
+    total = 0
+    for path, _, files in os.walk(folder.path):
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(path, file)).st_size  # noqa: PTH118
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,98 @@
+"""A tracker for MLflow: a parent run for the experiment, and a child run for each trial."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hopfleet.errors import MissingExtra
+from hopfleet.monitor.wording import flatten
+from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.trackers.base import Tracker
+
+LONGEST_VALUE = 500
+"""Characters of a parameter; MLflow refuses longer ones."""
+
+STATES = {"completed": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+class MLflow(Tracker):
+    """Logs to the server or database ``uri``: MLFLOW_TRACKING_URI, or ``mlflow.db`` in the run folder.
+
+    A run that continues finds its runs by their tags, and logs only epochs that they do not have.
+    """
+
+    def __init__(self, uri: str | None = None, experiment: str | None = None) -> None:
+        super().__init__()
+        _client_class()
+        self._uri, self._experiment = uri, experiment
+        self._client: Any = None
+        self._place = self._parent = self._folder = ""
+        self._metric = ""
+        self._runs: dict[str, str] = {}
+        self._logged: dict[str, int] = {}  #: the last epoch that the server has, by trial
+
+    def write_begin(self, experiment: ExperimentInfo) -> None:
+        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{experiment.folder / 'mlflow.db'}"
+        self._client = client = _client_class()(tracking_uri=uri)
+        self._metric, self._runs, self._logged = experiment.metric, {}, {}
+        name = self._experiment or experiment.name
+        found = client.get_experiment_by_name(name)
+        self._place = found.experiment_id if found else client.create_experiment(name)
+        folder = str(experiment.folder)
+        runs = client.search_runs([self._place], f"tags.`hopfleet.folder` = '{_quoted(folder)}'", max_results=50_000)
+        for run in runs if experiment.resumed else ():
+            if trial := run.data.tags.get("hopfleet.trial"):
+                self._runs[trial] = run.info.run_id
+                history = client.get_metric_history(run.info.run_id, self._metric)
+                self._logged[trial] = max((point.step for point in history), default=0)
+            else:
+                self._parent = run.info.run_id
+        if not (experiment.resumed and self._parent):
+            tags = {"hopfleet.folder": folder, "mlflow.runName": experiment.name}
+            self._parent = client.create_run(self._place, tags=tags).info.run_id
+        self._folder = folder
+
+    def write_trial(self, trial: TrialInfo) -> None:
+        if trial.id in self._runs:
+            return
+        tags = {"mlflow.runName": trial.id, "mlflow.parentRunId": self._parent, "hopfleet.trial": trial.id}
+        run = self._client.create_run(self._place, tags={**tags, "hopfleet.folder": self._folder}).info.run_id
+        self._runs[trial.id] = run
+        params = [_entity("Param")(name, str(value)[:LONGEST_VALUE]) for name, value in flatten(trial.config).items()]
+        self._client.log_batch(run, params=params)
+
+    def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
+        if epoch <= self._logged.get(trial.id, 0):
+            return
+        make = _entity("Metric")
+        points = [make(name, float(value), int(time * 1000), epoch) for name, value in metrics.items()]
+        self._client.log_batch(self._runs[trial.id], metrics=points)
+
+    def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
+        if trial.id in self._runs:
+            if reason:
+                self._client.set_tag(self._runs[trial.id], "hopfleet.reason", reason[:LONGEST_VALUE])
+            self._client.set_terminated(self._runs[trial.id], STATES.get(state, "FINISHED"))
+
+    def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
+        self._client.set_terminated(self._parent, "FINISHED" if complete else "KILLED")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _client_class() -> Any:
+    try:
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise MissingExtra("MLflow", "mlflow") from error
+    return MlflowClient
+
+
+def _entity(name: str) -> Any:
+    from mlflow import entities
+
+    return getattr(entities, name)

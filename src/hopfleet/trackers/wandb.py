@@ -1,0 +1,77 @@
+"""A tracker for Weights & Biases: a run per trial, in one group; offline unless told otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hopfleet.errors import MissingExtra
+from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.trackers.base import Tracker
+
+
+class WandB(Tracker):
+    """Writes a run per trial into the run folder; ``wandb sync`` sends them later. ``mode="online"`` sends at once.
+
+    The id of a run depends on the run folder and the trial alone, so a run that continues writes the same runs again.
+    """
+
+    def __init__(self, project: str | None = None, mode: str = "offline") -> None:
+        super().__init__()
+        _wandb()
+        self._project, self._mode = project, mode
+        self._experiment: ExperimentInfo | None = None
+        self._runs: dict[str, Any] = {}
+
+    def write_begin(self, experiment: ExperimentInfo) -> None:
+        self._experiment, self._runs = experiment, {}
+        if experiment.resumed and self._mode == "offline":
+            shutil.rmtree(self._base(experiment), ignore_errors=True)
+        self._base(experiment).mkdir(exist_ok=True)
+
+    @staticmethod
+    def _base(experiment: ExperimentInfo) -> Path:
+        return experiment.folder / "wandb"
+
+    def write_trial(self, trial: TrialInfo) -> None:
+        experiment = self._experiment
+        assert experiment is not None
+        name = f"{os.path.realpath(experiment.folder)} {trial.id}"
+        self._runs[trial.id] = _wandb().init(
+            project=self._project or experiment.name,
+            group=experiment.name,
+            name=trial.id,
+            id=hashlib.sha256(name.encode()).hexdigest()[:16],
+            config=dict(trial.config),
+            dir=str(self._base(experiment)),
+            mode=self._mode,
+            resume="allow" if self._mode == "online" else None,
+            reinit="create_new",
+            settings=_wandb().Settings(silent=True, disable_git=True, console="off"),
+        )
+
+    def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
+        self._runs[trial.id].log(dict(metrics), step=epoch)
+
+    def write_trial_end(self, trial: TrialInfo, state: str, reason: str) -> None:
+        run = self._runs.get(trial.id)
+        if run is not None:
+            run.summary.update({"state": state, "reason": reason})
+            run.finish(exit_code=1 if state == "failed" else 0)
+            del self._runs[trial.id]
+
+    def write_end(self, experiment: ExperimentInfo, complete: bool) -> None:
+        for run in self._runs.values():
+            run.finish()
+
+
+def _wandb() -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise MissingExtra("wandb", "wandb") from error
+    return wandb

@@ -1,0 +1,244 @@
+"""The routes of the server: the page and its files, what the page reads, its live streams, and its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hopfleet.errors import HopfleetError, MissingExtra, NotFound, UsageError
+from hopfleet.runs.control import Control
+from hopfleet.ui import details
+from hopfleet.ui.board import encoded
+from hopfleet.ui.columns import epochs_block, spans_block
+from hopfleet.ui.metrics import exposition
+from hopfleet.ui.shelf import Shelf
+from hopfleet.ui.streaming import Channel
+from hopfleet.version import __version__
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import FileResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ImportError as error:
+    raise MissingExtra("Starlette", "ui") from error
+
+STATIC = Path(__file__).parent / "static"
+
+TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+READ_SECONDS = 0.3
+"""Seconds for which one request reads a journal, before it answers with how far it came."""
+
+ANSWER_SECONDS = 10.0
+"""Seconds for which a request waits for the answer of a running experiment."""
+
+REQUESTS = {
+    name: [*inspect.signature(getattr(Control, name)).parameters][1:]
+    for name in ("add", "clone", "delete", "extend", "pause", "prioritise", "proceed", "resume", "stop", "workers")
+}
+"""The requests that a page can make, with the names of their arguments: the methods of a control."""
+
+T = TypeVar("T")
+
+
+class Application:
+    """The state behind the routes. One thread reads all journals, so that no reading sees another one half done."""
+
+    def __init__(self, shelf: Shelf, *, who: str | None = None, read_only: bool = False, start: str = "") -> None:
+        self._shelf = shelf
+        self._who = who
+        self._read_only = read_only
+        self._start = start  #: the experiment that the page shows first
+        self._reader = ThreadPoolExecutor(1, "hopfleet-ui-reader")
+        self._askers = ThreadPoolExecutor(8, "hopfleet-ui-asker")
+        self._channels: dict[str, Channel] = {}
+
+    def routes(self) -> Starlette:
+        """Return the application without its gate."""
+        files = [Route(f"/static/{name}", _file(path)) for name, path in _files()]
+        base = "/api/experiments/{key}"
+        return Starlette(
+            routes=[
+                Route("/", _file(STATIC / "index.html")),
+                *files,
+                Route("/api/about", self._about),
+                Route("/api/experiments", self._experiments),
+                Route(base, self._snapshot),
+                Route(f"{base}/epochs", self._epochs),
+                Route(f"{base}/spans", self._spans),
+                Route(f"{base}/predicted", self._predicted),
+                Route(f"{base}/charts/{{kind}}", self._chart),
+                Route(f"{base}/trials/{{trial}}", self._trial),
+                Route(f"{base}/notices", self._notices),
+                Route(f"{base}/requests", self._requests),
+                Route(f"{base}/requests", self._ask, methods=["POST"]),
+                Route(f"{base}/data", self._data),
+                Route(f"{base}/events", self._events),
+                Route("/metrics", self._metrics),
+            ],
+            exception_handlers={404: _not_found, 405: _not_allowed, HopfleetError: _failed, OSError: _failed},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        reading = asyncio.create_task(self._read_ahead()) if self._start else None
+        yield
+        if reading is not None:
+            reading.cancel()
+        await self.end_streams()
+        self._reader.shutdown(wait=False, cancel_futures=True)
+        self._askers.shutdown(wait=False, cancel_futures=True)
+
+    async def end_streams(self) -> None:
+        """End all live streams, so that the server can stop."""
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _read_ahead(self) -> None:
+        """Read the journal of the first experiment before a page asks for it."""
+        try:
+            while await self._read(lambda: self._shelf.board(self._start).advance(0.1)):
+                await asyncio.sleep(0)
+        except HopfleetError:
+            return
+
+    async def _read(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, job)
+
+    # -------------------------------------------------------------------------------------------------- reading
+
+    async def _about(self, request: Request) -> Response:
+        facts = {"version": __version__, "place": self._shelf.place, "start": self._start}
+        return _json(encoded({**facts, "read_only": self._read_only}))
+
+    async def _experiments(self, request: Request) -> Response:
+        return _json(await self._read(lambda: encoded(self._shelf.summaries(READ_SECONDS))))
+
+    async def _snapshot(self, request: Request) -> Response:
+        key = request.path_params["key"]
+
+        def read() -> tuple[int, str]:
+            board = self._shelf.board(key)
+            if board.advance(READ_SECONDS) and not board.complete:
+                return 202, encoded({"reading": board.number})
+            return 200, encoded({"key": key, "folder": str(board.folder.path), **board.snapshot()})
+
+        status, text = await self._read(read)
+        return _json(text, status)
+
+    async def _epochs(self, request: Request) -> Response:
+        key, metric = request.path_params["key"], request.query_params.get("metric", "")
+        return _binary(await self._read(lambda: epochs_block(self._shelf.board(key), metric)))
+
+    async def _spans(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        return _binary(await self._read(lambda: spans_block(self._shelf.board(key))))
+
+    async def _predicted(self, request: Request) -> Response:
+        return await self._board_json(request, details.predicted_spans)
+
+    async def _chart(self, request: Request) -> Response:
+        kind, metric = request.path_params["kind"], request.query_params.get("metric")
+        return await self._board_json(request, lambda board: details.chart(board, kind, metric))
+
+    async def _trial(self, request: Request) -> Response:
+        trial = request.path_params["trial"]
+        return await self._board_json(request, lambda board: details.trial_details(board, trial))
+
+    async def _notices(self, request: Request) -> Response:
+        return await self._board_json(request, lambda board: list(board.notices))
+
+    async def _requests(self, request: Request) -> Response:
+        return await self._board_json(request, details.request_trail)
+
+    async def _data(self, request: Request) -> Response:
+        return await self._board_json(request, details.data_sets)
+
+    async def _board_json(self, request: Request, describe: Callable[..., Any]) -> Response:
+        key = request.path_params["key"]
+        return _json(await self._read(lambda: encoded(describe(self._shelf.board(key)))))
+
+    async def _metrics(self, request: Request) -> Response:
+        text = await self._read(lambda: exposition(self._shelf, READ_SECONDS))
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _events(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        after = request.headers.get("last-event-id") or request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise UsageError(f"after={after[:40]!r}: must be the number of a message")
+        await self._read(lambda: self._shelf.folder(key))
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = Channel(lambda: self._shelf.board(key), self._reader)
+        return StreamingResponse(
+            channel.events(int(after)), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
+
+    # ------------------------------------------------------------------------------------------------- steering
+
+    async def _ask(self, request: Request) -> Response:
+        try:
+            given = json.loads(await request.body())
+        except (ClientDisconnect, ValueError, RecursionError):
+            return _json(encoded({"error": "the body is no JSON of an acceptable size"}), 400)
+        name, arguments = (given.get("request"), given.get("arguments", {})) if isinstance(given, dict) else ("", {})
+        if not isinstance(name, str) or name not in REQUESTS or not isinstance(arguments, dict):
+            known = ", ".join(sorted(REQUESTS))
+            return _json(encoded({"error": f"request: must be one of {known}, with an object of arguments"}), 400)
+        if unknown := sorted(arguments.keys() - set(REQUESTS[name])):
+            takes = ", ".join(REQUESTS[name]) or "no arguments"
+            return _json(encoded({"error": f"{unknown[0]}: unknown; {name} takes {takes}"}), 400)
+        folder = await self._read(lambda: self._shelf.folder(request.path_params["key"]))
+        control = Control(folder, who=self._who, wait=ANSWER_SECONDS)
+        loop = asyncio.get_running_loop()
+        try:
+            text = await loop.run_in_executor(self._askers, lambda: getattr(control, name)(**arguments))
+        except UsageError as refusal:
+            return _json(encoded({"granted": False, "text": str(refusal)}))
+        except TypeError:  # a required argument is missing
+            takes = ", ".join(REQUESTS[name])
+            return _json(encoded({"error": f"{name} takes {takes}; the first is missing"}), 400)
+        return _json(encoded({"granted": True, "text": text}))
+
+
+def _files() -> list[tuple[str, Path]]:
+    """Return the files of the page by their names in addresses. No other file is ever served."""
+    found = [path for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES and path.name != "index.html"]
+    return [(path.relative_to(STATIC).as_posix(), path) for path in found]
+
+
+def _file(path: Path) -> Callable[[Request], Any]:
+    async def serve(request: Request) -> Response:
+        return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
+
+    return serve
+
+
+def _json(text: str, status: int = 200) -> Response:
+    return Response(text, status, {"cache-control": "no-store"}, "application/json")
+
+
+def _binary(content: bytes) -> Response:
+    return Response(content, 200, {"cache-control": "no-store"}, "application/octet-stream")
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _json(encoded({"error": "there is nothing at this address"}), 404)
+
+
+async def _not_allowed(request: Request, error: Exception) -> Response:
+    return _json(encoded({"error": "this address does not take such a request"}), 405)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    status = 404 if isinstance(error, NotFound) else 400 if isinstance(error, UsageError) else 500
+    return _json(encoded({"error": str(error)}), status)

@@ -1,0 +1,119 @@
+"""What single pages show beside a board: one trial in full, requests with their answers, and the data set."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from hopfleet.errors import HopfleetError, NotFound
+from hopfleet.monitor.charts.charts import chart_data
+from hopfleet.phrases import did_you_mean
+from hopfleet.store.local import has_journal, open_journal
+from hopfleet.store.versions.local import Versions
+from hopfleet.ui.board import Board
+
+LOG_BYTES = 64 * 1024
+"""The end of a log that a trial's page shows."""
+
+VISITED_EPOCHS = 100
+"""Epochs whose visits a trial's page shows, the last ones."""
+
+KINDS = ("importance", "lineage", "rungs")
+"""Charts whose data the server computes; the page draws all others from what it knows."""
+
+
+def trial_details(board: Board, name: str) -> dict[str, Any]:
+    """Return one trial in full."""
+    trials = board.history.trials
+    if name not in trials:
+        raise NotFound(f"{name!r}: no such trial; {did_you_mean(name, trials)}it may have been deleted")
+    trial = trials[name]
+    rows = list(trial.epochs_done)
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+    versions = Versions(board.folder.checkpoints)
+    parent = trials.get(trial.parent)
+    return {
+        **board.trial(trial),
+        "seed": trial.seed,
+        "full_config": trial.config,
+        "parent_config": parent.config if parent else None,
+        "reason": trial.reason,
+        "traceback": trial.traceback,
+        "history": {
+            "epoch": [row.epoch for row in rows],
+            "time": [row.time for row in rows],
+            "metrics": {metric: [row.metrics.get(metric) for row in rows] for metric in metrics},
+        },
+        "visits": trial.visits[-VISITED_EPOCHS:],
+        "visits_before": max(0, len(trial.visits) - VISITED_EPOCHS),
+        "checkpoints": [
+            {
+                "version": version,
+                "bytes": saved.size,
+                "digest": saved.digest,
+                "file": versions.path(saved.ref, durable=True).name,
+                "best": trial.best is not None and trial.best.version == version,
+            }
+            for version, saved in sorted(trial.saved.items())
+        ],
+        "log": log_tail(board.folder.logs / f"{trial.id}.log"),
+        "notices": [notice for notice in board.notices if notice["trial"] == trial.id],
+    }
+
+
+def log_tail(path: Path) -> dict[str, Any]:
+    """Return the end of a log, and its size."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        return {"text": file.read(LOG_BYTES).decode(errors="replace"), "bytes": size}
+    return {"text": "", "bytes": 0}
+
+
+def request_trail(board: Board) -> list[dict[str, Any]]:
+    """Return all requests ever made, the newest first."""
+    if not has_journal(board.folder):
+        return []
+    with contextlib.closing(open_journal(board.folder)) as journal:
+        found = journal.requests.trail()
+    names = ("number", "time", "who", "request", "arguments", "granted", "text")
+    return [{name: getattr(request, name) for name in names} for request in reversed(found)]
+
+
+def data_sets(board: Board) -> dict[str, Any]:
+    """Return the training and the validation data, with the sizes of their partitions where they can be read."""
+    return {name: _data_set(board.definition[name]) for name in ("train", "valid") if board.definition.get(name)}
+
+
+def _data_set(described: dict[str, Any]) -> dict[str, Any]:
+    from hopfleet.data import open_dataset  # imports pyarrow
+
+    found = dict(described)
+    if "://" in described["url"]:
+        return found  # a page does not wait for a network
+    try:
+        data = open_dataset(described["url"])
+        found["partition_rows"] = list(data.partition_rows)
+        found["columns"] = [
+            {"name": column.name, "type": column.dtype, "shape": list(column.shape)} for column in data.columns.values()
+        ]
+    except (HopfleetError, OSError) as error:
+        found["problem"] = str(error)
+    return found
+
+
+def chart(board: Board, kind: str, metric: str | None = None) -> dict[str, Any]:
+    """Return the data of a chart. Raise NotFound for another kind, and UsageError if the kind does not apply."""
+    if kind not in KINDS:
+        raise NotFound(f"{kind!r}: no such chart; there are {', '.join(KINDS)}")
+    options = {"metric": metric} if metric and kind == "importance" else {}
+    return chart_data(board.history, kind, **options)
+
+
+def predicted_spans(board: Board) -> list[Any]:
+    """Return the spans of the schedule that was predicted before the first unit; empty if there is none."""
+    prediction = board.folder.prediction() or {}
+    spans = prediction.get("spans", [])
+    return list(spans)

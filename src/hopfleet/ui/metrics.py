@@ -1,0 +1,85 @@
+"""Figures of all experiments in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from hopfleet.errors import HopfleetError
+from hopfleet.ui.board import Board
+from hopfleet.ui.shelf import Shelf
+
+Sample = tuple[dict[str, str], float]
+
+FAMILIES: dict[str, tuple[str, str]] = {
+    "hopfleet_running": ("gauge", "Whether a process runs the experiment."),
+    "hopfleet_units_total": ("counter", "Training units that have finished."),
+    "hopfleet_units_planned": ("gauge", "Training units that the experiment is going to have."),
+    "hopfleet_busy_seconds_total": ("counter", "Seconds that workers have spent on units."),
+    "hopfleet_elapsed_seconds": ("gauge", "Seconds in which the experiment was running and not paused."),
+    "hopfleet_hops_total": ("counter", "Models that went from one worker to another."),
+    "hopfleet_saved_bytes": ("gauge", "Bytes of all durable model versions that exist."),
+    "hopfleet_faults_total": ("counter", "Lost workers, failed units, units that hung, and delayed saves."),
+    "hopfleet_trials": ("gauge", "Trials by state."),
+    "hopfleet_workers": ("gauge", "Workers that are present."),
+    "hopfleet_utilisation": ("gauge", "Fraction of the workers' time that was spent on units."),
+    "hopfleet_best": ("gauge", "The metric of the best trial."),
+}
+
+
+def exposition(shelf: Shelf, seconds: float) -> str:
+    """Return the figures of all experiments, reading journals for about that long."""
+    found: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
+    for line in shelf.summaries(seconds):
+        if "reading" in line or "problem" in line:
+            continue
+        try:
+            board = shelf.board(line["key"])
+            if board.complete or not board.advance(seconds):
+                for name, more, value in _figures(board):
+                    found[name].append(({"experiment": line["key"], **more}, value))
+        except HopfleetError:
+            continue
+    return "".join(_family(name, samples) for name, samples in found.items())
+
+
+def _figures(board: Board) -> Iterator[tuple[str, dict[str, str], float]]:
+    history, header = board.history, board.header()
+    yield "hopfleet_running", {}, header["state"] == "running"
+    yield "hopfleet_units_total", {}, history.trained
+    yield "hopfleet_units_planned", {}, header["planned"]
+    yield "hopfleet_busy_seconds_total", {}, sum(worker.busy for worker in history.workers.values())
+    yield "hopfleet_elapsed_seconds", {}, history.elapsed
+    yield "hopfleet_hops_total", {}, history.hops
+    saved = sum(version.size for trial in history.trials.values() for version in trial.saved.values())
+    yield "hopfleet_saved_bytes", {}, saved
+    yield "hopfleet_faults_total", {}, board.faults
+    for state, count in history.counts().items():
+        yield "hopfleet_trials", {"state": state.value}, count
+    yield "hopfleet_workers", {}, len(history.live_workers())
+    if header["utilisation"] is not None:
+        yield "hopfleet_utilisation", {}, header["utilisation"]
+    if header["value"] is not None:
+        yield "hopfleet_best", {"metric": history.metric}, header["value"]
+
+
+def _family(name: str, samples: list[Sample]) -> str:
+    kind, help_text = FAMILIES[name]
+    lines = [f"{name}{{{_labels(labels)}}} {_number(value)}\n" for labels, value in samples]
+    return "".join([f"# HELP {name} {help_text}\n", f"# TYPE {name} {kind}\n", *lines])
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: Any) -> str:
+    number = float(value)
+    if math.isfinite(number):
+        return repr(number)
+    return "NaN" if math.isnan(number) else "+Inf" if number > 0 else "-Inf"

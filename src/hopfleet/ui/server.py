@@ -1,0 +1,118 @@
+"""The server: its address, its sockets, and its life from the first request to Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopfleet.errors import UsageError
+from hopfleet.store.folder import RunFolder, find_run
+from hopfleet.ui import PARENT, PORT, SOCKET, TOKEN
+from hopfleet.ui.access import Access, checked_token, is_loopback
+from hopfleet.ui.shelf import Shelf
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to serve. ``show`` tells the address to the user; ``browse`` opens a browser at it."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    token: str | None = None
+    read_only: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+    browse: bool = False
+
+
+def serve(name: str | None, options: Options, show: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C, or until the process that ``PARENT`` names has ended."""
+    from hopfleet.ui.application import Application  # imports Starlette and uvicorn
+    from hopfleet.ui.serving import Server, configuration
+
+    shelf, start = _shelf(name)
+    token = checked_token(options.token or os.environ.get(TOKEN))
+    if (options.certificate is None) != (options.key is None):
+        raise UsageError("--tls-cert and --tls-key: each needs the other; give both, or neither")
+    for path in (options.certificate, options.key):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{path}: is not a file; --tls-cert and --tls-key name files in PEM format")
+    secure = options.certificate is not None
+    inherited = os.environ.get(SOCKET, "")
+    listener = socket.socket(fileno=int(inherited)) if inherited else _listen(options.host, options.port)
+    port = listener.getsockname()[1]
+    application = Application(shelf, read_only=options.read_only, start=start)
+    gate = Access(
+        application.routes(), token=token, host=options.host, port=port, secure=secure, read_only=options.read_only
+    )
+    config = configuration(gate, options.certificate, options.key)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    if host in ("0.0.0.0", "[::]"):
+        host = socket.gethostname()
+    place = f"#/x/{start}" if start else ""
+    address = f"{'https' if secure else 'http'}://{host}:{port}/?token={token}{place}"
+    if not is_loopback(options.host):
+        plain = "" if secure else "; the traffic is not encrypted, so use --tls-cert and --tls-key or an SSH tunnel"
+        show(f"--host {options.host}: other machines can reach this server and need the token in the address{plain}")
+    show(address)
+    if options.browse:
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    server = Server(config, application)
+    _end_with_parent(lambda: setattr(server, "should_exit", True))
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+
+
+def _shelf(name: str | None) -> tuple[Shelf, str]:
+    """Return the experiments to show, and the key of the first one: those at home, or in a folder of run folders."""
+    if name is None:
+        return Shelf(), ""
+    path = Path(name).expanduser()
+    is_folder = path.is_dir() and (os.sep in name or name.startswith((".", "~")))
+    if is_folder and not RunFolder(path.absolute()).exists and not RunFolder(path.absolute()).damaged:
+        if not any(RunFolder(inside).exists for inside in path.iterdir()):
+            raise UsageError(f"{path}: is no run folder and holds none; hopfleet ls lists the experiments at home")
+        return Shelf(path.absolute()), ""
+    folder = find_run(name)
+    return Shelf(named=folder), folder.name
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port < 65536:
+        raise UsageError(f"port={port}: must be between 1 and 65535, or 0 for any free port")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        if error.errno == 98 or "in use" in str(error):
+            raise UsageError(
+                f"port {port}: is in use, perhaps by another hopfleet ui; choose another one with --port, or any free "
+                "one with --port 0"
+            ) from error
+        raise UsageError(f"{host}:{port}: cannot be listened on ({error.strerror or error})") from error
+    return listener
+
+
+def _end_with_parent(end: Callable[[], None]) -> None:
+    """Call ``end`` once the process that ``PARENT`` names is not the parent any more."""
+    parent = os.environ.get(PARENT, "")
+    if not parent.isdigit():
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            waiting.wait(0.5)
+        end()
+
+    waiting = threading.Event()
+    threading.Thread(target=watch, daemon=True, name="hopfleet-ui-parent").start()

@@ -1,0 +1,342 @@
+// What the page knows: one feed per experiment, filled by a snapshot and kept up to date by the server's events.
+
+export class Failure extends Error {
+  constructor(text, status) {
+    super(text);
+    this.status = status;
+  }
+}
+
+async function answered(response) {
+  if (response.ok) return response;
+  let text = `${response.status} ${response.statusText}`;
+  try {
+    text = (await response.json()).error ?? text;
+  } catch {
+    // not JSON: the status says enough
+  }
+  throw new Failure(text, response.status);
+}
+
+export async function get(path) {
+  const response = await answered(await fetch(path));
+  return [response.status, await response.json()];
+}
+
+export async function ask(key, request, args = {}) {
+  const response = await fetch(`api/experiments/${encodeURIComponent(key)}/requests`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({ request, arguments: args }),
+  });
+  if (response.ok) return response.json();
+  return answered(response).catch((failure) => ({ granted: false, text: failure.message }));
+}
+
+const ARRAYS = { f4: Float32Array, f8: Float64Array, u4: Uint32Array };
+
+export async function block(path) {
+  const buffer = await (await answered(await fetch(path))).arrayBuffer();
+  const length = Number(new BigInt64Array(buffer, 0, 1)[0]);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, length)));
+  let offset = 8 + length;
+  for (const [name, type, count] of header.columns) {
+    const column = new ARRAYS[type](buffer, offset, count);
+    (header.data ??= {})[name] = column;
+    offset += column.byteLength + ((8 - (column.byteLength % 8)) % 8);
+  }
+  return header;
+}
+
+// A list of numbers that grows without copying each time.
+export class Numbers {
+  constructor(given = new Float64Array(0)) {
+    this.room = given;
+    this.length = given.length;
+  }
+  push(value) {
+    if (this.length === this.room.length) {
+      const room = new Float64Array(Math.max(16, this.length * 2));
+      room.set(this.room.subarray(0, this.length));
+      this.room = room;
+    }
+    this.room[this.length++] = value;
+  }
+  get(place) {
+    return this.room[place];
+  }
+  set(place, value) {
+    this.room[place] = value;
+  }
+}
+
+class Curve {
+  constructor(epochs, times, values) {
+    this.epochs = new Numbers(epochs);
+    this.times = new Numbers(times);
+    this.values = new Numbers(values);
+  }
+  // An epoch that was rolled back ends again: the same point, not a second one.
+  put(epoch, time, value) {
+    for (let place = this.epochs.length - 1; place >= 0 && this.epochs.get(place) >= epoch; place--) {
+      if (this.epochs.get(place) === epoch) {
+        this.times.set(place, time);
+        this.values.set(place, value);
+        return;
+      }
+    }
+    this.epochs.push(epoch);
+    this.times.push(time);
+    this.values.push(value);
+  }
+}
+
+const REDRAW = 400; // milliseconds between two updates of the page
+
+export class Feed {
+  constructor(key) {
+    this.key = key;
+    this.base = `api/experiments/${encodeURIComponent(key)}`;
+    this.ready = false;
+    this.reading = 0;
+    this.problem = "";
+    this.online = true;
+    this.header = null;
+    this.trials = new Map();
+    this.workers = [];
+    this.number = 0;
+    this.asked = 0; // grows with each request in the journal
+    this.version = 0; // grows with each update
+    this.curves = new Map(); // by metric: trial -> Curve
+    this.spans = null;
+    this.loading = new Map();
+    this.rows = []; // epochs that came as events
+    this.listeners = new Set();
+    this.users = 0;
+    this.timer = 0;
+  }
+
+  open() {
+    this.users++;
+    if (!this.attempt) this.load();
+    return () => {
+      this.users--;
+      // The next page may show the same experiment.
+      setTimeout(() => {
+        if (this.users > 0) return;
+        this.source?.close();
+        this.source = null;
+        this.attempt = null;
+        if (feeds.get(this.key) === this) feeds.delete(this.key);
+      }, 1500);
+    };
+  }
+
+  subscribe(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  changed(now = false) {
+    if (now) {
+      clearTimeout(this.timer);
+      this.timer = 0;
+      this.version++;
+      for (const listener of this.listeners) listener();
+    } else if (!this.timer) {
+      this.timer = setTimeout(() => {
+        this.timer = 0;
+        this.version++;
+        for (const listener of this.listeners) listener();
+      }, REDRAW);
+    }
+  }
+
+  async load() {
+    const attempt = (this.attempt = {});
+    try {
+      for (;;) {
+        const [status, found] = await get(this.base);
+        if (this.attempt !== attempt || !this.users) return;
+        if (status === 202) {
+          this.reading = found.reading;
+          this.changed(true);
+          await new Promise((resolve) => setTimeout(resolve, 100));
+          continue;
+        }
+        this.fill(found);
+        break;
+      }
+    } catch (error) {
+      if (this.attempt !== attempt || !this.users) return;
+      this.problem = error.message;
+      this.changed(true);
+      if (!(error instanceof Failure) || error.status >= 500) setTimeout(() => this.users && this.load(), 2000);
+      return;
+    }
+    this.listen();
+  }
+
+  fill(found) {
+    this.ready = true;
+    this.problem = "";
+    this.number = found.number;
+    this.header = found.header;
+    this.definition = found.definition;
+    this.folder = found.folder;
+    this.trials = new Map(found.trials.map((trial) => [trial.id, trial]));
+    this.workers = found.workers;
+    this.rows = [];
+    const metrics = [...this.curves.keys()];
+    const spans = this.spans;
+    this.curves = new Map();
+    this.spans = null;
+    this.loading.clear();
+    for (const metric of metrics) this.needCurves(metric);
+    if (spans) this.needSpans();
+    this.asked++;
+    this.changed(true);
+  }
+
+  listen() {
+    this.source?.close();
+    const source = (this.source = new EventSource(`${this.base}/events?after=${this.number}`));
+    source.addEventListener("open", () => this.connected(true));
+    source.addEventListener("change", (event) => this.apply(JSON.parse(event.data)));
+    source.addEventListener("reset", () => this.load());
+    source.addEventListener("state", (event) => {
+      const { state } = JSON.parse(event.data);
+      if (this.header.state !== state) {
+        this.header = { ...this.header, state };
+        this.changed(true);
+      }
+    });
+    source.addEventListener("gone", (event) => {
+      this.problem = JSON.parse(event.data).error;
+      source.close();
+      this.changed(true);
+      setTimeout(() => this.users && this.load(), 3000);
+    });
+    source.addEventListener("error", () => {
+      this.connected(false);
+      if (source.readyState === EventSource.CLOSED && this.source === source) {
+        setTimeout(() => this.users && this.source === source && this.load(), 1500);
+      }
+    });
+  }
+
+  connected(online) {
+    if (this.online !== online) {
+      this.online = online;
+      this.changed(true);
+    }
+  }
+
+  apply(change) {
+    if (change.number <= this.number) return;
+    this.number = change.number;
+    this.header = change.header;
+    for (const trial of change.trials) this.trials.set(trial.id, trial);
+    for (const id of change.gone) this.trials.delete(id);
+    this.workers = change.workers;
+    if (change.asked) this.asked++;
+    for (const row of change.epochs) {
+      this.rows.push(row);
+      for (const [metric, curves] of this.curves) this.put(curves, metric, row);
+    }
+    if (this.spans) {
+      if (change.spans === null) {
+        this.loading.delete("spans");
+        this.needSpans();
+      } else for (const span of change.spans) this.putSpan(span);
+    }
+    this.changed();
+  }
+
+  put(curves, metric, [trial, epoch, time, metrics]) {
+    const value = metrics[metric];
+    if (typeof value !== "number") return;
+    let curve = curves.get(trial);
+    if (!curve) curves.set(trial, (curve = new Curve()));
+    curve.put(epoch, time - (this.header.started ?? 0), value);
+  }
+
+  // Load the points of a metric once; events that came meanwhile are put on top.
+  needCurves(metric) {
+    if (this.loading.has(metric) || !this.ready) return;
+    const loading = block(`${this.base}/epochs?metric=${encodeURIComponent(metric)}`)
+      .then(({ trials, data }) => {
+        if (this.loading.get(metric) !== loading) return;
+        const curves = new Map();
+        let place = 0;
+        for (const [trial, count] of trials) {
+          const part = (column) => Float64Array.from(column.subarray(place, place + count));
+          curves.set(trial, new Curve(part(data.epoch), part(data.time), part(data.value)));
+          place += count;
+        }
+        for (const row of this.rows) this.put(curves, metric, row);
+        this.curves.set(metric, curves);
+        this.changed(true);
+      })
+      .catch(() => this.loading.get(metric) === loading && this.loading.delete(metric));
+    this.loading.set(metric, loading);
+  }
+
+  needSpans() {
+    if (this.loading.has("spans") || !this.ready) return;
+    const loading = block(`${this.base}/spans`)
+      .then((found) => {
+        if (this.loading.get("spans") !== loading) return;
+        const { data, workers, trials, start } = found;
+        const names = ["started", "ended", "trial", "epoch", "partition", "worker", "marks"];
+        this.spans = { start, workers, trials, places: new Map(), trialPlaces: new Map(trials.map((t, i) => [t, i])) };
+        for (const name of names) this.spans[name] = new Numbers(Float64Array.from(data[name]));
+        this.spans.places = new Map(workers.map((worker, place) => [worker, place]));
+        this.changed(true);
+      })
+      .catch(() => this.loading.get("spans") === loading && this.loading.delete("spans"));
+    this.loading.set("spans", loading);
+  }
+
+  putSpan([place, worker, trial, epoch, partition, marks, started, ended]) {
+    const spans = this.spans;
+    if (place < spans.started.length) return;
+    const index = (places, list, name) => {
+      if (!places.has(name)) {
+        places.set(name, list.length);
+        list.push(name);
+      }
+      return places.get(name);
+    };
+    spans.started.push(started - spans.start);
+    spans.ended.push(ended - spans.start);
+    spans.trial.push(index(spans.trialPlaces, spans.trials, trial));
+    spans.epoch.push(epoch);
+    spans.partition.push(partition);
+    spans.worker.push(index(spans.places, spans.workers, worker));
+    spans.marks.push(marks);
+  }
+
+  // Trials, best first, then those beyond a limit, then those without a value.
+  leaders() {
+    if (this.led?.version !== this.version || this.led.number !== this.number) {
+      const sign = this.header.mode === "min" ? 1 : -1;
+      const trials = [...this.trials.values()].sort(
+        (a, b) =>
+          (a.value === null) - (b.value === null) ||
+          !a.feasible - !b.feasible ||
+          sign * ((a.value ?? 0) - (b.value ?? 0)) ||
+          a.number - b.number,
+      );
+      this.led = { version: this.version, number: this.number, trials };
+    }
+    return this.led.trials;
+  }
+}
+
+const feeds = new Map();
+
+export function feedOf(key) {
+  if (!feeds.has(key)) feeds.set(key, new Feed(key));
+  return feeds.get(key);
+}

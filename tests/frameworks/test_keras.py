@@ -1,0 +1,221 @@
+"""Keras: the suite, bits of plain loops, callbacks across hops, export, and what is refused.
+
+One process has one backend of Keras: PyTorch here, the others in processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+keras = pytest.importorskip("keras")
+
+import random  # noqa: E402
+
+import hopfleet as hop  # noqa: E402
+from hopfleet.domain.placement import CPU  # noqa: E402
+from hopfleet.errors import TaskError  # noqa: E402
+from hopfleet.testing.frameworks import ROWS, FrameworkSuite  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")]
+
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(ROWS, 6)).astype("float32")
+Y = RNG.integers(0, 3, ROWS)
+
+
+def model(optimizer: str, lr: Any, shaped: bool = True) -> Any:
+    layers = [keras.Input((6,))] if shaped else []
+    layers += [
+        keras.layers.Dense(8, activation="relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.GaussianNoise(0.1),
+        keras.layers.Dropout(0.3),
+        keras.layers.Dense(3),
+    ]
+    made = keras.Sequential(layers)
+    rule = {"adam": keras.optimizers.Adam, "sgd": lambda rate: keras.optimizers.SGD(rate, momentum=0.9)}[optimizer]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(optimizer=rule(lr), loss=loss, metrics=["accuracy"])
+    return made
+
+
+class Net(hop.KerasTask):
+    shaped = True
+
+    def build(self, config):
+        schedule = keras.optimizers.schedules.CosineDecay(config["lr"], 40)
+        return model(config["optimizer"], schedule, self.shaped)
+
+
+class TestKeras(FrameworkSuite):
+    module = "keras"
+    config: ClassVar[dict[str, Any]] = {"optimizer": "adam", "lr": 1e-2}
+    other: ClassVar[dict[str, Any]] = {"optimizer": "sgd", "lr": 1e-2}
+    bad: ClassVar[dict[str, Any]] = {"optimizer": "none", "lr": 1e-2}
+
+    def make(self):
+        return Net()
+
+    def columns(self):
+        return {"x": X, "y": Y}
+
+
+class Batches(list[Any]):
+    rows = ROWS
+
+
+def batches() -> Batches:
+    return Batches({"x": X[start : start + 8], "y": Y[start : start + 8]} for start in range(0, ROWS, 8))
+
+
+def opened(task: hop.KerasTask, config: dict[str, Any], seed: int = 5) -> Any:
+    return task.framework.open(config, seed=seed, placement=CPU, threads=1)
+
+
+def values(made: Any) -> list[bytes]:
+    every = [*made.variables, *made.optimizer.variables]
+    return [np.asarray(keras.ops.convert_to_numpy(each)).tobytes() for each in every]
+
+
+@pytest.mark.parametrize("shaped", [True, False], ids=["shaped", "unshaped"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_trial_that_hops_has_the_bits_of_a_plain_loop(tmp_path: Path, optimizer: str, shaped: bool) -> None:
+    config = {"optimizer": optimizer, "lr": 1e-2}
+    task = Net()
+    task.shaped = shaped
+    first = opened(task, config)
+    first.train(batches(), last=False)
+    first.evaluate(batches(), seed=1)
+    first.save(tmp_path / "version")
+    second = opened(task, config, seed=6)
+    second.load(tmp_path / "version")
+    second.train(batches(), last=True)
+
+    random.seed(5)
+    if keras.backend.backend() == "torch":
+        sys.modules["torch"].manual_seed(5)
+    plain = task.build(config)
+    for batch in [*batches(), *batches()]:
+        plain.train_on_batch(batch["x"], batch["y"])
+    plain.reset_metrics()
+    assert values(second.model) == values(plain)
+
+
+def test_metrics_are_those_of_keras() -> None:
+    session = opened(Net(), {"optimizer": "adam", "lr": 1e-2})
+    session.train(batches(), last=True)
+    found = session.evaluate(batches(), seed=0)
+    theirs = session.model.evaluate(X, Y, batch_size=8, verbose=0, return_dict=True)
+    assert found["accuracy"].mean == pytest.approx(theirs["accuracy"])
+    assert found["loss"].mean == pytest.approx(theirs["loss"], rel=1e-5)
+
+
+class Scheduled(hop.KerasTask):
+    def build(self, config):
+        return model("sgd", 0.1)
+
+    def callbacks(self, config):
+        falling = keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr * 0.5 if epoch else lr)
+        return [falling, keras.callbacks.ReduceLROnPlateau(factor=0.1, patience=2, min_delta=0.0)]
+
+
+def test_callbacks_hop_with_the_model(tmp_path: Path) -> None:
+    def rate(session: Any) -> float:
+        return float(keras.ops.convert_to_numpy(session.model.optimizer.learning_rate))
+
+    session = opened(Scheduled(), {})
+    session.check_goal("loss", "min")
+    rates = []
+    for epoch in range(4):
+        if epoch:
+            session.observe(1.0)
+        for last in (False, True):  # an epoch of two units: the schedule acts once
+            session.train(batches(), last=last)
+            session.save(tmp_path / "version")
+            session = opened(Scheduled(), {}, seed=9)
+            session.load(tmp_path / "version")
+        rates.append(rate(session))
+    assert rates == pytest.approx([0.1, 0.05, 0.025, 0.1 * 0.25 * 0.1 * 0.5])
+    session.check_goal("loss", "min")
+    with pytest.raises(TaskError, match=r"mode='min'.*is better if it is larger; set mode='max'"):
+        session.check_goal("accuracy", "max")
+
+
+def test_own_steps_and_the_papers_three_functions() -> None:
+    class Own(Net):
+        def train_step(self, model, x, y, sample_weight):
+            return super().train_step(model, x, y, np.ones(len(x)))
+
+    assert "train_loss" in opened(Own(), {"optimizer": "sgd", "lr": 0.1}).train(batches(), last=True)
+
+    def train_fn(model, examples, config):
+        return {"loss": np.mean([model.train_on_batch(*example)[0] for example in examples])}
+
+    three = hop.KerasFunctionTask(
+        lambda batch: (batch["x"], batch["y"]), lambda config: model("sgd", config["lr"]), train_fn
+    )
+    session = opened(three, {"lr": 0.1})
+    assert session.train(batches(), last=True)["train_loss"].mean > 0
+    assert session.evaluate(batches(), seed=0)["loss"].mean > 0
+    with pytest.raises(TaskError, match="train_fn=3: must be a function"):
+        hop.KerasFunctionTask(train_fn, train_fn, 3)  # type: ignore[arg-type]
+
+
+def test_the_best_model_is_a_keras_model_and_a_file_of_keras(tmp_path: Path) -> None:
+    results = hop.Experiment(
+        Net(), train={"x": X, "y": Y}, valid={"x": X, "y": Y}, space={"optimizer": "adam", "lr": hop.choice([0.1])},
+        search=hop.Random(trials=1, max_epochs=1), batch_size=8, partitions=2, backend="inline", name="keras",
+    ).fit(quiet=True)  # fmt: skip
+    best = results.best.model()
+    assert isinstance(best, keras.Model)
+    results.best.export(tmp_path / "best.keras")
+    again = keras.models.load_model(tmp_path / "best.keras")
+    assert np.array_equal(again.predict(X, verbose=0), best.predict(X, verbose=0))
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    class Build(hop.KerasTask):
+        def __init__(self, made: Any, callbacks: Any = ()) -> None:
+            self.made, self.given = made, callbacks
+
+        def build(self, config):
+            return self.made
+
+        def callbacks(self, config):
+            return self.given
+
+    with pytest.raises(TaskError, match=r"not compiled: call model\.compile\(optimizer="):
+        opened(Build(keras.Sequential([keras.layers.Dense(1)])), {})
+    with pytest.raises(TaskError, match=r"build\(\) returned 3: return a compiled"):
+        opened(Build(3), {})
+    with pytest.raises(TaskError, match=r"EarlyStopping cannot be kept.*hop\.Patience"):
+        opened(Build(model("sgd", 0.1), [keras.callbacks.EarlyStopping()]), {})
+    with pytest.raises(TaskError, match="must be a list"):
+        opened(Build(model("sgd", 0.1), 3), {})
+    with pytest.raises(TaskError, match="override build"):
+        opened(hop.KerasTask(), {})
+    with pytest.raises(TaskError, match="no batches"):
+        opened(Build(model("sgd", 0.1)), {}).train(Batches(), last=True)
+    opened(Build(model("sgd", 0.1)), {}).save(tmp_path / "version")
+    other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    other.compile(optimizer="sgd", loss="mse")
+    with pytest.raises(TaskError, match="returned a different model for the same configuration"):
+        opened(Build(other), {}).load(tmp_path / "version")
+
+
+@pytest.mark.skipif("HOPFLEET_OTHER_BACKEND" in os.environ, reason="runs this file on another backend")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_other_backends(backend: str) -> None:
+    pytest.importorskip(backend)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not fresh_process"]
+    variables = {"KERAS_BACKEND": backend, "HOPFLEET_OTHER_BACKEND": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -1,0 +1,61 @@
+"""Experiments to look at: a task whose accuracy follows a made-up curve that depends on its configuration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import hopfleet as hop
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum
+from hopfleet.domain.trial import Config
+from hopfleet.frameworks.base import Batches, Session
+from hopfleet.testing.tasks import CountingSession, CountingTask
+
+SPACE = {
+    "lr": hop.loguniform(1e-4, 1e-1),
+    "width": hop.choice([32, 64, 128, 256]),
+    "activation": hop.choice(["relu", "tanh"]),
+    "dropout": hop.uniform(0, 0.5),
+}
+
+
+class CurveSession(CountingSession):
+    """Learns as fast as its configuration allows."""
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        rows = sum(len(batch["x"]) for batch in batches)
+        config = self.config
+        limit = 0.97 - 0.11 * abs(math.log10(config["lr"]) + 2) - 3 / config["width"]
+        limit -= 0.05 * (config["activation"] == "tanh")
+        accuracy = max(0.1, limit * (1 - math.exp(-self.units / (6 + 20 * config["dropout"]))))
+        print(f"accuracy {accuracy:.4f} after {self.units} units")  # into the log of the trial
+        return {"accuracy": RowSum.of(accuracy, rows), "loss": RowSum.of(-math.log(accuracy), rows)}
+
+
+class CurveTask(CountingTask):
+    """A task that needs no framework and has curves worth a look."""
+
+    def open(self, config: Config, *, seed: int, placement: Placement, threads: int) -> Session:
+        return CurveSession(config)
+
+
+def curve_experiment(name: str, **more: Any) -> hop.Experiment:
+    return hop.Experiment(
+        CurveTask(),
+        **{
+            "train": {"x": np.arange(400.0)},
+            "valid": {"x": np.arange(40.0)},
+            "space": SPACE,
+            "search": hop.Random(trials=12, max_epochs=6),
+            "metric": "accuracy",
+            "mode": "max",
+            "partitions": 4,
+            "batch_size": 50,
+            "backend": "inline",
+            "name": name,
+            **more,
+        },
+    )

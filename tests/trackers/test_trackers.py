@@ -1,0 +1,223 @@
+"""Trackers: their output after whole runs, after a kill, and runs that do not notice trackers that fail or hang."""
+
+from __future__ import annotations
+
+import csv
+import http.server
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopfleet as hop
+from hopfleet.errors import UsageError
+from hopfleet.runtime.callbacks import ExperimentInfo, TrialInfo
+from hopfleet.support.logging import messages
+from hopfleet.testing.observers import CallbackSuite
+from hopfleet.trackers import TRACKERS, Csv, JsonLines, MLflow, TensorBoard, WandB, Webhook
+from hopfleet.trackers import base as trackers
+from hopfleet.trackers.base import Tracker
+from tests.helpers.browser import until
+from tests.helpers.curve_task import curve_experiment
+
+Points = dict[tuple[str, int], float]
+
+
+class TestJsonLines(CallbackSuite):
+    experiments = 4
+
+    def make(self) -> hop.Callback:
+        return JsonLines(Path(os.environ["HOPFLEET_HOME"]) / "metrics.jsonl")
+
+
+def expected(results: hop.Results) -> Points:
+    return {(trial.id, row["epoch"]): row["accuracy"] for trial in results.trials for row in trial.history}
+
+
+def json_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [((row["trial"], row["epoch"]), row["metrics"]["accuracy"]) for row in rows if row["kind"] == "epoch"]
+
+
+def csv_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
+    with (folder / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+    return [((row["trial"], int(row["epoch"])), float(row["value"])) for row in rows]
+
+
+def tensorboard_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    found: list[Any] = []
+    for path in sorted((folder / "tensorboard").glob("*/events.out.*")):
+        for event in EventFileLoader(str(path)).Load():
+            values = [value for value in event.summary.value if value.tag == "accuracy"]
+            found += [((path.parent.name, event.step), value.tensor.float_val[0]) for value in values]
+    return found
+
+
+def mlflow_points(folder: Path) -> list[tuple[tuple[str, int], float]]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    found: list[Any] = []
+    for run in client.search_runs([each.experiment_id for each in client.search_experiments()]):
+        if trial := run.data.tags.get("hopfleet.trial"):
+            found += [
+                ((trial, point.step), point.value) for point in client.get_metric_history(run.info.run_id, "accuracy")
+            ]
+    return found
+
+
+def same(found: list[tuple[tuple[str, int], float]], results: hop.Results) -> None:
+    assert len(found) == len(dict(found)), "doubled points"
+    wanted = expected(results)
+    assert dict(found).keys() == wanted.keys()
+    assert all(abs(value - wanted[place]) < 1e-6 for place, value in found)
+
+
+READERS: dict[str, Callable[[Path], list[tuple[tuple[str, int], float]]]] = {
+    "csv": csv_points,
+    "jsonl": json_points,
+    "tensorboard": pytest.param(tensorboard_points, marks=pytest.mark.slow),  # type: ignore[dict-item]
+    "mlflow": pytest.param(mlflow_points, marks=pytest.mark.slow),  # type: ignore[dict-item]
+}
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(name, read.values[0], marks=read.marks, id=name)  # type: ignore[attr-defined]
+        if hasattr(read, "marks")
+        else pytest.param(name, read, id=name)
+        for name, read in READERS.items()
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "read"), cases())
+def test_every_epoch_is_tracked_once(name: str, read: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "END_SECONDS", 120.0)
+    search = hop.Random(trials=3, max_epochs=3)
+    results = curve_experiment("mine", search=search, callbacks=[name], partitions=2).fit(quiet=True)
+    same(read(results.folder.path), results)
+
+
+KILLED = """
+import hopfleet as hop
+from tests.helpers.curve_task import SPACE, curve_experiment
+
+curve_experiment(
+    "killed", space={{**SPACE, "seconds": 0.05}}, search=hop.Random(trials=3, max_epochs=8), partitions=2,
+    callbacks={names!r}, backend="local", workers=2,
+).fit(quiet=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("names", [["csv", "jsonl", "tensorboard", "mlflow"]], ids=["all"])
+def test_a_killed_run_continues_without_gaps_and_doubled_points(names: list[str], own_home: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", KILLED.format(names=names)]
+    run = subprocess.Popen(command, env=environment)
+    folder = own_home / "killed"
+    until(lambda: (folder / "metrics.jsonl").exists() and len(json_points(folder)) >= 5, "some epochs")
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert not hop.load("killed").finished
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    results = hop.load("killed")
+    assert results.finished
+    for read in (csv_points, json_points, tensorboard_points, mlflow_points):
+        same(read(folder), results)
+
+
+@pytest.mark.slow
+def test_weights_and_biases_writes_a_run_per_trial_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "END_SECONDS", 120.0)
+    search = hop.Random(trials=2, max_epochs=2)
+    results = curve_experiment("mine", search=search, callbacks=[WandB()], partitions=1).fit(quiet=True)
+    files = list((results.folder.path / "wandb").rglob("*.wandb"))
+    assert len(files) == 2
+    assert all(file.stat().st_size > 0 for file in files)
+
+
+class Broken(Tracker):
+    """Fails in every method, or hangs for ever in one."""
+
+    def __init__(self, hang: bool) -> None:
+        super().__init__()
+        self.hang = hang
+
+    def write_epoch(self, trial: TrialInfo, epoch: int, metrics: Mapping[str, float], time: float) -> None:
+        if self.hang:
+            threading.Event().wait()
+        raise RuntimeError("no disk, no network")
+
+    def write_begin(self, experiment: ExperimentInfo) -> None:
+        if not self.hang:
+            raise RuntimeError("no disk, no network")
+
+
+@pytest.mark.parametrize("hang", [False, True], ids=["fails", "hangs"])
+def test_a_tracker_that_fails_or_hangs_is_left_behind(
+    hang: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trackers, "END_SECONDS", 0.2)
+    monkeypatch.setattr(trackers, "MOST_WAITING", 3)
+    messages().addHandler(caplog.handler)
+    try:
+        search = hop.Random(trials=2, max_epochs=3)
+        results = curve_experiment("mine", search=search, callbacks=[Broken(hang)], partitions=1).fit(quiet=True)
+    finally:
+        messages().removeHandler(caplog.handler)
+    assert results.finished
+    assert results.verify().ok
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    wanted = "is left behind" if hang else "cannot write: RuntimeError: no disk, no network"
+    assert sum(wanted in text for text in said) == 1, said
+
+
+def test_a_webhook_is_called(tmp_path: Path) -> None:
+    got: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    hook = Webhook(f"http://127.0.0.1:{server.server_port}/", events=["begin", "epoch", "trial_end", "end"])
+    try:
+        search = hop.Random(trials=1, max_epochs=2)
+        curve_experiment("mine", search=search, callbacks=[hook], partitions=1).fit(quiet=True)
+        until(lambda: len(got) == 5, "five calls")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [each["event"] for each in got] == ["begin", "epoch", "epoch", "trial_end", "end"]
+    assert all(each["experiment"] == "mine" for each in got)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(UsageError, match="must begin with http"):
+        Webhook("ftp://example.com")
+    with pytest.raises(UsageError, match="must be a list of begin"):
+        Webhook("http://example.com", events=["explosion"])
+    with pytest.raises(UsageError, match="callbacks='cvs': unknown; did you mean"):
+        curve_experiment("mine", callbacks=["cvs"])
+    assert set(TRACKERS) == {"csv", "jsonl", "mlflow", "tensorboard", "wandb"}
+    assert all(issubclass(kind, Tracker) for kind in (Csv, JsonLines, MLflow, TensorBoard, WandB, Webhook))

@@ -1,0 +1,399 @@
+"""The page in a real browser: every view, every button, both themes, narrow screens, keys, and a server that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hopfleet as hop
+from tests.helpers.browser import SECONDS, TOKEN, Server, browser, until
+from tests.helpers.cli import fitted
+from tests.helpers.curve_task import SPACE, curve_experiment
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PICTURES = Path(os.environ.get("HOPFLEET_PICTURES", ROOT / "build" / "pictures"))
+"""Where screenshots are kept, for people to look at."""
+
+LIVE = """
+import hopfleet as hop
+from tests.helpers.curve_task import SPACE, curve_experiment
+
+curve_experiment(
+    "live", space={**SPACE, "seconds": 0.15}, search=hop.Random(trials=4, max_epochs=6), backend="local", workers=2
+).fit(quiet=True)
+"""
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "'><iframe src=javascript:alert(1)>",
+    "javascript:alert(1)",
+    "${alert(1)}",
+    "{{constructor.constructor('alert(1)')()}}",
+    "</textarea><script>alert(1)</script>",
+    "</title><script>alert(1)</script>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<style>*{display:none}</style>",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "\u202egnp.exe",
+    "=cmd|' /C calc'!A0",
+    "\x1b[31mred",
+    "<!--",
+    "]]>",
+    "__proto__",
+    "constructor",
+    "hasOwnProperty",
+    "../../etc/passwd",
+    "%00%0a%0dSet-Cookie: a=b",
+    "\n\nevent: reset\ndata: {}\n\n",
+    "data:text/html,<script>alert(1)</script>",
+    "<math><mi//xlink:href='data:x,<script>alert(1)</script>'>",
+    "<svg/onload=alert`1`>",
+    "<body onload=alert(1)>",
+    "<details open ontoggle=alert(1)>",
+    "<input autofocus onfocus=alert(1)>",
+    "<object data=javascript:alert(1)>",
+    "<embed src=javascript:alert(1)>",
+    "<link rel=stylesheet href=//evil.example>",
+    "<base href=//evil.example/>",
+    "<meta http-equiv=refresh content='0;url=//evil.example'>",
+    "<form action=//evil.example><button>x",
+    "<video><source onerror=alert(1)>",
+    "<marquee onstart=alert(1)>",
+    "`${alert(1)}`",
+    "');alert(1);//",
+    '";alert(1);//',
+    "\\u003cscript\\u003ealert(1)",
+    "<scr<script>ipt>alert(1)</scr</script>ipt>",
+    "<ScRiPt>alert(1)</sCrIpT>",
+    "%3Cscript%3Ealert(1)%3C/script%3E",
+    "🙂" * 200,
+    "a" * 5000,
+    "\u0000nul",
+    "\u2028\u2029",
+    "-1+1",
+    "@SUM(1)",
+]
+
+
+class Visitor:
+    """One browser window that remembers every error of its console."""
+
+    def __init__(self, opened: Any, server: Server, **options: Any) -> None:
+        self.server = server
+        self.context = opened.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(SECONDS * 1000)
+        self.problems: list[str] = []
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.problems.append(said.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
+        self.page.goto(f"{server.address}?token={TOKEN}")
+
+    def go(self, place: str) -> None:
+        self.page.evaluate("place => { location.hash = place }", place)
+
+    def drawn(self) -> None:
+        """Wait for a chart, and check that there is something on it."""
+        self.page.wait_for_selector(".frame[data-drawn]")
+        colours = """() => { const canvas = document.querySelector('.frame canvas');
+            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            const pixels = new Uint32Array(data.buffer); return new Set(pixels).size }"""
+        until(lambda: self.page.evaluate(colours) > 3, "a chart with colours")
+
+    def picture(self, name: str) -> None:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"{name}.png"
+        self.page.screenshot(path=path)
+        assert path.stat().st_size > 5000
+
+    def says(self, text: str) -> None:
+        self.page.locator(".messages", has_text=text).wait_for()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPFLEET_HOME", str(home))
+        curve_experiment("asha", search=hop.ASHA(trials=20, max_epochs=9)).fit(quiet=True)
+        curve_experiment("pbt", search=hop.PBT(population=4, max_epochs=8)).fit(quiet=True)
+        goals: Any = {"metric": ["accuracy", "train_loss"], "mode": ["max", "min"], "constraints": ["loss <= 1"]}
+        faults = {**SPACE, "fault": hop.grid_search([False, False, True])}
+        curve_experiment("goals", **goals, space=faults, search=hop.Random(trials=9, max_epochs=3)).fit(quiet=True)
+        add_hostile()
+    yield home
+
+
+def add_hostile() -> None:
+    """Make an experiment with hostile strings in configurations, logs and errors."""
+    space = {"text": hop.grid_search(HOSTILE), "fault": hop.choice([False])}
+    results = fitted("hostile", space, search=hop.Grid(max_epochs=1), partitions=1)
+    for trial, text in zip(results.trials, HOSTILE, strict=True):
+        (results.folder.logs / f"{trial.id}.log").write_text(text * 3)
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[Server]:
+    with Server(home) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as opened:
+        yield opened
+
+
+VIEWS = {
+    "home": "#/",
+    "overview": "#/x/asha",
+    "curves": "#/x/asha/curves?metric=loss&x=time&log=1&smooth=0.5",
+    "schedule": "#/x/asha/schedule",
+    "parallel": "#/x/asha/parallel",
+    "importance": "#/x/asha/importance",
+    "rungs": "#/x/asha/rungs",
+    "lineage": "#/x/pbt/lineage",
+    "pareto": "#/x/goals/pareto",
+    "workers": "#/x/goals/workers",
+    "requests": "#/x/asha/requests",
+    "data": "#/x/asha/data",
+    "trial": "#/x/pbt/t/t0001",
+    "compare": "#/compare?x=asha&x=pbt",
+}
+CHARTS = ("overview", "curves", "schedule", "parallel", "importance", "rungs", "lineage", "pareto", "trial", "compare")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_view_in_both_themes_on_wide_and_narrow_screens(
+    chromium: Any, server: Server, theme: str, width: int
+) -> None:
+    visitor = Visitor(chromium, server, color_scheme=theme, viewport={"width": width, "height": 900})
+    page = visitor.page
+    for name, place in VIEWS.items():
+        visitor.go(place)
+        page.wait_for_selector("main h1")
+        until(lambda: "reading" not in page.inner_text("main"), "a page that is loaded")
+        if name in CHARTS:
+            visitor.drawn()
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, f"{name} is wider than the screen"
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('button, a, input, select')].filter(e => !(e.textContent.trim() || "
+            "e.getAttribute('aria-label') || e.closest('label') || e.title)).length"
+        )
+        assert unnamed == 0, f"{name} has controls without a name"
+        visitor.picture(f"{name}-{theme}-{width}")
+    assert visitor.problems == []
+    visitor.context.close()
+
+
+def test_tables_sort_and_filter_and_charts_download(chromium: Any, server: Server) -> None:
+    visitor = Visitor(chromium, server, accept_downloads=True)
+    page = visitor.page
+    visitor.go("#/x/asha")
+    page.wait_for_selector(".board tbody tr")
+    page.get_by_role("button", name="lr", exact=True).click()
+    page.wait_for_selector("th[aria-sort=ascending]")
+    assert "sort=lr" in page.url
+    page.fill("#filter", "lr<0.01 relu")
+    until(lambda: 0 < page.locator(".board tbody tr").count() < 20, "a filtered table")
+    assert "q=lr" in page.url
+    page.reload()
+    page.wait_for_selector(".board tbody tr")
+    assert page.input_value("#filter") == "lr<0.01 relu"
+    for view in ("curves", "schedule", "parallel", "importance"):
+        visitor.go(f"#/x/asha/{view}")
+        visitor.drawn()
+        for kind, begins in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"")):
+            with page.expect_download() as download:
+                page.get_by_role("button", name=kind, exact=True).first.click()
+            content = Path(download.value.path()).read_bytes()
+            assert content.startswith(begins)
+            assert len(content) > 40
+    assert visitor.problems == []
+    visitor.context.close()
+
+
+def test_the_page_can_be_used_with_the_keyboard_alone(chromium: Any, server: Server) -> None:
+    visitor = Visitor(chromium, server)
+    page = visitor.page
+    page.wait_for_selector(".list a")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tabs")
+    for key, view in (("2", "curves"), ("3", "schedule"), ("0", "requests"), ("1", "overview")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".tabs a[aria-current]:has-text('{view}')")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "filter"
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    before = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--dark')")
+    page.keyboard.press("t")
+    after = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--dark')")
+    assert before != after
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement !== document.body")
+    page.keyboard.press("h")
+    page.wait_for_selector(".list")
+    assert visitor.problems == []
+    visitor.context.close()
+
+
+def test_hostile_strings_stay_text(chromium: Any, server: Server) -> None:
+    visitor = Visitor(chromium, server)
+    page = visitor.page
+    for place in (
+        "#/",
+        "#/x/hostile",
+        "#/x/hostile/parallel",
+        "#/x/hostile/schedule",
+        "#/x/hostile/workers",
+        "#/x/hostile/data",
+    ):
+        visitor.go(place)
+        page.wait_for_selector("main table, main .frame")
+        page.wait_for_timeout(150)
+    for number in range(1, len(HOSTILE), 7):
+        visitor.go(f"#/x/hostile/t/t{number:04d}")
+        page.wait_for_selector("pre.log")
+    for name in HOSTILE[:8]:
+        visitor.go(f"#/x/{name}")
+        visitor.go(f"#/x/hostile/t/{name}")
+        visitor.go(f"#/x/hostile?q={name}&sort={name}&metric={name}")
+        page.wait_for_selector("main")
+    assert page.evaluate("document.querySelectorAll('#app script, #app iframe, #app object, #app style').length") == 0
+    assert [each for each in visitor.problems if "404" not in each and "400" not in each] == []
+    visitor.context.close()
+
+
+def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, home: Path, server: Server) -> None:
+    """Both see the same points as the journal, although the server is killed and comes back meanwhile."""
+    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen([sys.executable, "-c", LIVE], env=environment)
+    with Server(home) as own:
+        until(lambda: (home / "live" / "journal.sqlite").exists(), "a journal")
+        first, second = Visitor(chromium, own), Visitor(chromium, own, viewport={"width": 1280, "height": 800})
+        for visitor in (first, second):
+            visitor.go("#/x/live")
+            visitor.page.wait_for_selector(".board tbody tr")
+        page = first.page
+        steer(first)
+        second.drawn()
+        second.picture("live")
+        own.kill()
+        page.wait_for_selector("text=connection lost")
+        own.start()
+        page.wait_for_selector("text=connection lost", state="detached")
+        for visitor in (first, second):
+            visitor.page.wait_for_selector("header .state.finished")
+        assert run.wait(SECONDS) == 0
+        results = hop.load(home / "live")
+        for visitor in (first, second):
+            check_points(visitor, results)
+            network = [each for each in visitor.problems if "Failed to load resource" not in each]
+            assert network == []
+            visitor.context.close()
+
+
+def steer(visitor: Visitor) -> None:
+    """Use every button of a running experiment."""
+    page = visitor.page
+    page.get_by_role("button", name="Pause").click()
+    visitor.says("running units end")
+    page.get_by_role("button", name="Undo").click()
+    visitor.says("the experiment goes on")
+    page.get_by_role("button", name="One worker more").click()
+    visitor.says("from 2 to 3 workers")
+    page.get_by_role("button", name="Extend…").click()
+    page.get_by_label("More trials").fill("1")
+    page.get_by_role("button", name="Extend", exact=True).click()
+    visitor.says("1 more trials")
+    page.get_by_role("button", name="Add trial…").click()
+    until(lambda: "lr" in page.locator("dialog textarea").input_value(), "a configuration to start from")
+    page.get_by_role("button", name="Add", exact=True).click()
+    visitor.says("is added")
+    page.locator(".board a", has_text="t0002").click()
+    page.get_by_role("button", name="Stop").click()
+    visitor.says("t0002")
+    page.get_by_role("button", name="Clone…").click()
+    page.locator(".fields label", has_text="dropout").locator("input").fill("0.25")
+    page.get_by_role("button", name="Clone", exact=True).click()
+    visitor.says("starts afresh")
+    page.get_by_role("button", name="Clone…").click()
+    page.locator(".fields label", has_text="width").locator("input").fill('"wide"')
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("button", name="Delete t0002").click()
+    page.wait_for_selector(".board")
+    visitor.go("#/x/live/requests")
+    page.wait_for_selector("text=clone")
+    assert page.locator("tbody tr").count() >= 8
+    visitor.go("#/x/live")
+    page.wait_for_selector(".board")
+
+
+def check_points(visitor: Visitor, results: hop.Results) -> None:
+    """Compare the points of the page with the journal: none is missing, none is doubled."""
+    expected = {trial.id: [[row["epoch"], row["accuracy"]] for row in trial.history] for trial in results.trials}
+    read = """async () => { const { feedOf } = await import('./static/store.js'); const feed = feedOf('live');
+        feed.needCurves('accuracy'); await feed.loading.get('accuracy'); const found = {};
+        for (const [trial, curve] of feed.curves.get('accuracy') ?? []) if (feed.trials.has(trial))
+          found[trial] = Array.from(
+            { length: curve.epochs.length }, (_, i) => [curve.epochs.get(i), curve.values.get(i)]);
+        return JSON.stringify(found) }"""
+
+    def same() -> bool:
+        found = json.loads(visitor.page.evaluate(read))
+        return found.keys() == {trial for trial, rows in expected.items() if rows} and all(
+            [epoch for epoch, _ in rows] == [epoch for epoch, _ in expected[trial]]
+            and all(abs(a - b) < 1e-6 for (_, a), (_, b) in zip(rows, expected[trial], strict=True))
+            for trial, rows in found.items()
+        )
+
+    until(same, "the same points as in the journal")
+
+
+def test_a_read_only_page_has_no_buttons_and_a_deleted_run_is_told(chromium: Any, home: Path) -> None:
+    import shutil
+
+    shutil.copytree(home / "pbt", home / "doomed")
+    with Server(home, "--read-only") as own:
+        visitor = Visitor(chromium, own)
+        visitor.go("#/x/doomed")
+        visitor.page.wait_for_selector(".board tbody tr")
+        assert visitor.page.get_by_role("button", name="Extend…").count() == 0
+        shutil.rmtree(home / "doomed")
+        visitor.page.wait_for_selector("text=no such experiment here")
+        visitor.go("#/x/asha/t/t9999")
+        visitor.page.wait_for_selector("text=no such trial")
+        visitor.context.close()
+
+
+def test_fit_shows_the_run_on_a_page(home: Path) -> None:
+    code = (
+        "import re, sys, urllib.request\n"
+        "from tests.helpers.curve_task import curve_experiment\n"
+        "curve_experiment('shown').fit(ui=True)\n"
+    )
+    environment = {**os.environ, "HOPFLEET_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "watch it on http://127.0.0.1:" in done.stdout
+    assert "/?token=" in done.stdout
+    assert "#/x/shown" in done.stdout

@@ -1,0 +1,50 @@
+"""The dashboard of Grafana asks for figures that the server has, and the commands of the page answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from hopfleet.ui.application import STATIC
+from hopfleet.ui.metrics import FAMILIES, _labels, _number
+from tests.helpers.cli import Cli, fitted
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboard.json"
+
+
+def test_the_dashboard_asks_for_figures_that_exist() -> None:
+    asked = set(re.findall(r"hopfleet_\w+", DASHBOARD.read_text()))
+    assert asked
+    assert asked <= FAMILIES.keys()
+    places = [panel["gridPos"] for panel in json.loads(DASHBOARD.read_text())["panels"]]
+    assert len({(place["x"], place["y"]) for place in places}) == len(places)
+
+
+def test_labels_and_numbers_are_escaped() -> None:
+    assert _labels({"a": 'x"y\\z\n'}) == 'a="x\\"y\\\\z\\n"'
+    assert [_number(value) for value in (1, float("inf"), float("-inf"), float("nan"))] == [
+        "1.0",
+        "+Inf",
+        "-Inf",
+        "NaN",
+    ]
+
+
+def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
+    files = [path for path in STATIC.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 200_000
+    for path in files:
+        if path.suffix in (".js", ".css", ".html"):
+            assert not re.findall(r"""(?:src|href|import|url\()\s*[=(]?\s*["']?https?://""", path.read_text()), path
+    assert {path.name for path in files} >= {"htm-LICENSE", "preact-LICENSE"}
+
+
+def test_top_draws_once_where_there_is_no_terminal(cli: Cli) -> None:
+    fitted("mine")
+    shown = cli("top", "mine")
+    assert shown.code == 0
+    assert "24/24 units" in shown.out
+    assert "finished" in shown.out
+    assert "worker" in shown.out
+    assert cli("top", "none").code == 2
