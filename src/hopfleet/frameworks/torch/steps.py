@@ -132,8 +132,8 @@ class Steps:
         if options.ema is not None:
             with torch.no_grad():
                 pairs = list(zip(trial.average, trial.model.parameters(), strict=True))
-                # A frozen weight that trials share is its own average.
-                pairs = [(mean, weight) for mean, weight in pairs if mean.data_ptr() != weight.data_ptr()]
+                # A frozen weight that trials share is its own average. Tensors spread over a team have no address.
+                pairs = [(mean, one) for mean, one in pairs if mean.data_ptr() != one.data_ptr() or not one.data_ptr()]
                 means, weights = [mean for mean, _ in pairs], [weight.detach() for _, weight in pairs]
                 _compat.foreach_lerp_(means, weights, 1 - options.ema)
 

@@ -63,9 +63,9 @@ class _Steps(TeamSteps):
         self._spread, self._strategy = trial, strategy
 
     def _backward(self, batch: Batch, *, clear: bool = True) -> torch.Tensor:
-        if clear and not self._waiting:
+        if clear and not self.waiting:
             self._clear_gradients()
-        self._waiting += 1
+        self.waiting += 1
         return self._strategy.backward(self._spread, self._share)
 
     @torch.no_grad()

@@ -72,7 +72,7 @@ class TeamSteps(Steps):
         super().note(values, self._share.rows)
 
     def result(self) -> Metrics:
-        if self._waiting:
+        if self.waiting:
             self.update()
         if self._losses:
             losses = torch.cat([loss.reshape(-1).double() for loss in self._losses])
