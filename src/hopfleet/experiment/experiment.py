@@ -65,11 +65,8 @@ PREVIEW = "HOPFLEET_PREVIEW"
 LINGER_SECONDS = 0.75
 """Longest time in seconds that workers outlive their controller."""
 
-SHOWN = 64
-"""Ended trials that the live view keeps."""
-
-DRAWN = 1_000
-"""Configurations from which profiling draws."""
+SHOWN, DRAWN = 64, 1_000
+"""Ended trials that the live view keeps, and configurations from which profiling draws."""
 
 
 class FitAvoided(HopfleetError):
