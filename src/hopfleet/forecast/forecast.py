@@ -172,6 +172,8 @@ class Forecast:
             which = f"the check before the run, with {describe_config(config, list(config), 100)}"
             if profile.unsteady:
                 view.warn(unsteady(made_by, profile.unsteady))
+            if profile.varying:
+                view.warn(profile.varying)
             if profile.error:
                 view.warn(f"{which}, failed: {profile.error}")
             if profile.doubt:

@@ -194,6 +194,7 @@ def _assumed(outline: Outline, part: Outline, profiles: Profiles) -> Iterator[st
         yield f"{timed} of {outline.trials} trials were profiled; the others are assumed to be like them on average"
     for column in sorted({profile.unsteady for profile in profiles.found.values()} - {""}):
         yield unsteady("transform()", column)
+    yield from sorted({profile.varying for profile in profiles.found.values()} - {""})
     if profiles.failed:
         number, profile = next(iter(profiles.failed.items()))
         yield f"{plural(len(profiles.failed), 'trial')} failed in profiling; t{number + 1:04d} raised {profile.error}"

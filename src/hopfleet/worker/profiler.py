@@ -40,6 +40,8 @@ class Profiler:
         self._versions = versions
         #: Whether the transform was checked for determinism.
         self._checked = False
+        #: Whether training was checked for determinism.
+        self._repeated = False
         #: Whether the gain of flotillas was measured.
         self._compared = False
 
@@ -55,7 +57,8 @@ class Profiler:
                 session = context.open(trial)
                 opened = time.perf_counter() - began
                 # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
-                memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
+                memory = session.shared_size + 4 * session.size
+                spare = context.framework.spare_memory(context.placement)
                 # Trials that train together share the making of batches.
                 gains = context.feed is not None or context.framework.gains(session, fast=context.spec.fast)
                 # Use batches of an epoch of this trial's own, so that the time to make them shows.
@@ -66,7 +69,7 @@ class Profiler:
                     metrics, _ = self._evaluate_one(session)
                 context.count_parameters(session, metrics, 1)
                 found = Profile(tuple(metrics), open_seconds=opened, memory=memory, spare=spare, gains=gains)
-                found = replace(found, unsteady=self._unsteady(trial))
+                found = replace(found, unsteady=self._unsteady(trial), varying=self._varying(session, trial, unit))
                 if batches:
                     return self._timed(found, session, trial, unit, batches)
                 sessions = [session]
@@ -137,6 +140,14 @@ class Profiler:
     def _digest(self, ref: VersionRef, session: Session) -> str:
         """Save a session, and return the digest of the file."""
         return self._versions.write(ref, session.save, durable=True, size=session.size)[0]
+
+    def _varying(self, session: Session, trial: Trial, unit: Unit) -> str:
+        """Return a warning if training does not give the same bits each time. Only the first call checks."""
+        if self._repeated or self._context.framework.fusion_blocker:  # the loop is not the framework's
+            return ""
+        self._repeated = True
+        stream = self._context.train_stream(session, trial, unit)
+        return session.varying(FirstBatches(1, stream, self._context.batch_size(trial)))
 
     def _unsteady(self, trial: Trial) -> str:
         """Return a column that differs when a batch is transformed twice, if any. Only the first call checks."""

@@ -95,3 +95,4 @@ class Profile:
     unsteady: str = ""  #: a column that differs if a batch is transformed twice, in a worker's first profile
     doubt: str = ""  #: how a trial that hops differs from one that stays
     skipped: str = ""  #: what a check left out, and why
+    varying: str = ""  #: a warning if training does not give the same bits each time, in a worker's first profile

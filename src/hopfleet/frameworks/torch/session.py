@@ -21,7 +21,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Tree
-from hopfleet.frameworks.torch import built, checkpoint, randomness
+from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable
 from hopfleet.frameworks.torch.capturable import capturable_updates
 from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.options import TrainingOptions
@@ -205,6 +205,13 @@ class TorchSession(Session):
             metrics = self.hooks.metrics(self.callable, batch)
         return check_metrics("metrics", metrics), rows_of(batch)
 
+    def varying(self, batches: Batches) -> str:
+        if self.device.type not in repeatable.DEVICES:
+            return ""
+        self.model.train()
+        with self._environment():
+            return next((repeatable.varying(self, batch) for batch in batches), "")
+
     def unused(self) -> tuple[str, ...]:
         return self.config.unused()
 
@@ -220,7 +227,11 @@ class TorchSession(Session):
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
         whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return whole - sum(shared.size for shared in self.shared)
+        return whole - self.shared_size
+
+    @property
+    def shared_size(self) -> int:
+        return sum(shared.size for shared in self.shared)
 
     @property
     def steady(self) -> bool:
