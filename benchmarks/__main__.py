@@ -23,7 +23,8 @@ SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "dike")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
 WATCHING = ("ui",)
-NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING)
+DATA = ("etl",)
+NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *DATA)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 

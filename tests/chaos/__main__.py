@@ -24,6 +24,7 @@ ATTACKS: dict[str, Callable[[int, int], Report]] = {
     "controller-steps": lambda faults, seed: processes.controller_points("inline", every=max(1, 1000 // faults)),
     "controller-steps-local": lambda faults, seed: processes.controller_points("local", every=max(4, 4000 // faults)),
     "controller-again": lambda faults, seed: processes.controller_again_and_again(max(3, faults // 10), seed),
+    "writes": lambda faults, seed: processes.writes(max(3, faults // 10), seed),
     "soak": lambda faults, seed: soak.soak(max(16, 2 * faults), 0.02, (0.1, 0.3), seed)[0],
     "stop": lambda faults, seed: processes.stopped_and_continued(max(3, faults // 50), seed),
     "models": lambda faults, seed: files.damaged_models(max(6, faults // 10), seed),

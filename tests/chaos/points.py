@@ -3,7 +3,9 @@
 Nothing in the product knows of them: functions are wrapped in the process that is to be attacked, which is told by its
 environment. ``CHAOS_DIE`` is the number of the place at which the process of the controller dies. ``CHAOS_WORKERS``
 is ``SEED FEWEST MOST``: each worker dies at a place that is drawn for it. ``CHAOS_CLOCK`` is the seed of a clock that
-jumps by hours. ``CHAOS_LOG`` is a file to which a process that dies adds a line with where.
+jumps by hours. ``CHAOS_WRITES`` is ``PLACE NUMBER KILLS``: each worker dies at its write of a model with that number,
+at one of ``WRITES``, until so many have died. ``CHAOS_LOG`` is a file to which a process that dies adds a line with
+where.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 #: How many places were reached, and at which to die. 0 is none.
@@ -23,16 +26,24 @@ _state = {"reached": 0, "last": 0}
 _installed = False
 
 
+WRITES = ("before a model is written", "between a write and its rename", "after a rename, before it is told")
+"""Places in the write of a model."""
+
+
 def reach(place: str) -> None:
     """Be at a place; it may be the last one."""
     _state["reached"] += 1
     if _state["reached"] == _state["last"]:
-        log = os.environ.get("CHAOS_LOG")
-        if log:
-            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.write(descriptor, f"{place}\n".encode())
-            os.close(descriptor)
-        os.kill(os.getpid(), signal.SIGKILL)
+        die(place)
+
+
+def die(place: str) -> None:
+    log = os.environ.get("CHAOS_LOG")
+    if log:
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, f"{place}\n".encode())
+        os.close(descriptor)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def reached() -> int:
@@ -71,6 +82,7 @@ def install(last: int | None = None) -> None:
 
 def install_in_workers() -> None:
     """In the process that workers are forked from; each worker draws its last place."""
+    _aim_at_writes()
     drawn = os.environ.get("CHAOS_WORKERS")
     if not drawn or _installed:
         _jump()
@@ -86,6 +98,39 @@ def install_in_workers() -> None:
         _state["last"] = random.Random(f"{seed} {os.getpid()}").randint(fewest, most)
 
     os.register_at_fork(after_in_child=draw)
+
+
+def _aim_at_writes() -> None:
+    """Have each worker die in its write of a model with a number, until enough have died."""
+    from hopfleet.store.versions import local
+
+    aim = os.environ.get("CHAOS_WRITES")
+    if not aim or hasattr(local.write_atomically, "__wrapped__"):
+        return
+    index, number, kills = map(int, aim.split())
+    write_atomically, writes = local.write_atomically, {"count": 0}
+    os.register_at_fork(after_in_child=lambda: writes.update(count=0))
+
+    @functools.wraps(write_atomically)
+    def aimed(path: Path, write: Callable[[Path], None], *, durable: bool) -> None:
+        if path.parent.name == "probe":  # the check before the run
+            write_atomically(path, write, durable=durable)
+            return
+        writes["count"] += 1
+        struck = writes["count"] == number and len(Path(os.environ["CHAOS_LOG"]).read_text().splitlines()) < kills
+        if struck and index == 0:
+            die(WRITES[0])
+
+        def written(temporary: Path) -> None:
+            write(temporary)
+            if struck and index == 1:
+                die(WRITES[1])
+
+        write_atomically(path, written, durable=durable)
+        if struck and index == 2:
+            die(WRITES[2])
+
+    local.write_atomically = aimed
 
 
 def _files() -> None:

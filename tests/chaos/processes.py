@@ -9,6 +9,7 @@ import signal
 import time
 
 from hopfleet.domain.messages import WorkerLost
+from tests.chaos.points import WRITES
 from tests.chaos.runs import Child, Report, ended, finish, messages_of, scratch, workers_when_started
 
 
@@ -72,6 +73,23 @@ def worker_points(kills: int, seed: int) -> Report:
             report.faults += len(places)
             if not places:
                 break
+    return report
+
+
+def writes(kills: int, seed: int) -> Report:
+    """Workers die before they write a model, between the write and its rename, and before they tell of it."""
+    report = Report("workers die at each step of the write of a model")
+    asked = {"trials": 6, "epochs": 3, "partitions": 3, "blocks": 4}
+    for index, place in enumerate(WRITES):
+        with scratch() as folder:
+            log = folder.parent / "places"
+            log.touch()
+            aim = f"{index} {1 + seed % 3} {-(-kills // len(WRITES))}"
+            finish(report, folder, asked, place, CHAOS_WRITES=aim, CHAOS_LOG=str(log))
+            report.places.update(places := log.read_text().splitlines())
+            report.faults += len(places)
+            if set(places) != {place}:
+                report.problems.append(f"no worker died {place}")
     return report
 
 

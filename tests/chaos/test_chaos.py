@@ -31,7 +31,10 @@ def test_simulated(seeds: range) -> None:
     assert f"{len(seeds):,} seeds" in told
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"controller-steps-local"}))
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(ATTACKS.keys() - {"controller-steps-local", "writes"}), pytest.param("writes", marks=pytest.mark.slow)],
+)
 def test_real(name: str) -> None:
     python("tests.chaos", "--only", name, "--faults", "8")
 

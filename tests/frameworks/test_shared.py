@@ -106,6 +106,7 @@ def test_trials_of_a_worker_hold_frozen_tensors_once_and_train_with_the_same_bit
     assert first.mask.data_ptr() == second.mask.data_ptr()
     assert first.norm.running_mean.data_ptr() != second.norm.running_mean.data_ptr()
     assert {one.name for one in together[0].shared} == {"base.weight", "mask"}
+    assert together[0].shared_size == 2 * WIDTH * WIDTH * 4 > together[0].size
     for session in (*together, *alone):
         session.train(Batches(), last=True)
     assert all(map(same, together, alone))

@@ -88,6 +88,7 @@ MISTAKES = [
         UsageError,
         ("state_dict('best.pt')", "no such file or folder"),
     ),
+    attribute("save", finished, "write results.dataframe().to_csv(PATH)"),
     attribute("bset", finished, "did you mean 'best'?"),
     Mistake("results before any run", lambda: hop.load("digits"), NotFound, ("'digits'", "there are: none")),
     Mistake(

@@ -21,6 +21,12 @@ def stopped(mistake: str, stop: Any, *says: str) -> Mistake:
     return refused(mistake, lambda: experiment(stop=stop), *says)
 
 
+class Sampler:
+    """Looks like a sampler of Optuna."""
+
+    def sample_relative(self) -> None: ...
+
+
 def misspelt(mistake: str, make: Any, *says: str) -> Mistake:
     """An argument that another library has."""
     return Mistake(mistake, make, TypeError, says)
@@ -64,6 +70,8 @@ MISTAKES = [
     refused("one dimension to explore", lambda: hop.PBT(explore="lr"), "explore='lr'", "a list of dimensions"),
     refused("one factor to perturb by", lambda: hop.PBT(perturb=0.8), "perturb=0.8", "(0.8, 1.2) is usual"),
     refused("rules for a name", lambda: hop.Stopping("random", []), "search='random'", "hop.Random(trials=16)"),  # type: ignore[arg-type]
+    stopped("Ray's stopping rule", {"loss": 0.1}, "stop={'loss': 0.1}", "not a dict", "hop.Budget(target=...)"),
+    chosen("a sampler as the search", Sampler(), "Sampler", "must be a search", "hop.Optuna(sampler, trials=16)"),
     stopped("a stopping rule that is a number", 3, "stop=3", "must be a stopping rule", "hop.Median()"),
     stopped("the class of a stopping rule", hop.Patience, "Patience", "must be an instance, Patience()"),
     stopped("a misspelt stopping rule", "medain", "stop='medain'", "did you mean 'median'?"),

@@ -65,6 +65,7 @@ MISTAKES = [
     ),
     asked("Optuna's trial.number", lambda trial: {"lr": trial.number}, "trial.number", "suggest_float"),
     asked("a space function without argument", lambda: {"lr": 0.1}, "space=<lambda>", "0 positional arguments"),
+    asked("a space function that returns nothing", lambda trial: None, "returned None", "must return a dict"),
     asked("a space function that returns a list", lambda trial: [0.1], "returned [0.1]", "must return a dict"),
     asked("a space function that fails", lambda trial: {"lr": trial.params["wd"]}, "KeyError: 'wd'", "choosing {}"),
     asked("integers between floats", lambda trial: trial.suggest_int("width", 1.5, 3), "(1.5, 4)", "must be integers"),

@@ -88,9 +88,16 @@ def search(given: Search | str, stop: Any) -> Search:
     found = registry.find("search", given, SEARCHES)() if isinstance(given, str) else given
     if not isinstance(found, Search):
         made = f"hop.{given.__name__}(...)" if isinstance(given, type) else "hop.Random(trials=16)"
+        if hasattr(given, "sample_relative") and not isinstance(given, type):  # a sampler of Optuna
+            made = "hop.Optuna(sampler, trials=16)"
         raise UsageError(f"search={shown(given)}: must be a search, e.g. {made}, or its name")
     if not stop:
         return found
+    if isinstance(stop, Mapping):
+        raise UsageError(
+            f"stop={shown(stop)}: must be stopping rules, not a dict; hop.Budget(target=...) ends the experiment at a "
+            "value of the metric, hop.Patience(epochs=...) a trial that does not improve"
+        )
     rules = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
     return Stopping(
         found, [registry.find("stop", rule, STOPPING_RULES)() if isinstance(rule, str) else rule for rule in rules]

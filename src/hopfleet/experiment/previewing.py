@@ -15,6 +15,7 @@ from hopfleet.experiment.preparation import check_data, open_data
 from hopfleet.experiment.resources import Data, WorkerPlan, check_device, on_cluster
 from hopfleet.forecast.forecast import IN_TURN, Forecast
 from hopfleet.forecast.preview import Preview
+from hopfleet.phrases import shown
 from hopfleet.store.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def scratch_data(experiment: Experiment, place: RunFolder) -> Data:
     for role, source in (("train", experiment.train), ("valid", experiment.valid)):
         if isinstance(source, Iterator):
             raise UsageError(
-                f"{role}={source!r}: can be read only once, and a preview would use it up; "
+                f"{role}={shown(source)}: can be read only once, and a preview would use it up; "
                 "partition it first with hop.partition(...)"
             )
     data = open_data(experiment, place)

@@ -85,6 +85,11 @@ class Session(ABC):
         """The approximate size of a saved version, in bytes."""
 
     @property
+    def shared_size(self) -> int:
+        """The bytes that the trial has in memory in common with others of its worker."""
+        return 0
+
+    @property
     def steady(self) -> bool:
         """Whether ``evaluate`` leaves everything that ``save`` writes unchanged, so that both may run side by side."""
         return True
@@ -129,10 +134,7 @@ class Session(ABC):
         """Return the metrics over some rows. Leave everything that training depends on unchanged."""
 
     def varying(self, batches: Batches) -> str:
-        """Return a warning if training on the first batch does not give the same bits each time; empty if it does.
-
-        The session trains no more, or is thrown away.
-        """
+        """Return a warning if training on the first batch does not give the same bits each time; empty if it does."""
         return ""
 
     @abstractmethod
@@ -176,10 +178,7 @@ class IsolationError(Exception):
 
 
 class SharedStateChanged(Exception):
-    """A trial changed state that it shares with others.
-
-    All of them become unusable, and start anew from their versions, each with a state of its own.
-    """
+    """A trial changed state that it shares: all that share it start anew from their versions, with their own."""
 
 
 class GivenUp(Exception):
@@ -357,18 +356,13 @@ class TrackedConfig(dict[str, Any]):
         #: Keys that were asked for in vain.
         self._absent: set[str] = set() if absent is None else absent
         self._prefix = prefix
-        super().__init__(
-            {
-                key: (
-                    TrackedConfig(value, self._seen, f"{prefix}{key}.", self._absent)
-                    if isinstance(value, Mapping)
-                    else copy.deepcopy(value)
-                    if isinstance(value, list)
-                    else value
-                )
-                for key, value in values.items()
-            }
-        )
+
+        def own(key: str, value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return TrackedConfig(value, self._seen, f"{prefix}{key}.", self._absent)
+            return copy.deepcopy(value) if isinstance(value, list) else value
+
+        super().__init__({key: own(key, value) for key, value in values.items()})
 
     def unused(self) -> tuple[str, ...]:
         """Return the keys that were never read, as dotted paths."""

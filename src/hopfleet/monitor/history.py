@@ -7,6 +7,7 @@ because it decides nothing. So it also works on a journal that another process i
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -216,7 +217,8 @@ class History(Observer):
 
     def _record(self, message: UnitFinished | UnitFailed | UnitStopped) -> Span:
         unit = message.unit
-        span = Span(message.worker, unit.trial, unit.epoch, unit.partition, unit.work, message.started, message.ended)
+        names = sys.intern(message.worker), sys.intern(unit.trial)  # a journal has each name in every message
+        span = Span(*names, unit.epoch, unit.partition, unit.work, message.started, message.ended)
         self.spans.append(span)
         self._free(self.workers[message.worker], unit, span)
         return span

@@ -199,6 +199,10 @@ class Again(Recipe):
         self.prepared = prepared
         self.labelled = labelled
 
+    @property
+    def inputs(self) -> Sequence[str] | None:
+        return list(self.prepared.layout.types)
+
     def apply(self, batch: pa.Table, fitted: Mapping[str, Any]) -> Batch:
         return self.prepared.apply(*self.prepared.given(batch, labelled=self.labelled))
 

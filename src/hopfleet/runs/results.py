@@ -224,6 +224,7 @@ class Results(Signposted):
         **dict.fromkeys(("best_config", "best_params", "config"), "results.best.config"),
         **dict.fromkeys(("best_value", "best_score", "metrics"), "results.best.metrics"),
         **dict.fromkeys(("best_model", "model"), "results.best.model()"),
+        **dict.fromkeys(("save", "to_csv", "export"), "results.dataframe().to_csv(PATH)"),
         **dict.fromkeys(("get_dataframe", "trials_dataframe", "cv_results_"), "results.dataframe()"),
     }
 

@@ -34,6 +34,7 @@ from typing import IO, Any
 
 from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import ExperimentExists, JournalError, NotFound, UsageError
+from hopfleet.phrases import did_you_mean, listed
 from hopfleet.store.definitions import NAME, problem
 from hopfleet.support.files import open_plain, read_json, trouble, write_text
 
@@ -277,9 +278,10 @@ def find_run(name: str | os.PathLike[str]) -> RunFolder:
             return run
         if run.damaged:
             raise JournalError(f"{run.definition_file}: is missing, but other parts of the run are left; {run.rescue}")
-    known = ", ".join(run.name for run in runs()) or "none"
+    names = [run.name for run in runs()][::-1]  # the newest first
+    near, known = did_you_mean(name, names), listed(name, names)
     here = "" if _is_path(name) or not RunFolder(Path(name)).exists else f"; for that in this directory, use ./{name}"
-    raise NotFound(f"{str(name)!r}: no such experiment in {home()}; there are: {known}{here}")
+    raise NotFound(f"{str(name)!r}: no such experiment in {home()}; {near}there are: {known}{here}")
 
 
 def find_damaged(name: str | os.PathLike[str]) -> RunFolder:

@@ -57,7 +57,8 @@ class Profiler:
                 session = context.open(trial)
                 opened = time.perf_counter() - began
                 # Once trained, a model takes weights, gradients and two values per weight for most optimizers.
-                memory, spare = 4 * session.size, context.framework.spare_memory(context.placement)
+                memory = session.shared_size + 4 * session.size
+                spare = context.framework.spare_memory(context.placement)
                 # Trials that train together share the making of batches.
                 gains = context.feed is not None or context.framework.gains(session, fast=context.spec.fast)
                 # Use batches of an epoch of this trial's own, so that the time to make them shows.

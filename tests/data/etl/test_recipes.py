@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import csv, parquet
 
 import hopfleet as hop
 from hopfleet.data.etl import statistics
@@ -74,6 +75,18 @@ class TestTabular:
         assert np.allclose(rows["m"], [0, 0.25, 0.75, 1.0])
         assert rows["c"] == [1, 0, 2, 1] and rows["id"] == [7, 8, 9, 10]
         assert np.array_equal(rows["d"], [[1, 0, 59], [1, 2, 57], [12, 6, 60], [2, 3, 0]])
+
+    @pytest.mark.parametrize("ending", ["csv", "parquet"])
+    def test_columns_without_a_step_are_not_needed(self, tmp_path: Path, ending: str) -> None:
+        rows = pa.table({"odd": [None, None, "?"], "n": [1, 2, 3], "part": ["train", "train", "test"]})
+        path = tmp_path / f"rows.{ending}"
+        (csv.write_csv if ending == "csv" else parquet.write_table)(rows, path)
+        recipe = hop.Tabular({"n": hop.Number(None)})
+        made = hop.prepare(path, tmp_path / "set", recipe, partitions=1, split=hop.Split(column="part"))
+        assert stored(made["train"]) == {"n": [1.0, 2.0]}
+        prepared = hop.load_recipe(made["train"])
+        assert list(prepared.layout.types) == ["n"]
+        assert prepared.apply(*prepared.given(pa.table({"n": [7]})))["n"].tolist() == [7.0]
 
     def test_types_decide_without_steps(self, tmp_path: Path) -> None:
         columns = {"n": [1, 2, 3], "c": ["x", "y", "x"], "flag": [True, False, True]}

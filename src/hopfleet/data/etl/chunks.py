@@ -136,6 +136,13 @@ class Layout:
         columns = [table.column(name).cast(kind) for name, kind in self.types.items()]
         return pa.table(columns, names=list(self.types))
 
+    def only(self, names: Sequence[str] | None) -> Layout:
+        """Return some of the columns, or all for None; the first one if there are none of these names."""
+        if names is None:
+            return self
+        found = {name: kind for name, kind in self.types.items() if name in names}
+        return Layout(found or dict([*self.types.items()][:1]), self.nulls & found.keys())
+
     def to_json(self) -> dict[str, Any]:
         return {name: {"type": str(kind), "missing": name in self.nulls} for name, kind in self.types.items()}
 

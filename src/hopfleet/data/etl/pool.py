@@ -39,6 +39,11 @@ class Pool:
         self._count = count
         self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
 
+    def start(self) -> None:
+        """Start all processes now, so that they are ready when there is work."""
+        if self._count > 1:
+            self._hire(self._count)
+
     def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
         """Yield the number and the result of each task, as they end. Raise the exception of the first that fails."""
         if self._count == 1 or len(tasks) <= 1:

@@ -207,7 +207,9 @@ class _Preparation:
 
     def run(self, opened: _Opened) -> Path:
         """Return the folder with the finished data sets."""
-        chunks = [chunk for chunk in self._read(opened) if chunk.rows or chunk.failures]
+        self._pool.start()
+        wanted = self._wanted()
+        chunks = [chunk for chunk in self._read(opened, wanted) if chunk.rows or chunk.failures]
         if not sum(chunk.rows for chunk in chunks):
             raise DataError("the source has no rows; it must have at least one per partition")
         if opened.dataset is not None and self._recipe.fits:
@@ -219,13 +221,19 @@ class _Preparation:
             paths = [self._space.file("splits", number, ".npy") for number in range(len(chunks))]
             names = assign(self._split, chunks, layout, self._job["seed"], paths)
             splits.update(enumerate(paths))
+        layout = layout.only(self._recipe.inputs)
         prepared = Prepared(self._recipe, layout, self._fit(chunks, layout, list(splits.values())))
         mades = self._make(chunks, prepared, list(splits.values()), len(names))
         built = self._gather(mades, names)
         self._finish(built, names, mades, prepared if opened.dataset is None else None)
         return built
 
-    def _read(self, opened: _Opened) -> list[Chunk]:
+    def _wanted(self) -> frozenset[str] | None:
+        """Return the columns that the recipe and the split need; None for all."""
+        by = [] if self._split is None or not self._split.by else [self._split.by]
+        return None if self._recipe.inputs is None else frozenset([*self._recipe.inputs, *by])
+
+    def _read(self, opened: _Opened, wanted: frozenset[str] | None) -> list[Chunk]:
         if opened.dataset is not None:
             data = opened.dataset
             schema = pa.schema([(name, pa.null()) for name in data.columns])
@@ -239,7 +247,7 @@ class _Preparation:
             return [*self._saved(image_tables(opened.files, opened.found))]
         if opened.found[0].format in ("parquet", "arrow"):
             return [chunk for file in opened.found for chunk in stored_chunks(file)]
-        pieces = list(cut_pieces(opened.files, opened.found))
+        pieces = list(cut_pieces(opened.files, opened.found, wanted))
         self._progress.stage("reading", len(pieces))
         (self._space.path / "raw").mkdir(exist_ok=True)
         tasks = [(piece, self._space.path / "raw", f"{number:06d}") for number, piece in enumerate(pieces)]

@@ -53,21 +53,22 @@ class Piece:
     stop: int | None = None
     line: int = 1
     names: tuple[str, ...] = ()
+    wanted: frozenset[str] | None = None  #: columns to convert; None for all
 
 
-def cut_pieces(files: Files, found: Sequence[Found]) -> Iterator[Piece]:
+def cut_pieces(files: Files, found: Sequence[Found], wanted: frozenset[str] | None) -> Iterator[Piece]:
     """Yield the pieces of files that must be parsed."""
     for file in found:
         plain = not file.is_remote and not file.compression and file.format != "webdataset"
         if not plain or file.size <= BLOCK_BYTES:
-            yield Piece(file, files)
+            yield Piece(file, files, wanted=wanted)
             continue
         names: tuple[str, ...] = ()
         with open_stream(file) as stream:
             for block in cut_blocks(stream, file.path, quoted=file.format in ("csv", "tsv")):
                 if file.format in ("csv", "tsv") and not names:
                     names, block = take_header(block, files, file)
-                yield Piece(file, files, block.start, block.start + len(block.data), block.line, names)
+                yield Piece(file, files, block.start, block.start + len(block.data), block.line, names, wanted)
 
 
 def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...], Block]:
@@ -148,11 +149,13 @@ def _csv(block: Block, piece: Piece, names: tuple[str, ...]) -> Parsed:
         odd.append(row)
         return "skip"
 
-    types = _types(piece.files, names, file)
-    wanted = {"column_types": {name: pa.string() for name in types}}  # converted below, where rows can be named
-    usual = arrow_csv.ConvertOptions().null_values
+    wanted = piece.wanted
+    types = {name: kind for name, kind in _types(piece.files, names, file).items() if wanted is None or name in wanted}
     options = arrow_csv.ConvertOptions(
-        **wanted, null_values=[*usual, *piece.files.missing], strings_can_be_null=True, timestamp_parsers=None
+        column_types={name: pa.string() for name in types},  # converted below, where rows can be named
+        null_values=[*arrow_csv.ConvertOptions().null_values, *piece.files.missing],
+        strings_can_be_null=True,
+        include_columns=None if wanted is None else [name for name in names if name in wanted] or list(names[:1]),
     )
     try:
         table = arrow_csv.read_csv(

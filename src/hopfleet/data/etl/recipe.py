@@ -47,6 +47,11 @@ class Recipe:
     #: Columns that only training needs; raw data to predict may lack them.
     labels: Sequence[str] = ()
 
+    @property
+    def inputs(self) -> Sequence[str] | None:
+        """The columns of raw rows that the recipe needs; by default all. Others are not read where that saves time."""
+        return None
+
     def fit(self, batch: Any) -> Mapping[str, Any]:
         """Return statistics of one batch of training rows, which are merged with those of all others."""
         return {}

@@ -167,6 +167,10 @@ class Tabular(Recipe):
                     f"columns={{{name!r}: {shown(step)}}}: must be hop.Number(), hop.Category(), hop.Date() or None"
                 )
 
+    @property
+    def inputs(self) -> Sequence[str] | None:
+        return None if self.columns is None else list(self.columns)
+
     def fit(self, batch: pa.Table) -> Mapping[str, Any]:
         return {name: step.fit(batch.column(name)) for name, step in self._steps(batch).items() if step is not None}
 

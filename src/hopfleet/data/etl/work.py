@@ -71,7 +71,7 @@ def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Path | None)
 
 
 def read_rows(chunk: Chunk, layout: Layout) -> pa.Table:
-    return layout.cast(chunk.read())
+    return layout.cast(chunk.read(list(layout.types)))
 
 
 def make_chunk(

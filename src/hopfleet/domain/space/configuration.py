@@ -133,9 +133,9 @@ def _call(function: Callable[[Chooser], Any], draw: Draw) -> tuple[dict[str, Any
         raise
     except Exception as error:
         raise SpaceError(f"space={name}: raised {describe_error(error)} after choosing {chooser.params}") from error
-    config = chooser.params if config is None else config
+    given, config = config, chooser.params if config is None else config
     if not isinstance(config, Mapping) or not config:
-        raise SpaceError(f"space={name}: returned {shown(config)}; must return a dict of names to values")
+        raise SpaceError(f"space={name}: returned {shown(given)}; must return a dict of names to values")
     return {str(key): plain(value, [str(key)]) for key, value in config.items()}, chooser.chosen
 
 

@@ -54,6 +54,7 @@ class State(NamedTuple):
     #: Variables of a module that are not trained: statistics of batches, counters of random keys.
     rest: Pytree
     optimizer: Pytree
+    #: The data of the key: JAX calls programs faster if their arguments are plain arrays.
     key: Any
     #: Steps made so far.
     count: Any
@@ -194,7 +195,7 @@ class Program:
 
     def _step(self, graph: Any, state: State, batch: Batch, numbers: Numbers) -> tuple[State, Any]:
         task = self._for_loss(numbers)
-        key = jax.random.fold_in(state.key, state.count)
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.count)
 
         def loss_of(params: Pytree) -> tuple[Any, Pytree]:
             model = assembled(graph, params, state.rest, trains=True)

@@ -69,7 +69,8 @@ class JaxSession(HostSession):
             optimizer = self._hooks.optimizer(self.config)
             if not hasattr(optimizer, "update"):
                 raise TaskError(f"optimizer() returned {optimizer!r}: must be an Optax gradient transformation")
-            state = State(params, rest, _arrays("optimizer", optimizer.init(params)), key, jnp.uint32(0))
+            started = _arrays("optimizer", optimizer.init(params))
+            state = State(params, rest, started, jax.random.key_data(key), jnp.uint32(0))
         self.check_config(config)
         self._state: State | Row = jax.device_put(strong(state), self.device)
         self.parameter_count: int = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))

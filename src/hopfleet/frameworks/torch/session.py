@@ -227,7 +227,11 @@ class TorchSession(Session):
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value)]
         whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        return whole - sum(shared.size for shared in self.shared)
+        return whole - self.shared_size
+
+    @property
+    def shared_size(self) -> int:
+        return sum(shared.size for shared in self.shared)
 
     @property
     def steady(self) -> bool:
