@@ -104,7 +104,9 @@ def _search(name: str, cv: Any) -> Any:
     if name == "randomized":
         return RandomizedSearchCV(estimator, params, n_iter=CANDIDATES, **options)
     if name == "halving":
-        return HalvingRandomSearchCV(estimator, params, n_candidates=CANDIDATES, **options)
+        # Its default begins with so few rows that none is left to score them.
+        rows = sum(map(len, cv[0])) // 27
+        return HalvingRandomSearchCV(estimator, params, n_candidates=CANDIDATES, min_resources=rows, **options)
     hopping = {"n_iter": CANDIDATES, "epochs": 9, "halving": True, "batch_size": 10_000, **options}
     return hop.HopSearchCV(estimator, params, **hopping)
 

@@ -42,6 +42,7 @@ BY_TYPE = {
     "TrialState": st.sampled_from(TrialState),
     "Placement": st.builds(Placement, st.lists(text, min_size=1, max_size=1).map(tuple))
     | st.builds(Placement, st.lists(text, min_size=2, max_size=3).map(tuple), text),
+    "Placement | None": st.none() | st.builds(Placement, st.lists(text, min_size=1, max_size=3).map(tuple), text),
     "Unit": st.builds(Unit, text, st.integers(), st.integers(), st.sampled_from(Work)),
     "VersionRef": st.builds(VersionRef, text, st.integers(), st.none() | st.integers()),
 }

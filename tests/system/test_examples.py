@@ -21,6 +21,8 @@ SOME_SLOW = [
 """All examples; make test runs two of them."""
 
 
+# Keras converts its variables in a way that NumPy will not support for ever.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("example", SOME_SLOW, ids=lambda path: path.stem)
 def test_example(
     example: Path, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hopfleet.domain.messages import RunUnit, SaveVersion, UnitFinished, VersionSaved
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.domain.unit import Unit
@@ -47,7 +48,7 @@ ON_CLUSTERS: list[Any] = [
 def test_orders_pass_a_socket() -> None:
     assert list(p.decode_orders(p.encode_orders(ORDERS))) == ORDERS
     assert list(p.decode_orders(p.encode_orders([]))) == []
-    start = p.Start("w1", "cpu")
+    start = p.Start("w1", Placement(("cpu", "cpu"), "ddp"), 1)
     assert p.decode_start(p.encode_start(start)) == start
 
 

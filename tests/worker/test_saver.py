@@ -23,6 +23,7 @@ class Model:
     """All of a session that a saver knows."""
 
     size = 4
+    spread = False
 
     def save(self, path: Path) -> None:
         path.write_bytes(b"four")

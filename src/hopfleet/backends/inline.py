@@ -8,13 +8,13 @@ from collections import deque
 from pathlib import Path
 
 from hopfleet.domain.messages import RELEASED, Command, Event, RunUnit, SaveVersion, WorkerJoined, WorkerLost
-from hopfleet.domain.placement import Placement
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
+from hopfleet.errors import UsageError
 from hopfleet.store.versions.local import Versions
 from hopfleet.support import clock
 from hopfleet.worker.logs import copied
-from hopfleet.worker.spec import Profile, WorkerSpec
+from hopfleet.worker.spec import Profile, WorkerSpec, placement
 from hopfleet.worker.worker import Worker
 
 
@@ -39,10 +39,17 @@ class Inline:
 
     def add(self, count: int) -> None:
         spec = self._spec
+        for shape in spec.teams:
+            if shape.devices > 1:
+                raise UsageError(
+                    f"parallelism={str(shape)!r}: a team needs a process for each device, and backend='inline' has "
+                    "only this one; use backend='local'"
+                )
         for _ in range(count):
-            name, placement = f"w{next(self._numbers)}", Placement.on(spec.device)
-            self._workers[name] = Worker(name, spec, placement, self._events.extend, capture=copied, guest=True)
-            self._events.append(WorkerJoined(name, placement))
+            number = next(self._numbers)
+            name, where = f"w{number}", placement(spec, number - 1, 1)
+            self._workers[name] = Worker(name, spec, where, self._events.extend, capture=copied, guest=True)
+            self._events.append(WorkerJoined(name, where))
 
     def retire(self, worker: str) -> None:
         """Do nothing: an inline worker cannot be lost."""

@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TeamShape(NamedTuple):
+    """How a worker trains each trial: the strategy, and the number of devices."""
+
+    strategy: str = "single"
+    #: 0 stands for all devices that each worker can have.
+    devices: int = 1
+
+    def __str__(self) -> str:
+        return self.strategy if self.devices in (0, 1) else f"{self.strategy}:{self.devices}"
+
+
+STRATEGY = "parallelism"
+"""The key of a configuration that names the strategy of its trial."""
+
+SINGLE = TeamShape()
+"""A whole model on one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +37,11 @@ class Placement:
         return cls((device,))
 
     @property
+    def shape(self) -> TeamShape:
+        """The strategy and the number of devices; the arithmetic of a visit depends on nothing else here."""
+        return TeamShape(self.strategy, len(self.devices))
+
+    @property
     def device(self) -> str:
         """The first device, e.g. ``cuda:1``; the only one unless the placement is a team."""
         return self.devices[0]
@@ -28,7 +52,8 @@ class Placement:
         return self.device.partition(":")[0]
 
     def __str__(self) -> str:
-        return self.device if len(self.devices) == 1 else f"{'+'.join(self.devices)} ({self.strategy})"
+        devices = "+".join(self.devices)
+        return devices if self.strategy == "single" else f"{devices} ({self.strategy})"
 
 
 CPU = Placement.on("cpu")

@@ -18,6 +18,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.data import open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import Limit
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError, describe
 from hopfleet.forecast.fusion import FUSES
@@ -216,6 +217,21 @@ def _check_maker(name: str, maker: Callable[[], Any]) -> None:
             f"policy={name!r}: its entry point must name a class or a function without arguments that makes a policy; "
             f"{shown(maker)} is not one ({describe(made) if isinstance(made, TypeError) else f'it made {shown(made)}'})"
         )
+
+
+def parallelism(given: Any, task: Task) -> tuple[TeamShape, ...]:
+    """Return how workers train, in turn; ``"ddp:2"`` stands for teams of two devices."""
+    texts = [given] if isinstance(given, str) else _listed("parallelism", given, str)
+    if not texts:
+        raise UsageError("parallelism=[]: name at least one strategy, e.g. 'single'")
+    return tuple(_team_shape(text, task) for text in texts)
+
+
+def _team_shape(text: str, task: Task) -> TeamShape:
+    strategy, colon, count = text.partition(":")
+    if colon and not (count.isdecimal() and int(count)):
+        raise UsageError(f"parallelism={text!r}: after the colon must come a number of devices, as in 'ddp:2'")
+    return task.framework.team_shape(strategy, int(count or 0))
 
 
 def batch_size(given: Any) -> int:

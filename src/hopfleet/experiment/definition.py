@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
+from hopfleet.domain.placement import SINGLE
 from hopfleet.errors import ExperimentExists
 from hopfleet.experiment.resources import Data
 from hopfleet.frameworks.base import Task
@@ -57,6 +58,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "store": run.store if run.store != LOCAL else "",
         "deterministic": run.deterministic,
         "settings": experiment.task.framework.settings(),
+        "parallelism": [str(shape) for shape in experiment.parallelism if experiment.parallelism != (SINGLE,)],
     }
     return {
         "name": experiment.name,

@@ -65,11 +65,8 @@ PREVIEW = "HOPFLEET_PREVIEW"
 LINGER_SECONDS = 0.75
 """Longest time in seconds that workers outlive their controller."""
 
-SHOWN = 64
-"""Ended trials that the live view keeps."""
-
-DRAWN = 1_000
-"""Configurations from which profiling draws."""
+SHOWN, DRAWN = 64, 1_000
+"""Ended trials that the live view keeps, and configurations from which profiling draws."""
 
 
 class FitAvoided(HopfleetError):
@@ -85,8 +82,8 @@ class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
     ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes and that
-    is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``old`` takes keywords of
-    earlier releases; ``experiment.options`` lists their replacements.
+    is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
+    strategy and the devices of each worker: ``"ddp:2"``. ``experiment.options`` lists replacements of ``old`` keywords.
     """
 
     ELSEWHERE: ClassVar = {
@@ -113,6 +110,7 @@ class Experiment(Signposted):
         name: str | None = None,
         workers: int | str = "auto",
         backend: Backend | str = "local",
+        parallelism: str | Sequence[str] = "single",
         batch_size: int = 32,
         partitions: int | None = None,
         run_options: RunOptions | None = None,
@@ -131,6 +129,7 @@ class Experiment(Signposted):
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks, TRACKERS)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
+        self.parallelism = arguments.parallelism(parallelism, self.task)
         self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
         self.batch_size = arguments.batch_size(batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
@@ -307,6 +306,7 @@ class Experiment(Signposted):
             device=self.worker_options.device,
             threads=self.worker_options.threads,
             trials=len(self.points) + self.search.trials,
+            teams=self.parallelism,
         )
 
     def _forecast(self, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
@@ -315,7 +315,7 @@ class Experiment(Signposted):
         in_rounds = self.run_options.deterministic and self.search.listens
         options, threads = self.worker_options, self.worker_options.threads
         spare = spare_cores(this_machine(), device=plan.device, workers=plan.workers, threads=threads)
-        spec = worker_spec(self, data, place, device=plan.device, spare=spare)
+        spec = worker_spec(self, data, place, device=plan.device, spare=spare, teams=plan.teams)
         outline = Outline(
             name=self.name,
             # A search without an end counts as one with the most trials that can be live at once.

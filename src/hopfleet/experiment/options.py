@@ -115,7 +115,7 @@ ELSEWHERE = {
 def _remedy(keyword: str) -> str:
     """Return what to write instead of an unknown keyword; empty if that is unclear."""
     known = ("train", "valid", "space", "search", "metric", "mode", "constraints", "points", "warm_start", "stop")
-    more = ("callbacks", "seed", "name", "workers", "backend", "batch_size", "partitions", _RUN, _WORKER)
+    more = ("callbacks", "seed", "name", "workers", "backend", "parallelism", "batch_size", "partitions", _RUN, _WORKER)
     remedy = ELSEWHERE.get(keyword) or did_you_mean(keyword, (*known, *more, *MOVED)).strip()
     return f"; {remedy}" if remedy else ""
 

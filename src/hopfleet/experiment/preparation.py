@@ -120,7 +120,8 @@ def check_data(experiment: Experiment, data: Data) -> None:
     # The nodes of a cluster check the files that they fetch.
     data.check(checksums=not on_cluster(experiment.backend))
     configs = [*experiment.points, *experiment.search.examples(CHECKED)]
-    check_configs(configs, data.train, experiment.batch_size)
+    team = max(shape.devices for shape in experiment.parallelism)
+    check_configs(configs, data.train, experiment.batch_size, team)
 
 
 def _earlier(experiment: Experiment) -> _Earlier | None:

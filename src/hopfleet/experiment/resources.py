@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hopfleet.backends.base import Backend, Cluster
 from hopfleet.data import Dataset, Live, open_dataset, partition
 from hopfleet.data.sources import open_source
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
@@ -79,10 +80,10 @@ def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int)
     return partition(source, folder, partitions=partitions, seed=seed)
 
 
-def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) -> None:
+def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int, team: int = 1) -> None:
     """Check configurations that are known in advance, so that none fails during a run.
 
-    ``batch_size`` is that of configurations without their own.
+    ``batch_size`` is that of configurations without their own; ``team`` the number of devices of the largest team.
     """
     smallest = min(train.partition_rows)
     for reference in set().union(*map(references, configs)):
@@ -93,6 +94,11 @@ def check_configs(configs: Sequence[Config], train: Dataset, batch_size: int) ->
             raise UsageError(
                 f"batch_size={size}: is larger than the smallest partition ({smallest} rows); use smaller "
                 "batches or fewer partitions"
+            )
+        if size < team:
+            raise UsageError(
+                f"batch_size={size}: is smaller than a team of {team} devices, and each device takes a share of every "
+                "batch; use larger batches or smaller teams"
             )
 
 
@@ -111,6 +117,8 @@ class WorkerPlan(NamedTuple):
     device: str
     workers: int
     why: str
+    #: How workers train, in turn.
+    teams: tuple[TeamShape, ...] = (SINGLE,)
 
 
 def on_cluster(backend: Backend | type[Backend]) -> bool:
@@ -133,10 +141,22 @@ def check_device(backend: Backend | type[Backend], task: Task, device: str) -> N
 
 
 def plan_workers(
-    backend: Backend, task: Task, *, workers: int | str, device: str, threads: int, trials: int
+    backend: Backend,
+    task: Task,
+    *,
+    workers: int | str,
+    device: str,
+    threads: int,
+    trials: int,
+    teams: tuple[TeamShape, ...] = (SINGLE,),
 ) -> WorkerPlan:
     """Plan the workers of a run; ``workers="auto"`` takes what the machine or cluster offers, at most ``trials``."""
     device, devices = _device(backend, task, device)
+    if any(shape.devices != 1 for shape in teams):
+        return _plan_teams(backend, workers, device, devices, threads, trials, teams)
+    if teams != (SINGLE,):
+        plan = plan_workers(backend, task, workers=workers, device=device, threads=threads, trials=trials)
+        return plan._replace(teams=teams)
     if isinstance(workers, int):
         most = most_workers(this_machine()) if backend.name == "local" else workers
         return WorkerPlan(device, min(workers, most), "as asked" if workers <= most else f"{workers} were asked for")
@@ -145,6 +165,40 @@ def plan_workers(
         return WorkerPlan(device, room, why) if room <= trials else WorkerPlan(device, trials, "one per trial")
     count, why = choose_workers(this_machine(), device=device, devices=devices, threads=threads, trials=trials)
     return WorkerPlan(device, count, why)
+
+
+def _plan_teams(
+    backend: Backend,
+    workers: int | str,
+    device: str,
+    devices: int,
+    threads: int,
+    trials: int,
+    teams: tuple[TeamShape, ...],
+) -> WorkerPlan:
+    """Plan workers on several devices each. Raise UsageError if a team has too few devices."""
+    if isinstance(backend, Cluster):
+        raise UsageError(
+            f"parallelism={str(teams[0])!r}: workers on backend={backend.name!r} have one device each; use "
+            "backend='local', or parallelism='single'"
+        )
+    offer, why = choose_workers(
+        this_machine(), device=device, devices=devices, threads=threads, trials=len(teams) * 4096
+    )
+    share = offer // workers if isinstance(workers, int) else offer
+    shapes = tuple(shape if shape.devices else shape._replace(devices=share) for shape in teams)
+    most = max(shape.devices for shape in shapes)
+    # Processes can share the cores of a machine, but GPUs do not take two members of a team.
+    if most < 2 or (device != "cpu" and most > offer):
+        raise UsageError(
+            f"parallelism={str(max(teams, key=lambda shape: shape.devices))!r}: this machine has {offer} device(s) of "
+            f"kind {device!r} for {workers if isinstance(workers, int) else 1} worker(s), and each team needs at least "
+            "2: use fewer workers, name the number of devices as in 'ddp:2', or use parallelism='single'"
+        )
+    if isinstance(workers, int):
+        return WorkerPlan(device, workers, "as asked", shapes)
+    count = max(1, min(offer * len(shapes) // sum(shape.devices for shape in shapes), trials))
+    return WorkerPlan(device, count, f"{why}, {sum(s.devices for s in shapes) / len(shapes):g} devices each", shapes)
 
 
 def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
@@ -157,7 +211,15 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
     return device, count if device == found else 1
 
 
-def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device: str, spare: int) -> WorkerSpec:
+def worker_spec(
+    experiment: Experiment,
+    data: Data,
+    place: RunFolder,
+    *,
+    device: str,
+    spare: int,
+    teams: tuple[TeamShape, ...] = (SINGLE,),
+) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = experiment.worker_options, experiment.run_options.unit_timeout
     return WorkerSpec(
@@ -181,5 +243,6 @@ def worker_spec(experiment: Experiment, data: Data, place: RunFolder, *, device:
         transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
         shared_bytes=this_machine().memory // SHARED,
         store=experiment.store,
+        teams=teams,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

@@ -16,6 +16,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.backends.supervision import SupervisedBackend
 from hopfleet.domain.messages import WorkerJoined
 from hopfleet.domain.objectives import PARAMS
+from hopfleet.domain.placement import SINGLE
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import TaskError, UsageError, WorkersLost
 from hopfleet.forecast.fusion import fusions
@@ -68,7 +69,9 @@ class Forecast:
     configs: Mapping[int, Config]  #: configurations known before work starts, by trial number
 
     def fusions(self, profiles: Mapping[int, Profile]) -> dict[str, Fusion]:
-        """Return which trials may train together, by value of ``fuse``."""
+        """Return which trials may train together, by value of ``fuse``. Other strategies take one trial at a time."""
+        if self.spec.teams != (SINGLE,):
+            return {}
         return fusions(self.spec.task, self.spec.batch_size, self.outline.workers, profiles.values())
 
     def from_record(self, folder: RunFolder) -> Profiles:

@@ -24,6 +24,7 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import MissingKey, TaskError
+from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.phrases import did_you_mean, listed
 
 Batch = dict[str, Any]
@@ -46,6 +47,9 @@ class EngineCache:
     Each engine defines a class for its own part and asks for it by that class. The worker owns the cache, hands it to
     each session that it opens, and closes it in the end, which frees all parts.
     """
+
+    #: The team that the worker leads; None for a worker on one device.
+    team: Team | None = None
 
     def __init__(self) -> None:
         self._parts: dict[type, object] = {}
@@ -71,6 +75,9 @@ class Session(ABC):
 
     #: Whether the process is the user's own, whose random streams must be left as they are.
     guest: bool = True
+
+    #: Whether other processes hold parts of the state, so that a save begins with a copy made by the main thread.
+    spread: bool = False
 
     @property
     @abstractmethod
@@ -208,7 +215,7 @@ class Flotilla(ABC):
         """Return the metrics of each member over some rows."""
 
 
-class Framework(ABC):
+class Framework(TeamTrainer, ABC):
     """The adapter of a framework, for one task: it opens sessions, loads models, and answers questions about devices.
 
     A framework holds no state of trials and may be made anew for each call.

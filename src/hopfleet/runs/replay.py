@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from hopfleet.backends import BACKENDS
 from hopfleet.backends.base import Backend
 from hopfleet.data import Dataset, Live, open_dataset
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
@@ -162,6 +163,9 @@ def _rehearse(
         )
     else:
         chosen = min(at_least_one("workers", workers), count)
+    shapes = _shapes(plan.courses.values(), results.name, devices if device == found else 1, device)
+    if len(shapes) > 1:
+        chosen = len(shapes)  # one worker of each shape
     spec = WorkerSpec(
         task=task,
         train=data,
@@ -174,6 +178,7 @@ def _rehearse(
         batch_size=definition["batch_size"],
         drop_last=definition["drop_last"],
         settings=definition.get("settings", {}),
+        teams=shapes,
     )
     try:
         with task.framework.applied(spec.settings):  # for workers in this process
@@ -183,6 +188,16 @@ def _rehearse(
     except BaseException:
         backend.close(kill=True)
         raise
+
+
+def _shapes(courses: Iterable[Course], name: str, devices: int, device: str) -> tuple[TeamShape, ...]:
+    """Return the strategies and numbers of devices that the units had. Raise UsageError if devices are missing."""
+    units = [course.shapes.get(version + 1, SINGLE) for course in courses for version in range(course.base, course.end)]
+    shapes = tuple(sorted(set(units))) or (SINGLE,)
+    most = max(shape.devices for shape in shapes)
+    if device == "cuda" and most > devices:
+        raise UsageError(f"{name}: was trained by teams of {most} GPUs, and this machine has {devices}")
+    return shapes
 
 
 # ------------------------------------------------------------------------------------------------------- planning

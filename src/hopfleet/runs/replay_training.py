@@ -25,6 +25,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.domain.unit import Unit
@@ -50,6 +51,8 @@ class Course:
     visits: list[int]
     #: The training loss of each unit, by the version that the unit produced.
     losses: dict[int, RowSum | None] = field(default_factory=dict)
+    #: The strategy and the number of devices of each unit that had a team, by the version that the unit produced.
+    shapes: dict[int, TeamShape] = field(default_factory=dict)
     #: The goal's metric at the end of each epoch.
     metrics: dict[int, float] = field(default_factory=dict)
     #: Versions to save, for comparison or as the start of clones; ``lent`` are the latter.
@@ -62,6 +65,9 @@ class Course:
     #: The first version whose unit has a different training loss.
     differs: int | None = None
     version: int = 0
+    #: Whether the last version is being saved for a worker of another shape, and the file to go on with.
+    moving: bool = False
+    carried: VersionRef | None = None
     worker: str | None = None
     lost: int = 0
     error: str = ""
@@ -73,6 +79,11 @@ class Course:
     @property
     def end(self) -> int:
         return max(self.wanted)
+
+    @property
+    def next_shape(self) -> TeamShape:
+        """The strategy and the number of devices of the next unit."""
+        return self.shapes.get(max(self.version, self.base) + 1, SINGLE)
 
     @property
     def done(self) -> bool:
@@ -105,6 +116,9 @@ def recorded_courses(messages: Iterable[Message], metric: str) -> dict[str, Cour
             case UnitFinished() if message.unit.trains:
                 courses[message.trial].visits.append(message.unit.partition)
                 courses[message.trial].losses[message.version] = message.sums.get(LOSS)
+                courses[message.trial].shapes[message.version] = (
+                    SINGLE if message.placement is None else message.placement.shape
+                )
             case _:
                 pass
     return courses
@@ -131,7 +145,7 @@ def train_again(
 
 
 class ReplayController:
-    """The controller of a replay: each course runs on one idle worker from its start to its end."""
+    """The controller of a replay: each course stays on one worker while units have the same strategy and devices."""
 
     def __init__(self, courses: dict[str, Course], partitions: int) -> None:
         self._courses = courses
@@ -139,6 +153,8 @@ class ReplayController:
         # The longest course starts first, so that it does not end last.
         self._waiting = deque(sorted(courses.values(), key=lambda course: course.base - course.end))
         self._idle: list[str] = []
+        #: The strategy and the number of devices of each worker.
+        self._shapes: dict[str, TeamShape] = {}
         #: Attempt numbers of running units, by worker.
         self._running: dict[str, int] = {}
         self._attempts = 0
@@ -169,16 +185,13 @@ class ReplayController:
         match event:
             case WorkerJoined():
                 self._idle.append(event.worker)
+                self._shapes[event.worker] = event.placement.shape
             case WorkerLost():
                 self._lose(event)
             case UnitFinished() | UnitFailed():
                 self._end_unit(event)
             case VersionSaved():
-                course = self._courses[event.trial]
-                version = event.ref.version
-                course.found[version], course.saves[version] = event.digest, event.ref
-                if version not in course.lent:
-                    self._commands.append(DropVersion(event.ref))
+                self._note_saved(self._courses[event.trial], event)
             case SaveFailed():
                 self._courses[event.trial].fail(event.error)
             case VersionLost():  # the unit could not start: the worker has dropped the model
@@ -188,6 +201,17 @@ class ReplayController:
             case _:
                 pass
 
+    def _note_saved(self, course: Course, saved: VersionSaved) -> None:
+        version = saved.ref.version
+        if version in course.wanted:
+            course.found[version] = saved.digest
+        course.saves[version] = saved.ref
+        if course.moving and version == course.version:
+            course.moving, course.worker, course.carried = False, None, saved.ref
+            self._waiting.append(course)
+        elif version not in course.lent:
+            self._commands.append(DropVersion(saved.ref))
+
     def _assign(self) -> None:
         for course in list(self._waiting):
             parent = course.trial.parent
@@ -195,12 +219,19 @@ class ReplayController:
             if lender is not None and lender.error:
                 self._waiting.remove(course)
                 course.fail(f"its parent {lender.trial.id} could not be replayed: {lender.error}")
-            elif self._idle and (lender is None or course.base in lender.found):
-                self._waiting.remove(course)
-                self._begin(course, self._idle.pop(0))
+            elif lender is None or course.base in lender.found:
+                suitable = (worker for worker in self._idle if self._shapes[worker] == course.next_shape)
+                if (worker := next(suitable, None)) is not None:
+                    self._waiting.remove(course)
+                    self._idle.remove(worker)
+                    self._begin(course, worker)
 
     def _begin(self, course: Course, worker: str) -> None:
-        course.worker, course.version = worker, course.base
+        course.worker = worker
+        if course.carried is not None:
+            self._go_on(course, worker)
+            return
+        course.version = course.base
         if course.trial.parent is not None:
             lender = self._courses[course.trial.parent.trial]
             digest, number = lender.found[course.base], self._number()
@@ -214,8 +245,12 @@ class ReplayController:
         return self._attempts
 
     def _go_on(self, course: Course, worker: str) -> None:
-        """Send the course's next unit, or release the worker at its end."""
+        """Send the course's next unit, or release the worker at its end, or where the next unit needs another one."""
         if course.error or course.version == course.end:
+            self._idle.append(worker)
+            return
+        if self._shapes[worker] != course.next_shape:
+            course.moving = True
             self._idle.append(worker)
             return
         self._running[worker] = self._number()
@@ -239,7 +274,12 @@ class ReplayController:
             course.version = unit.version
             if course.differs is None and course.losses.get(unit.version) != unit.sums.get(LOSS):
                 course.differs = unit.version
-            if unit.version in course.wanted and unit.version not in course.found:
+            if course.carried is not None:
+                if course.carried.version not in course.lent:
+                    self._commands.append(DropVersion(course.carried))
+                course.carried = None
+            moves = unit.version != course.end and course.next_shape != self._shapes[unit.worker]
+            if moves or (unit.version in course.wanted and unit.version not in course.found):
                 ref = VersionRef(unit.trial, unit.version, self._number())
                 self._commands.append(SaveVersion(unit.worker, ref, True))
         self._go_on(course, unit.worker)
@@ -255,7 +295,7 @@ class ReplayController:
     def _restart(self, course: Course, reason: str) -> None:
         """Begin a course anew, on any worker, unless it has been lost too often."""
         self.units -= course.version - course.base
-        course.worker, course.version = None, course.base
+        course.worker, course.version, course.carried, course.moving = None, course.base, None, False
         course.lost += 1
         if course.lost == MAX_LOSSES:
             course.fail(f"its model was lost {course.lost} times while it trained; the last time: {reason}")

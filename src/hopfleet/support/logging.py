@@ -8,8 +8,9 @@ from typing import TextIO
 
 from hopfleet.support.text import visible
 
-STORAGE = "storage"
-"""The part whose messages a worker also reports to the run, since a unit may wait for the storage for long."""
+STORAGE, TEAMS = "storage", "teams"
+"""The parts whose messages a worker also reports to the run: a unit may wait for the storage for long, and a model may
+train differently on a team."""
 
 
 class StandardError(logging.StreamHandler[TextIO]):

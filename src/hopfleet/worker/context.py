@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from hopfleet.domain.objectives import PARAMS
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import SINGLE, STRATEGY, Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.secrets import hidden, references, revealed
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.frameworks.teams import Team
 from hopfleet.worker.feeding.feed import Feed, UnitBatches, needs_feed
 from hopfleet.worker.feeding.stream import DeviceCache, Stream, valid_batch
 from hopfleet.worker.interruption import Interruption
@@ -26,7 +28,14 @@ class WorkerContext:
     """A worker's task on its devices."""
 
     def __init__(
-        self, spec: WorkerSpec, placement: Placement, *, capture: Capture, guest: bool, feed: Feed | None
+        self,
+        spec: WorkerSpec,
+        placement: Placement,
+        *,
+        capture: Capture,
+        guest: bool,
+        feed: Feed | None,
+        team: Team | None,
     ) -> None:
         self.spec = spec
         self.placement = placement
@@ -35,7 +44,9 @@ class WorkerContext:
         #: Whether the worker lives in the user's own process, whose random streams must be left as they are.
         self.guest = guest
         self.feed = Feed(spec.task) if feed is None and needs_feed(spec) else feed
+        self.team = team
         self.engine_cache = EngineCache()
+        self.engine_cache.team = team
         self.interruption = Interruption()
         self.device_cache = DeviceCache(lambda: self.framework.spare_memory(placement))
         #: The values of secrets, by their references.
@@ -52,7 +63,7 @@ class WorkerContext:
         session = self.framework.open(
             self.config(trial),
             seed=trial.seed,
-            placement=self.placement,
+            placement=self.placement_of(trial),
             threads=self.spec.threads,
             cache=self.engine_cache,
         )
@@ -60,6 +71,13 @@ class WorkerContext:
         if self.spec.metric:
             session.check_goal(self.spec.metric, self.spec.mode)
         return session
+
+    def placement_of(self, trial: Trial) -> Placement:
+        """Return where a trial trains on this worker: a configuration may name its own strategy."""
+        strategy = trial.config.get(STRATEGY, self.placement.strategy)
+        if strategy == SINGLE.strategy:
+            return Placement.on(self.placement.device)
+        return replace(self.placement, strategy=strategy)
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:

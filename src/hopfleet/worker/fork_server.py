@@ -1,7 +1,8 @@
 """A small process that has imported the framework and forks workers from itself, in milliseconds each.
 
 The process is started as ``python -m hopfleet.worker.fork_server FD`` with one end of a socket pair. A request carries
-a worker's name and, as a passed descriptor, the worker's own socket; the answer is the worker's process id. A request
+a worker's name and, as passed descriptors, the worker's own socket and those to the other members of its team; the
+answer is the worker's process id. A request
 without a descriptor is the process id of a worker that has ended; the answer is its exit status. No other process can
 reach a worker, and the user's main script is never imported a second time. The fork server ends when its socket closes.
 """
@@ -19,10 +20,14 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 WAIT_SECONDS = 0.001
 """Seconds between checks whether a worker that closed its socket has ended."""
+
+MAX_TEAM = 128
+"""Descriptors in one request at most: one more than a team has other members."""
 
 PATIENCE = 200
 """Checks after which a worker that has not ended is killed."""
@@ -44,7 +49,7 @@ def main() -> None:
     gc.enable()
     control.sendall(b"ready\n")
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 4096, MAX_TEAM)
         if not message:
             return
         if not descriptors:
@@ -53,19 +58,20 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             control.close()
-            _become_worker(descriptors[0])
-        os.close(descriptors[0])
+            _become_worker(descriptors[0], descriptors[1:])
+        for descriptor in descriptors:
+            os.close(descriptor)
         control.sendall(f"{pid}\n".encode())
 
 
-def _become_worker(descriptor: int) -> None:
+def _become_worker(descriptor: int, links: Sequence[int]) -> None:
     code = 1
     try:
         # The last words of a process that crashes go where its output goes.
         faulthandler.enable(all_threads=False)
         from hopfleet.worker.process import serve
 
-        serve(Connection(descriptor))
+        serve(Connection(descriptor), [Connection(link) for link in links])
         code = 0
     except BaseException:
         traceback.print_exc()

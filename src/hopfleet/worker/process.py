@@ -10,13 +10,13 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 
 import cloudpickle
 
-from hopfleet.domain.placement import Placement
 from hopfleet.errors import describe
+from hopfleet.frameworks.teams import Membership
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import needs_feed, open_feed
 from hopfleet.worker.logs import captured
@@ -41,8 +41,11 @@ BEAT_SECONDS = 0.25
 """Seconds between two beats."""
 
 
-def serve(connection: Connection) -> None:
-    """Be a worker until told to stop, or until the other side of the connection is gone."""
+def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
+    """Be a worker until told to stop, or until the other side of the connection is gone.
+
+    ``links`` lead to the other members of the worker's team, or to its first member.
+    """
     lock = threading.Lock()
 
     def send(report: Report) -> None:
@@ -54,22 +57,30 @@ def serve(connection: Connection) -> None:
         spec: WorkerSpec = cloudpickle.loads(connection.recv_bytes())
         spec.task.framework.apply(spec.settings)
         spec.surroundings.adopt()
+        framework = spec.task.framework
+        team = framework.join(Membership(start.rank, start.placement, links)) if links else None
+        if team is not None and start.rank:
+            send(Ready(os.getpid(), start.placement.devices[start.rank]))
+            _start_heart(send)
+            framework.follow(team)
+            return
         shares = spec.run and needs_feed(spec)
         folder = SharedMemory(spec.checkpoints).batches(spec.run) if shares else None
         worker = Worker(
             start.worker,
             spec,
-            Placement.on(start.device),
+            start.placement,
             lambda events: send(Events(events)),
             capture=captured,
             guest=False,
             feed=open_feed(spec, folder, [connection.fileno()]),
+            team=team,
         )
     except Exception as error:
         send(Unable(describe(error)))
         return
-    send(Ready(os.getpid(), start.device))
-    threading.Thread(target=_beat, args=(send,), name="heart", daemon=True).start()
+    send(Ready(os.getpid(), start.placement.device))
+    _start_heart(send)
     # Orders are read by this very thread: a second thread would double the time of a small order.
     later: deque[Order] = deque()
 
@@ -104,6 +115,10 @@ def _each(orders: Iterable[Order], later: deque[Order]) -> Iterator[Order]:
     yield from orders
     while later:
         yield later.popleft()
+
+
+def _start_heart(send: Callable[[Report], None]) -> None:
+    threading.Thread(target=_beat, args=(send,), name="heart", daemon=True).start()
 
 
 def _beat(send: Callable[[Report], None]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopfleet.domain.messages import Command, Event, decode, encode
+from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Parent, Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.worker.spec import Profile
@@ -22,10 +23,11 @@ from hopfleet.worker.spec import Profile
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to a worker process; the pickled WorkerSpec follows."""
+    """The first message to a process of a worker; the pickled WorkerSpec follows."""
 
     worker: str
-    device: str
+    placement: Placement
+    rank: int = 0  #: the place of the process in the worker's team; the first one is the worker itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,13 @@ Report = Ready | Unable | Beat | Events | Profiled | Fetched | Printed | Stopped
 
 
 def encode_start(start: Start) -> bytes:
-    return json.dumps([start.worker, start.device]).encode()
+    placement = start.placement
+    return json.dumps([start.worker, placement.devices, placement.strategy, start.rank]).encode()
 
 
 def decode_start(data: bytes) -> Start:
-    return Start(*json.loads(data))
+    worker, devices, strategy, rank = json.loads(data)
+    return Start(worker, Placement(tuple(devices), strategy), rank)
 
 
 def encode_orders(orders: Sequence[Order]) -> bytes:

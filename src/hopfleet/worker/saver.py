@@ -146,6 +146,9 @@ class Saver:
     def _copied(self, save: Save, session: Session) -> Save:
         """Return the save with a copy of the state, if there is room for a copy."""
         room = self._room()
+        if session.spread:
+            # Only the main thread can collect the parts of a state from other processes.
+            return replace(save, write=_copied_now(session), copied=True)
         if save.size > room // PARTS or self._copies + save.size > room:
             return save
         try:
@@ -271,3 +274,18 @@ class Saver:
             else:
                 self._emit(saved)
                 return
+
+
+def _copied_now(session: Session) -> Callable[[Path], None]:
+    """Copy the state of a session; return a function that writes the copy, or raises why there is none."""
+    try:
+        write = session.snapshot()
+        assert write is not None, "a session whose state is spread must make snapshots"
+        return write
+    except Exception as error:
+        reason = error
+
+    def fail(path: Path) -> None:
+        raise reason
+
+    return fail

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.data import Dataset
+from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.store.base import Store
@@ -49,10 +50,28 @@ class WorkerSpec:
     shared_bytes: int = 0
     #: Whether profiling also measures the gain of training together.
     compare: bool = False
+    #: How workers train, in turn: the first worker as the first says, and so on.
+    teams: tuple[TeamShape, ...] = (SINGLE,)
     #: Seconds after which a worker that checks a configuration before the run counts as hung.
     check_seconds: float = 60.0
     #: Where versions are kept, unless the backend keeps them itself.
     store: Store = field(default_factory=LocalStore)
+
+
+def placement(spec: WorkerSpec, number: int, devices: int) -> Placement:
+    """Return the placement of a worker, given by its number from 0 on, on a machine with that number of devices."""
+    shapes = spec.teams
+    shape = shapes[number % len(shapes)]
+    first = sum(shapes[before % len(shapes)].devices for before in range(number))
+    kind = spec.device
+    names = [f"{kind}:{(first + n) % devices}" if kind == "cuda" else kind for n in range(shape.devices)]
+    return Placement(tuple(names), shape.strategy)
+
+
+def preload(spec: WorkerSpec) -> list[str]:
+    """Return the modules that workers import before they fork: those of the task and of its strategies."""
+    framework, strategies = spec.task.framework, {shape.strategy for shape in spec.teams}
+    return [*spec.task.preload, *(name for strategy in sorted(strategies) for name in framework.modules(strategy))]
 
 
 def pickled(spec: WorkerSpec) -> bytes:

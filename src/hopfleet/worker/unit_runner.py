@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from hopfleet.domain.messages import Event, RunUnit, UnitFailed, UnitFinished, UnitStopped, VersionLost
+from hopfleet.domain.placement import CPU, SINGLE, STRATEGY, Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
@@ -73,7 +74,7 @@ class UnitRunner:
         work = self._train if command.unit.trains else self._evaluate
         with self.reporting(command, trial) as started:
             session, hopped, sums = self._models.with_room(command, lambda: work(command, trial))
-            self.finish(command, session, started, hopped, sums)
+            self.finish(command, session, started, hopped, sums, placement=self._context.placement_of(trial))
         self._context.interruption.forget([command.attempt])
 
     def _interruptible(self, stream: Stream, command: RunUnit) -> InterruptibleStream:
@@ -123,17 +124,19 @@ class UnitRunner:
         hopped: bool,
         sums: dict[str, RowSum],
         share: float = 1.0,
+        placement: Placement = CPU,
     ) -> None:
         """Keep the model and report the unit. Only training makes a new version and tells which keys it read."""
         version, unused, absent = command.model.version, tuple[str, ...](), tuple[str, ...]()
         if command.unit.trains:
             version += 1
-            unused = tuple(key for key in session.unused() if key != "batch_size")
+            unused = tuple(key for key in session.unused() if key not in ("batch_size", STRATEGY))
             absent = session.absent() if unused else ()
         self._models.put(command.trial, session, version)
+        visited = None if placement.shape == SINGLE else placement
         moved = hopped and command.unit.trains
         where, times = (self._worker, command.unit, command.attempt, version), (started, clock.now())
-        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent))
+        self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent, visited))
 
     @contextlib.contextmanager
     def reporting(self, command: RunUnit, trial: Trial, started: float | None = None) -> Iterator[float]:
@@ -150,6 +153,8 @@ class UnitRunner:
         except CheckpointError as error:
             self._emit(VersionLost(command.model, str(error), self._worker, command.attempt))
         except (Exception, SystemExit) as error:
+            if (team := context.team) is not None and team.lost:
+                raise Broken from error  # the loss of another member is no fault of the trial
             advice = ADVICE if context.framework.out_of_memory(error) else ""
             self._explain(error, command, trial, clock.now() - started)
             veil = context.veil(trial)

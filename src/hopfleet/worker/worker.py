@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from hopfleet.domain.messages import Command, Event, RecordLogged, RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.trial import Trial
+from hopfleet.frameworks.teams import Team
 from hopfleet.store.base import VersionStore
-from hopfleet.support.logging import STORAGE, messages
+from hopfleet.support.logging import STORAGE, TEAMS, messages
 from hopfleet.worker.context import WorkerContext
 from hopfleet.worker.feeding.feed import Feed
 from hopfleet.worker.fused_runner import FusedRunner
@@ -24,7 +25,7 @@ from hopfleet.worker.profiler import Profiler
 from hopfleet.worker.records import RecordReporter
 from hopfleet.worker.saver import Saver
 from hopfleet.worker.spec import Profile, WorkerSpec
-from hopfleet.worker.unit_runner import UnitRunner
+from hopfleet.worker.unit_runner import Broken, UnitRunner
 
 COPIES = 1 << 26
 """Bytes of copied models that may wait to be saved while training goes on; more if the device has memory to spare."""
@@ -37,7 +38,8 @@ class Worker:
     """One worker on its devices. ``emit`` takes its events, those of one moment at once.
 
     A ``guest`` lives in the user's own process: it saves at once and leaves random streams as they are. ``versions``
-    default to those of the spec's folder, and ``feed`` makes the transformed batches.
+    default to those of the spec's folder, and ``feed`` makes the transformed batches. If its placement has
+    several devices, the worker leads a ``team``.
     """
 
     def __init__(
@@ -51,13 +53,14 @@ class Worker:
         guest: bool,
         versions: VersionStore | None = None,
         feed: Feed | None = None,
+        team: Team | None = None,
     ) -> None:
         self.name = name
-        self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed)
+        self._context = context = WorkerContext(spec, placement, capture=capture, guest=guest, feed=feed, team=team)
         #: Reports what the user's code logs. In the user's own process, the terminal shows it anyway.
         self._records = RecordReporter(lambda trial, text: emit([RecordLogged(name, trial, context.hide(text))]))
         if not guest:
-            for logger in (logging.getLogger(), messages(STORAGE)):
+            for logger in (logging.getLogger(), messages(STORAGE), messages(TEAMS)):
                 logger.addHandler(self._records)
             context.capture = self._records.following(capture)
         versions = versions or spec.store.versions(spec.checkpoints)
@@ -79,6 +82,7 @@ class Worker:
 
     def execute(self, command: Command, trial: Trial) -> None:
         """Execute a command and emit the result. The user's exceptions become events; Broken ends this worker."""
+        self._check_team()
         match command:
             case RunUnit():
                 self._pending.append((command, trial))
@@ -89,10 +93,20 @@ class Worker:
                 self._saver.save(command, self._models.peek(command.ref))
             case _:
                 raise AssertionError(f"not for a worker: {command}")
+        self._check_team()
+
+    def _check_team(self) -> None:
+        """Raise Broken if the members of the team cannot work together any more, after all saves under way."""
+        if (team := self._context.team) is not None and team.broken:
+            self._saver.close()
+            raise Broken
 
     def probe(self, trial: Trial, batches: int = 0, partition: int = 0) -> Profile:
         """Check a trial in seconds or, with ``batches``, time them; see ``Profiler.probe``."""
-        return self._profiler.probe(trial, batches, partition)
+        found = self._profiler.probe(trial, batches, partition)
+        if (team := self._context.team) is not None and team.lost:
+            raise Broken
+        return found
 
     def check(self, trial: Trial) -> tuple[str, ...]:
         """Do once what a trial does, and return its metrics; raise what the task raises."""
@@ -115,5 +129,5 @@ class Worker:
         """Finish all saves, and free the buffers that engines keep."""
         self._saver.close()
         self._context.close()
-        for logger in (logging.getLogger(), messages(STORAGE)):
+        for logger in (logging.getLogger(), messages(STORAGE), messages(TEAMS)):
             logger.removeHandler(self._records)

@@ -4,6 +4,9 @@ Each worker has its own socket. A closed socket reports a death at once, and the
 The backend inspects a silent worker: a stopped or missing process is killed and counts as dead, while a live one may be
 busy, e.g. in a long call into C, and gets much longer. A lost worker is replaced, with growing pauses if its
 predecessors finished nothing either. The run ends if several workers in a row die before they are ready.
+
+A worker on several devices is a team: a process for each device, linked by sockets. The first process is the worker;
+the end of any of them is the end of the worker, and all are started anew.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +44,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.store.base import VersionStore
@@ -57,7 +62,7 @@ from hopfleet.worker.protocol import (
     encode_orders,
     encode_start,
 )
-from hopfleet.worker.spec import Profile, WorkerSpec, pickled
+from hopfleet.worker.spec import Profile, WorkerSpec, pickled, placement, preload
 
 SILENCE_SECONDS = 60.0
 """Seconds without a beat and without processor time after which a worker is lost.
@@ -78,13 +83,23 @@ class ProcessHandle(WorkerHandle):
     #: Processor time used so far, and when it was last seen to change.
     ticks: int = 0
     worked: float = 0.0
+    placement: Placement = CPU
+    #: The other processes of a team; empty for a worker on one device.
+    members: list[ProcessHandle] = field(default_factory=list)
+    #: The worker that a member of a team belongs to.
+    leader: ProcessHandle | None = None
+
+    @property
+    def team(self) -> list[ProcessHandle]:
+        """All processes of the worker."""
+        return [self, *self.members]
 
 
 class PendingStart(NamedTuple):
-    """A worker to start: when, on which device, and how many predecessors in a row achieved nothing."""
+    """A worker to start: when, where, and how many predecessors in a row achieved nothing."""
 
     when: float
-    device: str
+    placement: Placement
     failures: int = 0
 
 
@@ -110,15 +125,19 @@ class Local(SupervisedBackend[ProcessHandle]):
         self._spec = spec
         self._payload = pickled(spec)
         self._log = spec.logs / "workers.log"
-        self._fork_server = ForkServer(log=self._log, threads=spec.threads, preload=spec.task.preload)
+        self._fork_server = ForkServer(log=self._log, threads=spec.threads, preload=preload(spec))
         # Workers are started at the first ``receive``, so that the caller can work while the framework loads.
         now = time.monotonic()
-        self._due = [PendingStart(now, _device(spec, number)) for number in range(workers)]
+        self._due = [PendingStart(now, self._placement(number)) for number in range(workers)]
+
+    def _placement(self, number: int) -> Placement:
+        devices = self._spec.task.framework.devices()[1] if self._spec.device == "cuda" else 1
+        return placement(self._spec, number, devices)
 
     def add(self, count: int) -> None:
         here = len(self._workers) + len(self._due)
         for number in range(here, here + count):
-            self._spawn(_device(self._spec, number))
+            self._spawn(self._placement(number))
 
     def place(self, worker: str, partition: int) -> None:
         """Do nothing: all workers can read all partitions."""
@@ -148,7 +167,8 @@ class Local(SupervisedBackend[ProcessHandle]):
             with contextlib.suppress(EOFError, OSError):
                 while not kill and _lives_on(handle):
                     handle.connection.recv_bytes()
-            handle.connection.close()
+            for process in handle.team:
+                process.connection.close()
         self._selector.close()
         self._workers.clear()
         if self._fork_server is not None:
@@ -171,17 +191,20 @@ class Local(SupervisedBackend[ProcessHandle]):
         due = [start for start in self._due if start.when <= now]
         self._due = [start for start in self._due if start.when > now]
         for start in due:
-            self._spawn(start.device, start.failures)
+            self._spawn(start.placement, start.failures)
         for handle in list(self._workers.values()):
             if handle.outbox:
                 self._flush(handle)
         timeout = min([timeout, *(start.when - now for start in self._due)])
         while ready := self._selector.select(timeout):
             for handle in [key.data for key, _ in ready]:
+                if not self._is_current(handle.leader or handle):
+                    continue  # another process of its team has ended a moment ago
                 try:
                     self._hear(handle, decode_report(handle.connection.recv_bytes()))
                 except (EOFError, OSError):
-                    self._lose(handle)
+                    if self._is_current(handle.leader or handle):
+                        self._lose(handle.leader or handle, handle)
             timeout = 0
         self._look()
 
@@ -189,7 +212,8 @@ class Local(SupervisedBackend[ProcessHandle]):
         handle.heard = time.monotonic()
         if isinstance(report, Ready):
             handle.ready = True
-            self._events.append(WorkerJoined(handle.name, Placement.on(handle.device)))
+            if handle.leader is None:
+                self._events.append(WorkerJoined(handle.name, handle.placement))
         else:
             super()._hear(handle, report)
 
@@ -198,23 +222,38 @@ class Local(SupervisedBackend[ProcessHandle]):
 
     # ------------------------------------------------------------------------------------ workers come and go
 
-    def _spawn(self, device: str, failures: int = 0) -> None:
-        assert self._fork_server is not None
+    def _spawn(self, placement: Placement, failures: int = 0) -> None:
         name = self._next_name()
-        connection, pid = self._fork_server.fork(name)
+        with contextlib.ExitStack() as stack:
+            pairs = [socket.socketpair() for _ in placement.devices[1:]]
+            for pair in pairs:
+                for end in pair:
+                    stack.enter_context(end)
+            handle = self._fork(name, placement, 0, [mine.fileno() for mine, _ in pairs])
+            handle.failures = failures
+            self._workers[name] = handle
+            for rank, (_, theirs) in enumerate(pairs, 1):
+                member = self._fork(name, placement, rank, [theirs.fileno()])
+                member.leader = handle
+                handle.members.append(member)
+
+    def _fork(self, name: str, placement: Placement, rank: int, links: Sequence[int]) -> ProcessHandle:
+        """Start one process of a worker."""
+        assert self._fork_server is not None
+        connection, pid = self._fork_server.fork(name, links)
         handle = ProcessHandle(
             name=name,
-            device=device,
+            device=placement.devices[rank],
             connection=connection,
             pid=pid,
             parent=self._fork_server.pid,
-            failures=failures,
+            placement=placement,
         )
-        self._workers[name] = handle
         self._selector.register(connection, selectors.EVENT_READ, handle)
         with contextlib.suppress(OSError):
-            connection.send_bytes(encode_start(Start(name, device)))
+            connection.send_bytes(encode_start(Start(name, placement, rank)))
             connection.send_bytes(self._payload)
+        return handle
 
     def _look(self) -> None:
         """Kill workers that are taken for dead."""
@@ -222,22 +261,26 @@ class Local(SupervisedBackend[ProcessHandle]):
             self._fork_server.revive()
         now = time.monotonic()
         away, self._looked = now - self._looked, now
-        for handle in list(self._workers.values()):
-            handle.heard = excused(handle.heard, now, away)
-            if now - handle.heard > STOPPED_SECONDS and (verdict := _verdict(handle, now)):
-                handle.killed = handle.killed or verdict
-                self._kill(handle)
-                self._lose(handle)
+        for worker in list(self._workers.values()):
+            for handle in worker.team:
+                handle.heard = excused(handle.heard, now, away)
+                if now - handle.heard > STOPPED_SECONDS and (verdict := _verdict(handle, now)):
+                    worker.killed = worker.killed or verdict
+                    _kill(handle.pid)
+                    self._lose(worker, handle)
+                    break
 
     def _kill(self, handle: ProcessHandle) -> None:
-        _kill(handle.pid)
+        for process in handle.team:
+            _kill(process.pid)
 
-    def _lose(self, handle: ProcessHandle) -> None:
-        """Report the loss of a worker, and replace the worker."""
+    def _lose(self, handle: ProcessHandle, ended: ProcessHandle) -> None:
+        """Report the loss of a worker, one of whose processes has ended, and replace the worker."""
         del self._workers[handle.name]
-        self._selector.unregister(handle.connection)
-        handle.connection.close()
-        reason = self._end_reason(handle)
+        for process in handle.team:
+            self._selector.unregister(process.connection)
+            process.connection.close()
+        reason = self._end_reason(handle, ended)
         replaced = not (self._closing or handle.retired)
         if handle.ready:
             output = last_lines(self._spec.logs / f"{handle.trial}.log") if handle.trial and not handle.released else ""
@@ -245,23 +288,32 @@ class Local(SupervisedBackend[ProcessHandle]):
         if not replaced:
             return
         if handle.useful or (handle.ready and not handle.failures):
-            self._spawn(handle.device, 0 if handle.useful else 1)
+            self._spawn(handle.placement, 0 if handle.useful else 1)
             return
         failures = handle.failures + 1
         if not handle.ready:
             check_starts(handle.name, failures, reason, f"{self._log} may say why")
-        self._due.append(PendingStart(time.monotonic() + restart_pause(failures), handle.device, failures))
+        self._due.append(PendingStart(time.monotonic() + restart_pause(failures), handle.placement, failures))
 
-    def _end_reason(self, handle: ProcessHandle) -> str:
+    def _end_reason(self, handle: ProcessHandle, ended: ProcessHandle) -> str:
+        """Return why a worker ended, and make sure that all of its processes are gone."""
         assert self._fork_server is not None
-        code = self._fork_server.exit_code(handle.pid, handle.parent)
+        # When one process of a team dies, its first process ends by itself and may be heard first.
+        dead = (process for process in handle.members if (found := vitals(process.pid)) is not None and found.gone)
+        ended = next(dead, ended)
+        for process in handle.team:
+            if process is not ended:
+                _kill(process.pid)
+        codes = {process.pid: self._fork_server.exit_code(process.pid, process.parent) for process in handle.team}
+        code = codes[ended.pid]
         if code is None:
             self._kill(handle)  # no other process makes sure that the worker is gone
         if reason := handle.end_reason(""):
             return reason
         starved = code in (-signal.SIGKILL, None) and starvations() > self._starved
         self._starved += starved
-        return ending(code, starved=starved)
+        which = f"member {handle.team.index(ended)} of its team: " if ended is not handle else ""
+        return which + ending(code, starved=starved)
 
 
 def _lives_on(handle: ProcessHandle) -> bool:
@@ -285,13 +337,6 @@ def _verdict(handle: ProcessHandle, now: float) -> str:
             handle.ticks, handle.worked = found.ticks, now
     idle = now - max(handle.heard, handle.worked)
     return f"it was silent for {silence:.0f} s" if idle > (SILENCE_SECONDS if handle.ready else START_SECONDS) else ""
-
-
-def _device(spec: WorkerSpec, number: int) -> str:
-    if spec.device == "cuda":
-        count = spec.task.framework.devices()[1]
-        return f"cuda:{number % count}"
-    return spec.device
 
 
 def _kill(pid: int) -> None:

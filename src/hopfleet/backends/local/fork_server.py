@@ -36,12 +36,15 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, name: str) -> tuple[Connection, int]:
-        """Fork a worker process; return the socket to it and its id."""
+    def fork(self, name: str, links: Sequence[int] = ()) -> tuple[Connection, int]:
+        """Fork a worker process; return the socket to it and its id.
+
+        ``links`` are descriptors of sockets to other members of its team, which the process inherits.
+        """
         for _ in range(MAX_STARTS):
             mine, theirs = socket.socketpair()
             with theirs:
-                answer = self._ask(name, [theirs.fileno()])
+                answer = self._ask(name, [theirs.fileno(), *links])
             if answer:
                 return Connection(mine.detach()), int(answer)
             mine.close()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hopfleet.domain.messages import commands as c
 from hopfleet.domain.messages import decisions as d
 from hopfleet.domain.messages import events as e
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import SINGLE, Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -86,7 +86,7 @@ def _ref(name: str = "ref", *, trial: str = "trial", attempt: str = "attempt", d
 def _placement(name: str = "placement") -> _Part:
     def write(placement: Placement, body: Body) -> None:
         body["device"] = placement.device
-        if len(placement.devices) > 1:
+        if placement.shape != SINGLE:
             body["devices"], body["strategy"] = list(placement.devices), placement.strategy
 
     def read(body: Mapping[str, Any]) -> Placement:
@@ -117,6 +117,17 @@ def _write_absent(keys: tuple[str, ...], body: Body) -> None:
         body["absent"] = list(keys)
 
 
+def _write_team(placement: Placement | None, body: Body) -> None:
+    """Write the devices and the strategy of a visit, if it was not an ordinary one on one device."""
+    if placement is not None:
+        body["team"] = [placement.strategy, *placement.devices]
+
+
+def _read_team(body: Mapping[str, Any]) -> Placement:
+    strategy, *devices = body["team"]
+    return Placement(tuple(devices), strategy)
+
+
 _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
@@ -131,6 +142,7 @@ _FINISHED = (
     _SUMS,
     _coded("unused", list, tuple),
     _Part("absent", _write_absent, lambda body: tuple(body["absent"])),
+    _Part("placement", _write_team, _read_team),
 )
 
 _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (

@@ -79,6 +79,7 @@ class UnitFinished:
     unused: tuple[str, ...] = ()  #: configuration keys that the task has not read so far
     share: float = 1.0  #: this trial's part of the time from ``started`` to ``ended``, which a flotilla divides
     absent: tuple[str, ...] = ()  #: keys that the task asked for, with a default, and the configuration does not have
+    placement: Placement | None = None  #: the devices and the strategy; None for the whole model on one device
 
     @property
     def trial(self) -> str:

@@ -53,9 +53,24 @@ def state_of(trial: LiveTrial) -> State:
     }
 
 
-def save(path: Path, state: State, device: torch.device, cache: EngineCache, write: Write) -> None:
-    """Write a state to a file; frozen tensors go to files that versions share, if there is a folder for them."""
-    tree, arrays = described(state, device, cache)
+def on_host(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in the memory of the host."""
+    return tensor.device.type == "cpu"
+
+
+def save(
+    path: Path,
+    state: State,
+    device: torch.device,
+    cache: EngineCache,
+    write: Write,
+    host: Callable[[torch.Tensor], bool] = on_host,
+) -> None:
+    """Write a state to a file; frozen tensors go to files that versions share, if there is a folder for them.
+
+    ``host`` tells which tensors stay on the host when the others are loaded to a device.
+    """
+    tree, arrays = described(state, device, cache, host)
     frozen = {name: value for name, value in arrays.items() if isinstance(value, SharedTensor)}
     tensors = {name: value for name, value in arrays.items() if isinstance(value, torch.Tensor)}
     metadata: dict[str, str] = {}
@@ -74,7 +89,9 @@ def save(path: Path, state: State, device: torch.device, cache: EngineCache, wri
         shared.check_intact(list(frozen.values()))
 
 
-def described(state: State, device: torch.device, cache: EngineCache) -> tuple[State, dict[str, Array]]:
+def described(
+    state: State, device: torch.device, cache: EngineCache, host: Callable[[torch.Tensor], bool] = on_host
+) -> tuple[State, dict[str, Array]]:
     """Return a state as JSON, and its tensors by name."""
     arrays = Arrays(lambda value: isinstance(value, Array), _identity)
     tree = {
@@ -90,7 +107,7 @@ def described(state: State, device: torch.device, cache: EngineCache) -> tuple[S
     }
     if device.type != "cpu":
         found = [(name, one) for name, one in arrays.named.items() if isinstance(one, torch.Tensor)]
-        tree["host"] = [name for name, tensor in found if tensor.device.type == "cpu"]
+        tree["host"] = [name for name, tensor in found if host(tensor)]
     return tree, arrays.named
 
 

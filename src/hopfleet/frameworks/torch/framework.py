@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from hopfleet.domain.placement import CPU, Placement
+from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.checkpoint import averages
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.explain import explain
+from hopfleet.frameworks.torch.parallel import choose as choose_strategy
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.shared import SharedTensors
@@ -34,10 +37,68 @@ class TorchFramework(Framework):
     def open(
         self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
     ) -> TorchSession:
-        session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
+        session: TorchSession
+        if placement.strategy == SINGLE.strategy:
+            session = TorchSession(self._task, config, seed=seed, device=placement.device, threads=threads, cache=cache)
+        else:
+            session = self._open_on_team(config, seed, placement, threads, cache)
         if not session.optimizers and not self._owns_loop:
             raise TaskError("build() returned no optimizer: return model, optimizer, or override train()")
         return session
+
+    def _open_on_team(
+        self, config: Config, seed: int, placement: Placement, threads: int, cache: EngineCache | None
+    ) -> TorchSession:
+        from hopfleet.frameworks.torch.parallel.session import TeamSession
+        from hopfleet.frameworks.torch.parallel.team import TorchTeam
+
+        if self._owns_loop:
+            raise TaskError(
+                f"parallelism={placement.strategy!r}: the task owns its training loop (it overrides train), and only "
+                "the loop that Hopfleet provides trains this way; override loss() instead, or use parallelism='single'"
+            )
+        choose_strategy.team_shape(placement.strategy, len(placement.devices))
+        team = None if cache is None else cache.team
+        if team is None:
+            team = TorchTeam(Membership(0, placement, ()))
+        assert isinstance(team, TorchTeam)
+        return TeamSession(
+            self._task,
+            config,
+            seed=seed,
+            threads=threads,
+            cache=cache,
+            team=team,
+            strategy=choose_strategy.find(placement.strategy),
+            name=placement.strategy,
+        )
+
+    def strategies(self) -> Sequence[str]:
+        return choose_strategy.names()
+
+    def team_shape(self, strategy: str, devices: int = 0) -> TeamShape:
+        return choose_strategy.team_shape(strategy, devices)
+
+    def modules(self, strategy: str) -> Sequence[str]:
+        return choose_strategy.modules(strategy)
+
+    def join(self, membership: Membership) -> Team:
+        from hopfleet.frameworks.torch.parallel.team import TorchTeam
+
+        return TorchTeam(membership)
+
+    def follow(self, team: Team) -> None:
+        cache = EngineCache()
+        cache.team = team
+
+        def opened(config: Config, seed: int, threads: int, strategy: str) -> TorchSession:
+            session = self.open(
+                config, seed=seed, placement=replace(team.placement, strategy=strategy), threads=threads, cache=cache
+            )
+            session.guest = False
+            return session
+
+        team.follow(opened)
 
     def model(self, config: Config, checkpoint: Path) -> torch.nn.Module:
         session = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads())

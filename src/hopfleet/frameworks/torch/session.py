@@ -310,7 +310,7 @@ class TorchSession(Session):
     def exchange_average(self) -> None:
         """Exchange the weights and their moving average, if the task asks for one."""
         for parameter, average in zip(self.model.parameters(), self.average, strict=False):
-            if parameter.data_ptr() == average.data_ptr():
+            if parameter.data_ptr() == average.data_ptr() != 0:
                 continue  # a frozen weight is its own average
             kept = parameter.data.clone()
             parameter.data.copy_(average)

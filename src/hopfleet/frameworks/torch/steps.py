@@ -90,7 +90,7 @@ class Steps:
         trial = self._trial
         with trial.options.autocast(trial.device):
             loss = trial.hooks.loss(trial.callable, batch)
-        _check_loss(loss)
+        check_loss(loss)
         return loss
 
     def _backward(self, batch: Batch, *, clear: bool = True) -> torch.Tensor:
@@ -112,8 +112,16 @@ class Steps:
             if trial.scaler is not None:
                 for optimizer in trial.optimizers:
                     trial.scaler.unscale_(optimizer)
-            parameters = trial.model.parameters()
-            self._norms.append(torch.nn.utils.clip_grad_norm_(parameters, options.clip_norm, foreach=True))
+            self._norms.append(self._limit_norm(options.clip_norm))
+        self._step()
+
+    def _limit_norm(self, most: float) -> torch.Tensor:
+        """Scale the gradients down to a norm, if theirs is larger; return their norm."""
+        return torch.nn.utils.clip_grad_norm_(self._trial.model.parameters(), most, foreach=True)
+
+    def _step(self) -> None:
+        """Let the optimizers take a step, and update the moving average of the weights."""
+        trial, options = self._trial, self._trial.options
         for optimizer in trial.optimizers:
             if trial.scaler is None:
                 optimizer.step()
@@ -124,8 +132,8 @@ class Steps:
         if options.ema is not None:
             with torch.no_grad():
                 pairs = list(zip(trial.average, trial.model.parameters(), strict=True))
-                # A frozen weight that trials share is its own average.
-                pairs = [(mean, weight) for mean, weight in pairs if mean.data_ptr() != weight.data_ptr()]
+                # A frozen weight that trials share is its own average. Tensors spread over a team have no address.
+                pairs = [(mean, one) for mean, one in pairs if mean.data_ptr() != one.data_ptr() or not one.data_ptr()]
                 means, weights = [mean for mean, _ in pairs], [weight.detach() for _, weight in pairs]
                 _compat.foreach_lerp_(means, weights, 1 - options.ema)
 
@@ -235,7 +243,8 @@ def check_metrics(hook: str, metrics: object) -> Metrics:
     return metrics
 
 
-def _check_loss(loss: object) -> None:
+def check_loss(loss: object) -> None:
+    """Raise TaskError unless a loss is a scalar tensor with a gradient."""
     if loss is None:
         raise TaskError("loss() returned None: must be a scalar tensor; its return statement may be missing")
     if not isinstance(loss, torch.Tensor):

@@ -122,6 +122,13 @@ class TorchTask(Task):
             steps(batch)
         return steps.result()
 
+    def blocks(self, model: Model) -> Sequence[Part] | None:
+        """Return the parts of the model that strategies shard, cut or spill one by one, in their order.
+
+        None: the children of an ``nn.Sequential``, or of the model's largest list of modules.
+        """
+        return None
+
     # ---------------------------------------------------------------------------------------- the trial at hand
 
     config: Config = OfTrial()  # type: ignore[assignment]

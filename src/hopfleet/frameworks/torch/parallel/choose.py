@@ -1,0 +1,59 @@
+"""The strategies by name: those that come with Hopfleet, and those that other packages register."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hopfleet.domain.placement import SINGLE, TeamShape
+from hopfleet.errors import UsageError
+from hopfleet.support import registry
+
+if TYPE_CHECKING:
+    from hopfleet.frameworks.torch.parallel.strategy import Strategy
+
+_HERE = "hopfleet.frameworks.torch.parallel"
+
+STRATEGIES: Mapping[str, tuple[str, str]] = {
+    "ddp": (f"{_HERE}.ddp", "Ddp"),
+    "fsdp": (f"{_HERE}.fsdp", "Fsdp"),
+    "gpipe": (f"{_HERE}.pipeline", "Gpipe"),
+    "pipeline": (f"{_HERE}.pipeline", "Pipeline"),
+    "spill": (f"{_HERE}.spill", "Spill"),
+}
+"""Module and class of each strategy; "single" is the absence of one."""
+
+
+def find(name: str) -> Callable[[], Strategy]:
+    """Return what makes a strategy of that name. Raise UsageError for an unknown name."""
+    found: object = registry.find("strategy", name, STRATEGIES, argument="parallelism")
+    if isinstance(found, tuple):
+        module, kind = found
+        found = getattr(importlib.import_module(module), kind)
+    assert callable(found)
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all strategies."""
+    return (SINGLE.strategy, *registry.names("strategy", STRATEGIES))
+
+
+def team_shape(name: str, devices: int = 0) -> TeamShape:
+    """Return the shape of teams with a strategy. Raise UsageError for a name or a number of devices that is wrong."""
+    if name == SINGLE.strategy:
+        if devices > 1:
+            raise UsageError(f"parallelism='single:{devices}': 'single' trains on one device; name another strategy")
+        return SINGLE
+    strategy = find(name)()
+    if devices and devices < strategy.fewest:
+        raise UsageError(f"parallelism='{name}:{devices}': {name!r} needs at least {strategy.fewest} devices")
+    if strategy.most and devices > strategy.most:
+        raise UsageError(f"parallelism='{name}:{devices}': {name!r} uses {strategy.most} device(s) at most")
+    return TeamShape(name, strategy.most if strategy.most == strategy.fewest else devices)
+
+
+def modules(name: str) -> list[str]:
+    """Return the modules that a strategy needs, so that workers can import them before they fork."""
+    return [f"{_HERE}.session", STRATEGIES[name][0]] if name in STRATEGIES else []

@@ -1,0 +1,235 @@
+"""A session on a team: one trial in PyTorch on several devices, or on one device that is smaller than the model.
+
+The same class serves all members. On the first member, the worker calls the methods of ``Session``; each of them has
+the other members do their part through the methods whose names begin with ``follow``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Config
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
+from hopfleet.frameworks.state import safetensors
+from hopfleet.frameworks.torch import checkpoint, randomness
+from hopfleet.frameworks.torch.parallel import wire
+from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, Strategy
+from hopfleet.frameworks.torch.parallel.team import TorchTeam
+from hopfleet.frameworks.torch.session import TorchSession
+from hopfleet.frameworks.torch.shared import SharedTensor
+from hopfleet.frameworks.torch.snapshot import snapshot
+from hopfleet.frameworks.torch.steps import rows_of, summed
+from hopfleet.frameworks.torch.trial import SharedTask
+
+TOLERANCE = 1e-3
+"""Relative difference up to which the loss of a batch counts as the mean of the losses of its shares."""
+
+
+class CheckedTrials(set[tuple[int, str]]):
+    """The trials, by seed and strategy, whose loss is known to be a mean over rows: a part of the engine cache."""
+
+
+class TeamSession(TorchSession):
+    """A trial on one member of a team."""
+
+    def __init__(
+        self,
+        task: SharedTask,
+        config: Config,
+        *,
+        seed: int,
+        threads: int,
+        cache: EngineCache | None,
+        team: TorchTeam,
+        strategy: Callable[[], Strategy],
+        name: str,
+    ) -> None:
+        self.team: Crew = team
+        self._team = team
+        self._seed, self._name, self._make_strategy = seed, name, strategy
+        self._given = (task, dict(config), threads, cache)
+        self._build()
+        self.number = team.new_number()
+        weakref.finalize(self, team.forget, self.number)
+        team.tell("open", self.number, dict(config), seed, threads, name)
+
+    def _build(self) -> None:
+        """Build the whole trial, in the memory of the host if it may not fit the device."""
+        task, config, threads, cache = self._given
+        self.strategy = self._make_strategy()
+        self.spread = not self.strategy.replicated
+        #: Whether the trial is whole on every member, as it was built or loaded.
+        self.whole = True
+        self._built_on = torch.device("cpu") if self.strategy.on_host else self.team.device
+        super().__init__(task, config, seed=self._seed, device=str(self._built_on), threads=threads, cache=cache)
+        self.device = self.team.device
+        self.strategy.check(self)
+
+    def activate(self) -> None:
+        """Keep this member's part of the trial."""
+        if self.whole:
+            self.whole = False
+            with self._team.together():
+                self.strategy.spread(self)
+
+    # ---------------------------------------------------------------------------------------------- the work
+
+    def observe(self, metric: float) -> None:
+        self._team.tell("observe", self.number, metric)
+        super().observe(metric)
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        some = iter(batches)
+        first = next(some, None)
+        if first is not None:
+            self._check_mean(first)
+        self._team.tell("follow_training", self.number, last)
+        return self._train(self._dealt(some if first is None else itertools.chain([first], some)), last=last)
+
+    def follow_training(self, last: bool) -> None:
+        """Train one sub-epoch on the shares that the first member sends."""
+        # The trial's own streams are those of the first member. Others must not draw the same numbers.
+        self.random = randomness.seeded(derive(self._seed, "member", self.team.rank, self.counters["units"]))
+        self._train(self._received(), last=last)
+
+    def _train(self, shares: Iterator[Share], *, last: bool) -> dict[str, RowSum]:
+        self.activate()
+        self.model.train()
+        rows = 0
+        with self._team.together(), self._environment():
+            steps = self.strategy.steps(self)
+            for share in shares:
+                steps.take_share(share)
+                rows += share.rows
+            result = self.end_unit(steps.result(), rows, last=last)
+            self._share_buffers()
+        return result
+
+    def _dealt(self, batches: Iterator[Batch]) -> Iterator[Share]:
+        """Yield the first member's shares, and send the others theirs."""
+        for batch in batches:
+            shares = self.strategy.shares(batch, self.team.size)
+            for link, share in zip(self._team.links, shares[1:], strict=True):
+                wire.send(link, share)
+            yield shares[0]
+        for link in self._team.links:
+            wire.send(link, None)
+
+    def _received(self) -> Iterator[Share]:
+        while (share := wire.receive(self._team.links[0])) is not None:
+            yield Share(wire.moved(share.batch, self.device), *share[1:])
+
+    def _share_buffers(self) -> None:
+        """Give all members the buffers of the first one, e.g. the running statistics of BatchNorm."""
+        if self.team.size > 1 and self.strategy.same_buffers:
+            for buffer in self.model.buffers():
+                distributed.broadcast(buffer, 0)
+
+    def _check_mean(self, batch: Batch) -> None:
+        """Raise TaskError unless the loss of a batch is the mean of the losses of its shares. Check a trial once."""
+        checked = self.cache.part(CheckedTrials)
+        if self.team.size == 1 or not self.whole or (self._seed, self._name) in checked:
+            return
+        checked.add((self._seed, self._name))
+        here = self._built_on
+        batch = wire.moved(batch, here)
+        shares = Strategy.shares(self.strategy, batch, self.team.size)
+        self.model.eval()
+        with self._environment(randomness.seeded(self._seed)), torch.no_grad(), self.options.autocast(here):
+            whole = float(self.hooks.loss(self.callable, batch))
+            parts = sum(share.weight * float(self.hooks.loss(self.callable, share.batch)) for share in shares)
+        if abs(whole - parts) > TOLERANCE * max(abs(whole), abs(parts), TOLERANCE):
+            raise TaskError(
+                f"loss() of a batch of {rows_of(batch)} rows is {whole:.6g}, and the mean over its shares {parts:.6g}: "
+                f"{self._name!r} trains on shares of each batch, so the loss must be a mean over rows; average it, or "
+                "use parallelism='single'"
+            )
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        self._team.tell("follow_evaluation", self.number, seed)
+        return self._evaluate(self._dealt_rounds(batches), seed)
+
+    def follow_evaluation(self, seed: int) -> None:
+        """Evaluate the batches that the first member sends, and return the sums to it."""
+        wire.send(self._team.links[0], self._evaluate(self._received(), seed))
+
+    def _evaluate(self, shares: Iterator[Share], seed: int) -> dict[str, RowSum]:
+        self.activate()
+        self.model.eval()
+        with self._team.together():
+            with self._environment(randomness.seeded(seed)), torch.no_grad(), self.averaged():
+                found = [self.strategy.measure(self, share) for share in shares]
+            sums = summed(one for one in found if one is not None)
+            return add([sums, *self._team.answers()]) if self.team.rank == 0 else sums
+
+    def _dealt_rounds(self, batches: Batches) -> Iterator[Share]:
+        for first, *others in self.strategy.rounds(batches, self.team.size):
+            for link, share in zip(self._team.links, others, strict=True):
+                if share is not None:
+                    wire.send(link, share)
+            if first is not None:
+                yield first
+        for link in self._team.links:
+            wire.send(link, None)
+
+    # ------------------------------------------------------------------------------------------ save and load
+
+    def save(self, path: Path) -> None:
+        self._write(path, self._collected(), safetensors.write)
+
+    def snapshot(self) -> Callable[[Path], None]:
+        if not self.spread:
+            return super().snapshot()
+        rebuilt = snapshot(self._collected())
+        return lambda path: self._write(path, rebuilt(), safetensors.write)
+
+    def _write(self, path: Path, state: checkpoint.State, write: checkpoint.Write) -> None:
+        if not self.spread:
+            super()._write(path, state, write)
+            return
+        # Where a tensor lies now says nothing: on one device, only the counters of optimizers stay on the host.
+        checkpoint.save(path, state, self.device, self.cache, write, host=lambda tensor: not tensor.ndim)
+
+    def _adopt(self) -> list[SharedTensor]:
+        """Share no frozen tensors: members keep parts of them, or get those of the first member."""
+        self.model.to(self.device)
+        return []
+
+    def _collected(self) -> checkpoint.State:
+        if self.whole or not self.spread:
+            return checkpoint.state_of(self)
+        self._team.tell("follow_collection", self.number)
+        with self._team.together():
+            return self.strategy.collect(self)
+
+    def follow_collection(self) -> None:
+        """Help the first member to collect the whole state."""
+        self.strategy.collect(self)
+
+    def load(self, path: Path) -> None:
+        if not self.whole and self.spread:
+            self._build()
+        here, self.device = self.device, self._built_on
+        try:
+            super().load(path)
+        finally:
+            self.device = here
+        if self.shared:
+            for tensor in [*self.model.parameters(), *self.model.buffers()]:
+                tensor.data = tensor.data.clone()
+            self.shared.clear()
+        self._team.tell("load", self.number, path)
+
+    def inherit(self, path: Path, parent: Session) -> None:
+        assert isinstance(parent, TeamSession)
+        super().inherit(path, parent)
+        self._team.tell("inherit", self.number, path, parent.number)

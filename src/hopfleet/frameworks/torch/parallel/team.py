@@ -1,0 +1,181 @@
+"""The processes of a team: the first member leads, the others follow its instructions, and all share a process group.
+
+The first member is a worker like any other. It has a link, a socket, to each other member; collective operations go
+through the process group. A member whose code raises reports that and waits to be ended: the end of one member is the
+end of all, and the backend starts the team anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import torch
+from torch import distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from hopfleet.errors import TaskError
+from hopfleet.frameworks.teams import Membership, Team
+from hopfleet.frameworks.torch.parallel import wire
+from hopfleet.support.user_code import describe_with_place, format_traceback
+
+TIMEOUT = datetime.timedelta(days=7)
+"""Time limit of collective operations. The backend notices members that are dead or stopped long before."""
+
+REPORT_SECONDS = 30.0
+"""Seconds that the first member waits for the reason why a collective operation failed."""
+
+GROUP_WORDS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "process group")
+"""Words in the messages of collective operations that fail because another member is gone."""
+
+
+class Failed(NamedTuple):
+    """A member's report that its code raised."""
+
+    description: str
+    traceback: str
+
+
+class MemberLost(Exception):
+    """Another member of the team is gone."""
+
+
+Instruction = tuple[list[int], str, int, tuple[wire.Value, ...]]
+"""Sessions to forget, the name of a method, the number of a session, and arguments."""
+
+
+class TorchTeam(Team):
+    """One member's place in its team; a strategy for one device has a team of one."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.rank = membership.rank
+        self.size = len(membership.placement.devices)
+        self.placement = membership.placement
+        self.device = torch.device(membership.placement.devices[membership.rank])
+        self.links: list[Connection] = list(membership.links)
+        self.broken = ""
+        self.lost = False
+        self._numbers = 0
+        #: Sessions that the first member no longer has.
+        self._forgotten: list[int] = []
+        if self.size > 1:
+            self._form()
+
+    def _form(self) -> None:
+        """Form the process group. The first member chooses a free port and tells the others."""
+        address = "127.0.0.1"
+        if self.rank == 0:
+            store = TCPStore(address, 0, self.size, is_master=True, wait_for_workers=False)
+            for link in self.links:
+                wire.send(link, store.port)
+        else:
+            store = TCPStore(address, wire.receive(self.links[0]), self.size, is_master=False)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        if backend == "gloo":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+        elif not distributed.is_nccl_available():
+            raise TaskError(
+                "teams on GPUs need NCCL, which this PyTorch lacks; use device='cpu', or parallelism='single'"
+            )
+        else:
+            torch.cuda.set_device(self.device)
+        distributed.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
+
+    # ------------------------------------------------------------------------------------------ the first member
+
+    def new_number(self) -> int:
+        """Return a number for a session; the other members know the session by it."""
+        self._numbers += 1
+        return self._numbers
+
+    def forget(self, number: int) -> None:
+        """Let the other members drop a session, with the next instruction."""
+        self._forgotten.append(number)
+
+    def tell(self, method: str, number: int, *arguments: wire.Value) -> None:
+        """Have all other members call a method of their sessions."""
+        if self.rank:
+            return
+        forgotten, self._forgotten = self._forgotten, []
+        instruction: Instruction = (forgotten, method, number, arguments)
+        with self.together():
+            for link in self.links:
+                wire.send(link, instruction)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Do work that all members take part in. If it ends early, the team is at its end.
+
+        Raise MemberLost if another member is gone, and the error that another member reports if it failed first.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.broken = self.broken or f"{type(error).__name__}: {error}"
+            if self.rank == 0 and _fails_with_others(error):
+                self._raise_reason(error)
+            raise
+
+    def answers(self) -> list[wire.Value]:
+        """Return one value from each other member. Raise the error of a member that failed."""
+        return [self._answer(link) for link in self.links]
+
+    def _answer(self, link: Connection) -> wire.Value:
+        value = wire.receive(link)
+        if isinstance(value, Failed):
+            error = TaskError(f"{value.description} (in another member of the team)")
+            error.add_note(value.traceback)
+            raise error
+        return value
+
+    def _raise_reason(self, error: BaseException) -> None:
+        """Raise what another member reports; MemberLost if one is gone."""
+        for link in self.links:
+            try:
+                if link.poll(REPORT_SECONDS):
+                    self._answer(link)
+            except (EOFError, OSError):
+                break
+        self.lost = True
+        raise MemberLost(str(error)) from error
+
+    # --------------------------------------------------------------------------------------------- other members
+
+    def follow(self, open_session: Callable[..., wire.Value]) -> None:
+        """Do what the first member says, until it is gone. ``open_session`` opens a session of a configuration."""
+        sessions: dict[int, wire.Value] = {}
+        link = self.links[0]
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                forgotten, method, number, arguments = wire.receive(link)
+                for name in forgotten:
+                    sessions.pop(name, None)
+                try:
+                    if method == "open":
+                        sessions[number] = open_session(*arguments)
+                    elif method == "inherit":
+                        path, parent = arguments
+                        sessions[number].inherit(path, sessions[parent])
+                    else:
+                        getattr(sessions[number], method)(*arguments)
+                except Exception as error:
+                    wire.send(link, Failed(describe_with_place(error), format_traceback(error)))
+                    distributed.destroy_process_group()  # collective operations of the others fail, instead of waiting
+                    while True:  # the first member reports the failure, and the backend ends this process
+                        link.recv_bytes()
+
+
+def _fails_with_others(error: BaseException) -> bool:
+    """Whether an exception may come from a collective operation or a link that another member left."""
+    if isinstance(error, EOFError | OSError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in GROUP_WORDS)
+
+
+def _loopback() -> str:
+    return "lo" if sys.platform == "linux" else "lo0"

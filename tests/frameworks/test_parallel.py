@@ -1,0 +1,267 @@
+"""Trials on teams: every strategy trains like one device, and trials hop between strategies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hopfleet as hop
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum, means
+from hopfleet.errors import TaskError, UsageError
+from hopfleet.frameworks.base import EngineCache, Session
+from hopfleet.frameworks.torch.parallel import wire
+from hopfleet.frameworks.torch.parallel.team import MemberLost, TorchTeam
+from hopfleet.testing.strategies import with_team
+
+ROWS, SIZE = 100, 32
+"""Rows of the data, which leave a short last batch."""
+
+
+class Batches(list[dict[str, Any]]):
+    rows = ROWS
+
+
+def batches(rows: int = ROWS) -> Batches:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 8, generator=generator, dtype=torch.float64)
+    y = x[:, 0] * 2 + x[:, 1] ** 2
+    found = Batches({"x": x[i : i + SIZE].clone(), "y": y[i : i + SIZE].clone()} for i in range(0, rows, SIZE))
+    found.rows = rows
+    return found
+
+
+class Net(hop.TorchTask):
+    """A net in double precision whose layers are blocks."""
+
+    def layers(self) -> list[torch.nn.Module]:
+        return [
+            torch.nn.Linear(8, 16),
+            torch.nn.Tanh(),
+            torch.nn.Linear(16, 16),
+            torch.nn.Tanh(),
+            torch.nn.Linear(16, 1),
+        ]
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(*self.layers()).double()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+        return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], gamma=0.5)
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class Clipped(Net):
+    clip_norm = 0.5
+    ema = 0.9
+    accumulate = 2
+
+
+class Stateful(Net):
+    """Dropout, BatchNorm, and everything that the default loop offers."""
+
+    clip_norm = 0.5
+    ema = 0.9
+
+    def layers(self) -> list[torch.nn.Module]:
+        first, second, *rest = super().layers()
+        return [first, torch.nn.BatchNorm1d(16), second, torch.nn.Dropout(0.3), *rest]
+
+
+class Residual(torch.nn.Module):
+    """Transformer-like: code around a list of layers, and a value that all of them use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Linear(8, 16)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
+        self.scale = torch.nn.Parameter(torch.ones(16))
+        self.head = torch.nn.Linear(16, 1)
+
+    def forward(self, x: Any) -> Any:
+        first = x = self.embed(x)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x)) * 0.5
+        return self.head((x + first) * self.scale)
+
+
+class Transformer(Net):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = Residual().double()
+        return model, torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+
+class Summed(Net):
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return ((model(batch["x"]).squeeze(1) - batch["y"]) ** 2).sum()
+
+
+class Picky(Net):
+    """Fails on the rows that the second of two members gets."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        if model.training and len(batch["y"]) < SIZE and batch["y"][0] != batches()[0]["y"][0]:
+            raise ValueError("these rows are wrong")
+        return super().loss(model, batch)
+
+
+class Loop(Net):
+    def train(self, model: Any, batches: Any, config: Any) -> Any:
+        return {"loss": 0.0}
+
+
+def opened(task: hop.TorchTask, strategy: str, size: int = 1, team: TorchTeam | None = None) -> Session:
+    cache = EngineCache()
+    cache.team = team
+    return task.framework.open({}, seed=1, placement=Placement(("cpu",) * size, strategy), threads=1, cache=cache)
+
+
+def trained(session: Session, path: Path, epochs: int = 3) -> tuple[dict[str, torch.Tensor], list[dict[str, RowSum]]]:
+    found = []
+    for _ in range(epochs):
+        found += [session.train(batches(), last=True), session.evaluate(batches(), seed=0)]
+    session.save(path)
+    return load_file(path), found
+
+
+def assert_close(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], bound: float = 1e-9) -> None:
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        if tensor.is_floating_point() and not name.startswith("random"):
+            torch.testing.assert_close(found[name], tensor, rtol=bound, atol=bound)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def check_like_single(task: hop.TorchTask, strategy: str, size: int, folder: Path) -> None:
+    wanted, alone = trained(opened(task, "single"), folder / "single")
+    together = with_team(task, size, lambda team, _: trained(opened(task, strategy, size, team), folder / "team")[1])
+    assert_close(load_file(folder / "team"), wanted)
+    for one, other in zip(map(means, together), map(means, alone), strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_three_members(tmp_path: Path) -> None:
+    check_like_single(Net(), "ddp", 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "strategy", "size"),
+    [
+        pytest.param(Clipped(), "ddp", 2, id="ddp-options"),
+        pytest.param(Clipped(), "fsdp", 2, id="fsdp-options"),
+        pytest.param(Transformer(), "fsdp", 2, id="fsdp-transformer"),
+        pytest.param(Clipped(), "gpipe", 2, id="gpipe-options"),
+        pytest.param(Transformer(), "pipeline", 3, id="pipeline-transformer"),
+    ],
+)
+def test_strategies_train_like_one_device(task: hop.TorchTask, strategy: str, size: int, tmp_path: Path) -> None:
+    check_like_single(task, strategy, size, tmp_path)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"], ids=["in place", "moved"])
+def test_spill_has_the_bits_of_one_device(device: str, tmp_path: Path) -> None:
+    """A device of another name makes blocks move, although the memory is the same."""
+    task = Stateful()
+    trained(opened(task, "single"), tmp_path / "single")
+    spilled = task.framework.open({}, seed=1, placement=Placement((device,), "spill"), threads=1)
+    trained(spilled, tmp_path / "spill")
+    assert (tmp_path / "spill").read_bytes() == (tmp_path / "single").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_trial_hops_between_strategies(tmp_path: Path) -> None:
+    task, path = Net(), tmp_path / "version"
+    whole = opened(task, "single")
+    hops = ("single", "ddp", "fsdp", "pipeline", "spill", "single")
+    for _ in hops:
+        whole.train(batches(), last=True)
+    whole.save(tmp_path / "wanted")
+
+    def hop_about(team: TorchTeam, members: list[int]) -> None:
+        for number, strategy in enumerate(hops):
+            alone = strategy in ("single", "spill")
+            session = opened(task, strategy) if alone else opened(task, strategy, 2, team)
+            if number:
+                session.load(path)
+            session.train(batches(), last=True)
+            write = session.snapshot()
+            assert write is not None
+            write(path)
+
+    with_team(task, 2, hop_about)
+    assert_close(load_file(path), load_file(tmp_path / "wanted"))
+
+
+def test_failures_of_members(tmp_path: Path) -> None:
+    def fail(team: TorchTeam, members: list[int]) -> None:
+        with pytest.raises(TaskError, match="ValueError: these rows are wrong"):
+            opened(Picky(), "ddp", 2, team).train(batches(), last=True)
+        assert team.broken
+        assert not team.lost
+
+    def lose(team: TorchTeam, members: list[int]) -> None:
+        session = opened(Net(), "ddp", 2, team)
+        session.train(batches(), last=True)
+        os.kill(members[0], signal.SIGKILL)
+        with pytest.raises(MemberLost):
+            session.train(batches(), last=True)
+        assert team.lost
+
+    with_team(Picky(), 2, fail)
+    with_team(Net(), 2, lose)
+
+
+def test_a_loss_that_is_no_mean_is_refused_and_the_team_lives_on() -> None:
+    def go_on(team: TorchTeam, members: list[int]) -> None:
+        with pytest.raises(TaskError, match="must be a mean over rows"):
+            opened(Summed(), "ddp", 2, team).train(batches(), last=True)
+        assert not team.broken
+        opened(Net(), "ddp", 2, team).train(batches(), last=True)
+
+    with_team(Net(), 2, go_on)
+
+
+def test_tasks_and_shapes_that_do_not_suit() -> None:
+    framework = Net().framework
+    with pytest.raises(TaskError, match="owns its training loop"):
+        opened(Loop(), "spill")
+    with pytest.raises(UsageError, match="needs at least 2 devices"):
+        opened(Net(), "ddp")
+    with pytest.raises(UsageError, match="single:2"):
+        framework.team_shape("single", 2)
+    with pytest.raises(UsageError, match="at most"):
+        framework.team_shape("spill", 2)
+    with pytest.raises(UsageError, match="did you mean 'ddp'"):
+        framework.team_shape("dpp")
+    assert framework.team_shape("spill") == ("spill", 1)
+    assert framework.team_shape("ddp") == ("ddp", 0)
+
+
+def test_values_travel_as_they_are() -> None:
+    from multiprocessing import Pipe
+
+    near, far = Pipe()
+    half = torch.arange(4, dtype=torch.bfloat16)
+    wire.send(near, {"half": half, "rows": [half, "text"], "empty": torch.zeros(0, 3)})
+    found = wire.moved(wire.receive(far), torch.device("cpu"))
+    assert found["half"].dtype == torch.bfloat16
+    assert torch.equal(found["half"], half)
+    assert torch.equal(found["rows"][0], half)
+    assert found["empty"].shape == (0, 3)
+    found["half"][0] = 1  # tasks may write into their batches

@@ -1,0 +1,225 @@
+"""Whole experiments on teams: workers that train each trial on several processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.backends.local.backend import Local, ProcessHandle
+from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.errors import AllTrialsFailed, UsageError
+from hopfleet.runs.replay import replay
+from hopfleet.runs.verify import verify
+from hopfleet.store.local import open_journal
+from hopfleet.worker.protocol import Report
+
+
+class Net(hop.TorchTask):
+    """A small net in double precision, with dropout."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16),
+            torch.nn.Tanh(),
+            torch.nn.Dropout(config.get("dropout", 0.0)),
+            torch.nn.Linear(16, 1),
+        ).double()
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class Failing(Net):
+    """Raises in the second epoch of the trial with the larger learning rate, in all members at once."""
+
+    def loss(self, model: Any, batch: dict[str, Any]) -> Any:
+        loss = super().loss(model, batch)
+        if self.config["lr"] == 0.01 and model.training and self.optimizer.state and len(batch["y"]) < 16:
+            steps = next(iter(self.optimizer.state.values()))["step"]
+            if steps >= 8:
+                raise ValueError("enough")
+        return loss
+
+
+class WithBatchNorm(Net):
+    def build(self, config: Mapping[str, Any]) -> Any:
+        model = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)).double()
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+
+class KillsMembers(Local):
+    """Kills one process of a team each time when some reports have arrived."""
+
+    def __init__(self, moments: Sequence[int]) -> None:
+        super().__init__()
+        self._moments, self._reports, self._random = set(moments), 0, random.Random(7)
+        self.killed = 0
+
+    def _hear(self, handle: ProcessHandle, report: Report) -> None:
+        super()._hear(handle, report)
+        self._reports += 1
+        worker = handle.leader or handle
+        if self._reports in self._moments and worker.members:
+            os.kill(self._random.choice(worker.team).pid, signal.SIGKILL)
+            self.killed += 1
+
+
+class StartsTogether(Local):
+    """Reports its workers when all of them are ready, so that none of them trains everything alone."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+        self._held: list[Event] = []
+
+    def receive(self, timeout: float) -> list[Event]:
+        self._held += super().receive(timeout)
+        if sum(isinstance(event, WorkerJoined) for event in self._held) < self._count:
+            return []
+        self._count = 0
+        held, self._held = self._held, []
+        return held
+
+
+def data(rows: int = 200) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 8))
+    return {"x": x, "y": x[:, 0] * 2 + x[:, 1] ** 2}
+
+
+def experiment(name: str, task: hop.TorchTask | None = None, **options: Any) -> hop.Experiment:
+    space = {"lr": hop.choice([0.01, 0.003]), **options.pop("space", {})}
+    defaults = {
+        "train": data(),
+        "valid": data(80),
+        "search": hop.Grid(max_epochs=2),
+        "partitions": 4,
+        "workers": 1,
+        "batch_size": 16,
+        "run_options": hop.RunOptions(order="fixed"),
+    }
+    return hop.Experiment(task or Net(), space=space, name=name, **{**defaults, **options})
+
+
+def messages(results: hop.Results) -> list[Any]:
+    journal = open_journal(results.folder)
+    try:
+        return [message for _, _, message in journal.read()]
+    finally:
+        journal.close()
+
+
+def digests(results: hop.Results) -> list[Any]:
+    trials = results.history.trials.items()
+    return [(name, version, saved.digest) for name, trial in trials for version, saved in trial.saved.items()]
+
+
+def losses(results: hop.Results) -> list[float]:
+    return [row["loss"] for trial in results.trials for row in trial.history]
+
+
+def test_a_team_trains_like_one_worker_and_replays() -> None:
+    alone = experiment("alone").fit(quiet=True)
+    team = experiment("team", parallelism="ddp:2").fit(quiet=True)
+    assert losses(team) == pytest.approx(losses(alone), rel=1e-9)
+    placements = {message.placement for message in messages(team) if isinstance(message, UnitFinished)}
+    assert {(str(placement), placement.shape) for placement in placements} == {("cpu+cpu (ddp)", ("ddp", 2))}
+    assert verify(team.folder).ok
+    assert [trial.verdict for trial in replay(team).trials] == ["equal", "equal"]
+
+
+@pytest.mark.slow
+def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
+    shapes = ["single", "ddp:2", "fsdp:2", "pipeline:2", "spill"]
+    options: Any = {"space": {"lr": hop.choice([0.1, 0.05, 0.02, 0.01, 0.005])}, "search": hop.Grid(max_epochs=1)}
+    alone = experiment("alone", **options).fit(quiet=True)
+    backend = StartsTogether(len(shapes))
+    mixed = experiment("mixed", parallelism=shapes, workers=len(shapes), backend=backend, **options).fit(quiet=True)
+    assert losses(mixed) == pytest.approx(losses(alone), rel=1e-9)
+    placements = [message.placement for message in messages(mixed) if isinstance(message, UnitFinished)]
+    assert len({None if one is None else one.shape for one in placements}) > 2
+    assert {trial.verdict for trial in replay(mixed).trials} == {"equal"}
+
+
+@pytest.mark.slow
+def test_a_search_over_strategies() -> None:
+    alone = experiment("alone", space={"lr": 0.01, "any": hop.choice([1, 2, 3])}).fit(quiet=True)
+    space = {"lr": 0.01, "parallelism": hop.choice(["single", "ddp", "fsdp"])}
+    results = experiment("over", parallelism="ddp:2", space=space).fit(quiet=True)
+    assert losses(results) == pytest.approx(losses(alone), rel=1e-9)
+    shapes = {message.placement and message.placement.shape for message in messages(results) if _trains(message)}
+    assert shapes == {None, ("ddp", 2), ("fsdp", 2)}
+
+
+def _trains(message: object) -> bool:
+    return isinstance(message, UnitFinished) and message.unit.trains
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp:2", "fsdp:2"])
+def test_killed_members_cost_nothing_but_time(strategy: str) -> None:
+    """Whichever process of a team dies, and when: no unit is lost or counted twice, and the bits stay."""
+    options: Any = {"parallelism": strategy, "space": {"dropout": hop.choice([0.0, 0.3])}}
+    calm = experiment("calm", **options).fit(quiet=True)
+    backend = KillsMembers(range(9, 120, 13))
+    killed = experiment("killed", backend=backend, **options).fit(quiet=True)
+    assert backend.killed > 3
+    lost = [message for message in messages(killed) if isinstance(message, WorkerLost)]
+    assert any("killed by SIGKILL" in message.reason for message in lost)
+    assert digests(killed) == digests(calm)
+    assert losses(killed) == losses(calm)
+    assert verify(killed.folder).ok
+
+
+def test_a_failing_trial_fails_alone() -> None:
+    results = experiment("failing", Failing(), parallelism="ddp:2", batch_size=32).fit(quiet=True)
+    states = {trial.config["lr"]: trial.state.value for trial in results.trials}
+    assert states == {0.01: "failed", 0.003: "completed"}
+    (failed,) = [trial for trial in results.trials if trial.config["lr"] == 0.01]
+    assert "ValueError: enough" in failed.error
+
+
+def test_batch_norm_on_a_team_is_announced(capfd: pytest.CaptureFixture[str]) -> None:
+    experiment("norm", WithBatchNorm(), parallelism="ddp:2", search=hop.Grid(max_epochs=1), batch_size=25).fit()
+    printed = capfd.readouterr()
+    assert "BatchNorm on a team" in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"parallelism": "ddpp"}, "unknown; did you mean 'ddp'", id="unknown"),
+        pytest.param({"parallelism": "ddp:two"}, "after the colon must come a number", id="number"),
+        pytest.param({"parallelism": "ddp:1"}, "needs at least 2 devices", id="one"),
+        pytest.param({"parallelism": []}, "name at least one strategy", id="none"),
+        pytest.param(
+            {"parallelism": "ddp:4", "batch_size": 3}, "batch_size=3: is smaller than a team of 4", id="batch"
+        ),
+        pytest.param({"parallelism": "ddp:2", "backend": "inline"}, "use backend='local'", id="inline"),
+        pytest.param({"parallelism": "ddp", "workers": 64}, "each team needs at least 2", id="few"),
+    ],
+)
+def test_mistakes(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said.replace("(", r"\(")):
+        experiment("wrong", **options).fit(quiet=True)
+
+
+def test_spilling_works_in_this_process(tmp_path: Path) -> None:
+    alone = experiment("alone", backend="inline").fit(quiet=True)
+    spilled = experiment("spilled", backend="inline", parallelism="spill").fit(quiet=True)
+    assert digests(spilled) == digests(alone)
+
+
+def test_a_model_that_cannot_be_cut() -> None:
+    with pytest.raises(AllTrialsFailed, match=r"the model has 2 block\(s\) \(0, 1\) for 3 stages"):
+        experiment("cut", WithBatchNorm(), parallelism="pipeline:3").fit(quiet=True)
