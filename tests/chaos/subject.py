@@ -21,7 +21,8 @@ import numpy as np
 import hopfleet as hop
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.base import Batch, Batches, Framework, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, Framework, Session, Task
+from hopfleet.frameworks.tracked_config import TrackedConfig
 from tests.chaos import points
 
 MAGIC = b"chain of hashes\n"

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from hopfleet.frameworks.base import EngineCache, TrackedConfig
+from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.tracked_config import TrackedConfig
 
 
 def read(config: TrackedConfig, how: str) -> None:

@@ -10,8 +10,8 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import MissingKey, NotFinite, TaskError, describe
-from hopfleet.frameworks.base import TrackedConfig
 from hopfleet.frameworks.torch.explain import explain
+from hopfleet.frameworks.tracked_config import TrackedConfig
 from tests.helpers.mistakes import TrialFailed, experiment, fit, rows, task
 
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batch, Session, TrackedConfig
+from hopfleet.frameworks.base import Batch, Session
 from hopfleet.frameworks.state import arrays
 from hopfleet.frameworks.state.tree import Tree
+from hopfleet.frameworks.tracked_config import TrackedConfig
 
 Streams = dict[str, Any]
 """The states of generators, by the name of their library."""

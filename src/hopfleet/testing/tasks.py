@@ -12,7 +12,8 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import CheckpointError
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, Session, Task
+from hopfleet.frameworks.tracked_config import TrackedConfig
 
 
 class CountingTask(Task):

@@ -21,7 +21,8 @@ import optax
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batch, TrackedConfig
+from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.tracked_config import TrackedConfig
 from hopfleet.phrases import shown
 
 MOST = 64

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import TrackedConfig
+from hopfleet.frameworks.tracked_config import TrackedConfig
 
 
 class Built(NamedTuple):

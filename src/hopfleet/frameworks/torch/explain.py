@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from hopfleet.errors import HopfleetError
-from hopfleet.frameworks.base import Batch, TrackedConfig
+from hopfleet.frameworks.base import Batch
+from hopfleet.frameworks.tracked_config import TrackedConfig
 from hopfleet.phrases import did_you_mean, listed, shown
 
 CALLS = {

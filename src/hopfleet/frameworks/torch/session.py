@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session, TrackedConfig
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.state.tree import Tree
 from hopfleet.frameworks.torch import built, checkpoint, randomness, repeatable
@@ -31,6 +31,7 @@ from hopfleet.frameworks.torch.shared import SharedTensor, SharedTensors
 from hopfleet.frameworks.torch.snapshot import identity, snapshot
 from hopfleet.frameworks.torch.steps import by_time, check_metrics, rows_of, summed
 from hopfleet.frameworks.torch.trial import Metrics, SharedTask, TrialContext
+from hopfleet.frameworks.tracked_config import TrackedConfig
 
 Rows = NDArray[np.integer]
 """Numbers of rows, in the order of an epoch."""

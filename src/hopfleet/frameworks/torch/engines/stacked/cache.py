@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from hopfleet.frameworks.base import TrackedConfig
+from hopfleet.frameworks.tracked_config import TrackedConfig
 from hopfleet.support.logging import messages
 
 Program = Callable[..., list[torch.Tensor]]
