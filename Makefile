@@ -29,16 +29,22 @@ demo: $(VENV)/.demo  ## a real model selection on real data, in about half a min
 
 # Processes of pytest. Some tests wait, so there are more than cores.
 JOBS ?= 4
-RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
+# Tests of other frameworks are slow ones. Each file runs in a process of its own, which imports that framework alone.
+ADAPTERS := keras jax lightning transformers
+RUN := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal \
+	$(foreach name,$(ADAPTERS),--ignore=tests/frameworks/test_$(name).py)
 
 test: $(VENV)/.dev  ## what every change must pass, in 5 minutes on 2 cores
 	$(RUN) -m 'not slow'
 
 test-all: test  ## make test, and what takes longer: clusters, notebooks, 10,000 simulated seeds, coverage of the pure folders
-	$(MAKE) --jobs=2 --output-sync=target slow-tests coverage
+	$(MAKE) --jobs=2 --output-sync=target slow-tests coverage $(addprefix adapter-,$(ADAPTERS))
 
 slow-tests: $(VENV)/.dev
 	$(RUN) -m slow
+
+adapter-%: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/frameworks/test_$*.py
 
 PURE := controller domain planner scheduler search
 EMPTY :=

@@ -119,12 +119,12 @@ def test_a_benchmarking_script_benchmarks_while_a_trial_is_at_work() -> None:
     assert set(seen) == {(True, True)}
 
 
-def experiment(task: hop.TorchTask, **options: Any) -> hop.Experiment:
+def experiment(task: hop.TorchTask, epochs: int = 1, **options: Any) -> hop.Experiment:
     return hop.Experiment(
         task,
         train=arrays(60),
         space={"lr": 0.1},
-        search=hop.Random(trials=1, max_epochs=1),
+        search=hop.Random(trials=1, max_epochs=epochs),
         name="settings",
         backend="inline",
         **options,
@@ -146,13 +146,18 @@ def test_a_run_records_its_settings_and_its_models_follow_them() -> None:
 
 
 class Interrupted(Plain):
+    left = 20  # batches, more than the check before the run trains
+
     def loss(self, model: Any, batch: Any) -> Any:
-        raise KeyboardInterrupt
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return super().loss(model, batch)
 
 
 def test_a_run_does_not_continue_with_other_settings() -> None:
     with pytest.raises(KeyboardInterrupt):
-        experiment(Interrupted()).fit(quiet=True)
+        experiment(Interrupted(), epochs=20).fit(quiet=True)
     torch.set_float32_matmul_precision("high")
     with pytest.raises(ExperimentExists, match="settings"):
-        experiment(Interrupted()).fit(quiet=True)
+        experiment(Interrupted(), epochs=20).fit(quiet=True)

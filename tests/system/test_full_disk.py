@@ -65,6 +65,7 @@ class Model:
     """Nothing but a number that can be saved."""
 
     size = 1
+    spread = False
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -24,6 +24,7 @@ from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.teams import Team, TeamTrainer
+from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
 
 Batch = dict[str, Any]
 """Column names to arrays (or lists, for strings, bytes and rows of different shapes)."""

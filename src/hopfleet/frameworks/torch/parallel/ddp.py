@@ -37,8 +37,8 @@ class Ddp(Strategy):
 
 def warn_of_batch_norm(trial: SpreadTrial) -> None:
     """Tell what happens to BatchNorm, once per session, if the model has any."""
-    kinds = torch.nn.modules.batchnorm._BatchNorm
-    if trial.team.rank == 0 and any(isinstance(module, kinds) for module in trial.model.modules()):
+    kept = any(getattr(module, "track_running_stats", False) for module in trial.model.modules())
+    if trial.team.rank == 0 and kept:
         messages(TEAMS).warning(BATCH_NORM)
 
 

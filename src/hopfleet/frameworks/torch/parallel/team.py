@@ -11,13 +11,14 @@ import contextlib
 import datetime
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 import torch
 from torch import distributed
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.teams import Membership, Team
@@ -67,14 +68,19 @@ class TorchTeam(Team):
             self._form()
 
     def _form(self) -> None:
-        """Form the process group. The first member chooses a free port and tells the others."""
-        address = "127.0.0.1"
-        if self.rank == 0:
-            store = TCPStore(address, 0, self.size, is_master=True, wait_for_workers=False)
-            for link in self.links:
-                wire.send(link, store.port)
-        else:
-            store = TCPStore(address, wire.receive(self.links[0]), self.size, is_master=False)
+        """Form the process group. The members meet in a folder that only this user can read; the first one makes it."""
+        with contextlib.ExitStack() as stack:
+            if self.rank == 0:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-team-"))
+                for link in self.links:
+                    wire.send(link, folder)
+            else:
+                folder = wire.receive(self.links[0])
+            self._join(FileStore(f"{folder}/members", self.size))
+            # The folder goes when all have met.
+            distributed.barrier()
+
+    def _join(self, store: FileStore) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if backend == "gloo":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
