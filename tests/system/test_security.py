@@ -96,7 +96,9 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     assert {file for file, name in calls() if name == "pickle.loads"} == plain
     asking = {path.name for path in SOURCES if "check_private(" in path.read_text()}
     assert {"recipe.py", "workspace.py"} <= asking
-    assert not {name for _, name in calls()} & {"torch.load", "numpy.load", "np.load", "marshal.loads"}
+    assert not {name for _, name in calls()} & {"torch.load", "marshal.loads"}
+    # NumPy refuses pickles unless it is told otherwise.
+    assert not [path.name for path in SOURCES if "allow_pickle" in path.read_text()]
 
 
 def test_no_socket_has_a_name_or_a_port() -> None:
