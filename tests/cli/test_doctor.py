@@ -15,7 +15,7 @@ def test_doctor(cli: Cli, own_home: Path) -> None:
     outcome = cli("doctor")
     assert outcome.code == 0
     assert outcome.err == ""
-    for fact in (f"hopfleet     {__version__}", "pyarrow", "[torch]", "[demo]", "cores", "memory", "'auto' means"):
+    for fact in (f"hopfleet     {__version__}", "pyarrow", "[torch]", "[sklearn]", "cores", "memory", "'auto' means"):
         assert fact in outcome.out
     assert f"{own_home}, writable" in outcome.out
     assert not own_home.exists(), "looking must not make it"
@@ -33,7 +33,7 @@ def test_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = cli("doctor")
     assert outcome.code == 1
     assert "Problems: pyarrow is missing" in outcome.out
-    assert "scikit-learn is not installed: pip install 'hopfleet[demo]'" in outcome.out
+    assert "scikit-learn is not installed: pip install 'hopfleet[sklearn]'" in outcome.out
 
 
 def test_a_home_that_cannot_be(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

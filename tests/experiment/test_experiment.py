@@ -431,7 +431,10 @@ def test_simulated_backend_runs_an_experiment() -> None:
 
 def test_public_names_are_complete_and_sorted() -> None:
     assert list(hop.__all__) == sorted(hop.__all__)
-    for name in hop.__all__:
+    # The tests of other frameworks import their tasks, each in a process of its own: they do not all get along.
+    others = {name for name in hop.__all__ if name.startswith(("Jax", "Keras", "Lightning", "Transformers"))}
+    assert len(others) == 5
+    for name in set(hop.__all__) - others:
         assert getattr(hop, name) is not None
     assert set(hop.__all__) <= set(dir(hop))
     with pytest.raises(AttributeError, match="no attribute 'Tuner'"):

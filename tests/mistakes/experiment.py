@@ -100,7 +100,7 @@ MISTAKES = [
         *("/dev/null/runs", "cannot be written", "HOPFLEET_HOME", "RunOptions(folder=...)"),
         run_options=hop.RunOptions(folder="/dev/null/runs"),
     ),
-    refused("a callback that is not installed", "callbacks='wandb'", "no package registers one", callbacks="wandb"),
+    refused("a callback that is not installed", "callbacks='aim'", "there are csv, jsonl", callbacks="aim"),
     refused("a name with a space", "name='my exp'", "use letters", name="my exp"),
     refused("a name that is a path", "name='runs/a'", "use letters", name="runs/a"),
     refused("options as a dict", "run_options=", "must be hop.RunOptions(...)", run_options={"order": "fixed"}),
