@@ -109,6 +109,7 @@ def test_every_command_starts_with_the_base_install_alone(tmp_path: Path) -> Non
 
 
 NEEDS = {
+    "PIL": ("hopfleet.Images((2, 2))._decoded(b'')", "this needs Pillow, .*'hopfleet[images]'"),
     "matplotlib": ("hopfleet.load('done').plot()", "this needs matplotlib, .*'hopfleet[plot]'"),
     "pandas": ("hopfleet.load('done').dataframe()", "this needs pandas, .*'hopfleet[pandas]'"),
     "scipy": (
