@@ -139,7 +139,7 @@ class Profiler:
 
     def _digest(self, ref: VersionRef, session: Session) -> str:
         """Save a session, and return the digest of the file."""
-        return self._versions.write(ref, session.save, durable=False, size=session.size)[0]
+        return self._versions.write(ref, session.save, durable=True, size=session.size)[0]
 
     def _varying(self, session: Session, trial: Trial, unit: Unit) -> str:
         """Return a warning if training does not give the same bits each time. Only the first call checks."""
