@@ -26,6 +26,17 @@ SHOWN = 12
 STYLES = {"equal": "green", "different": "bold red", "failed": "red", "skipped": "dim"}
 
 
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Number of worker processes; by default chosen to suit this machine.", show_default=False
+    ),
+]
+WhereWorkersRun = Annotated[
+    str, typer.Option(metavar="NAME", help="Where workers run: local, or inline (in this process).")
+]
+
+
 def verify(name: Name, json: Json = False) -> int:
     """Check a run folder against its journal.
 
@@ -111,15 +122,8 @@ def replay(
             autocompletion=completing.trials,
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of worker processes; by default chosen to suit this machine.", show_default=False
-        ),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="Where workers run: local, or inline (in this process).")
-    ] = "local",
+    workers: Workers = None,
+    backend: WhereWorkersRun = "local",
     json: Json = False,
 ) -> int:
     """Repeat the training and compare the models bit for bit.

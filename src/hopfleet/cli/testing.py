@@ -7,18 +7,18 @@ from typing import Annotated
 import typer
 
 from hopfleet.cli import completing
-from hopfleet.cli.checking import task_and_train
+from hopfleet.cli.checking import WhereWorkersRun, Workers, task_and_train
 from hopfleet.cli.experiments import Json, Name
 from hopfleet.cli.render import echo, json_alone, print_json
 from hopfleet.cli.runs import find_trial
 from hopfleet.store.folder import find_run
 
+Data = Annotated[str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")]
+
 
 def test(
     name: Name,
-    data: Annotated[
-        str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")
-    ],
+    data: Data,
     top: Annotated[int, typer.Option(metavar="N", help="Number of trials to test, the best first.")] = 1,
     trial: Annotated[
         list[str] | None,
@@ -29,15 +29,8 @@ def test(
             autocompletion=completing.trials,
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of worker processes; by default chosen to suit this machine.", show_default=False
-        ),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="Where workers run: local, or inline (in this process).")
-    ] = "local",
+    workers: Workers = None,
+    backend: WhereWorkersRun = "local",
     json: Json = False,
 ) -> int:
     """Test the best trials on new data.
@@ -65,9 +58,7 @@ def test(
 
 def predict(
     name: Name,
-    data: Annotated[
-        str, typer.Option(metavar="PATH", help="The folder of a data set, a file, a quoted glob, or a URL.")
-    ],
+    data: Data,
     to: Annotated[str, typer.Option(metavar="FILE", help="The .parquet, .csv or .arrow file to write.")],
     trial: Annotated[
         str | None,
