@@ -12,7 +12,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.errors import UsageError
+from hopfleet.planner import exact
 from hopfleet.planner.nodes import CLOSE, NodePlan, NodeShop
 from hopfleet.planner.nodes_fast import Choice, Pair, as_plan, insert, solve_fast
 
@@ -28,7 +29,7 @@ def solve_exact(shop: NodeShop, *, seconds: float = 10.0, hint: NodePlan | None 
 
     The plan's ``bound`` is the lower bound that the solver proved; a plan whose makespan equals the bound is optimal.
     """
-    cp_model = _load()
+    cp_model = exact.load()
     if not 0 < seconds < math.inf:
         raise UsageError(f"seconds={seconds}: must be finite and above 0")
     if hint is not None and hint.shop != shop:
@@ -50,14 +51,6 @@ def solve_exact(shop: NodeShop, *, seconds: float = 10.0, hint: NodePlan | None 
     bound = max(first.bound, (solver.best_objective_bound - clock.slack) * clock.tick)
     plan = variables.plan(solver, bound)
     return plan if plan.makespan <= first.makespan else NodePlan(shop, first.visits, bound)
-
-
-def _load() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError:
-        raise MissingExtra("OR-tools", "solver") from None
-    return cp_model
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopfleet.errors import MissingExtra, UsageError
+from hopfleet.errors import UsageError
+from hopfleet.planner import exact
 from hopfleet.planner.dike.problem import Assignment, Cluster, Placement
 
 SCALE = 10**6
@@ -42,7 +43,7 @@ def place_by_programme(cluster: Cluster, assignment: Assignment, workers: int) -
 
 def place_exactly(cluster: Cluster, assignment: Assignment, workers: int, *, seconds: float = 10.0) -> Placement:
     """Return the placement of a number of workers with the least traffic that is found within ``seconds``."""
-    cp_model = _load()
+    cp_model = exact.load()
     model, nodes = cp_model.CpModel(), range(len(cluster.nodes))
     alone = [max(0, assignment.room(node, server=False)) for node in cluster.nodes]
     beside = [assignment.room(node, server=True) for node in cluster.nodes]
@@ -75,11 +76,3 @@ def _no_room(assignment: Assignment, workers: int) -> UsageError:
     return UsageError(
         f"{assignment.servers} servers and {workers} workers do not fit the cluster: ask for fewer, or for smaller ones"
     )
-
-
-def _load() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError:
-        raise MissingExtra("OR-tools", "solver") from None
-    return cp_model
