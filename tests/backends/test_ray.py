@@ -237,9 +237,10 @@ def test_nodes_of_several_sorts_are_tried_first(cluster: Any, tmp_path: Path) ->
         profile = backend.probe(trial(), 2)
         assert profile.seconds_per_row > 0
         joined = wait_for(backend, WorkerJoined, workers)
-        partitions = {backend._workers[event.worker].node: event.partitions for event in joined}
+        every = tuple(range(8))  # what a joining worker means by None: a node may be fast enough to hold all
+        partitions = {backend._workers[event.worker].node: event.partitions or every for event in joined}
         assert len(partitions) == workers >= 3
-        assert sorted({p for mine in partitions.values() for p in mine}) == list(range(8))
+        assert sorted({p for mine in partitions.values() for p in mine}) == list(every)
     finally:
         backend.close(kill=True)
         cluster.remove_node(node)
