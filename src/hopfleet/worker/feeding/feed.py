@@ -179,13 +179,14 @@ class Feed:
         """Warn, once per worker, of a transform that changes the number of rows."""
         given = min(source.batch_size, source.dataset.partition_rows[source.partition] - number * source.batch_size)
         name, column = next(iter(batch.items()), ("", None))
-        if self._resized or self._transform is None or not hasattr(column, "shape") or column.shape[:1] == (given,):
+        rows = getattr(column, "shape", ())[:1]
+        if self._resized or self._transform is None or rows in ((), (given,)):
             return
         self._resized = True
         messages(BATCHES).warning(
             "transform() turned a batch of %d rows into one of %d (by its first column, %r): losses and metrics are "
             "means over the rows that it returns; to leave rows out, filter the data before the experiment",
-            given, len(column), name,
+            given, *rows, name,
         )  # fmt: skip
 
     def _batches(self, source: UnitBatches, config: Mapping[str, Any] | None) -> Generator[Batch]:
