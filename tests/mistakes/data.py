@@ -11,7 +11,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import DataError, UsageError
-from tests.helpers.mistakes import Mistake, TrialFailed, Warned, fit, task
+from tests.helpers.mistakes import Mistake, TrialFailed, Warned, fit, shown, task
 
 
 class Noisy:
@@ -136,6 +136,12 @@ MISTAKES = [
         lambda: fit(task(transform=lambda self, batch, rng: None)),
         TrialFailed,
         ("transform() returned None", "return the batch"),
+    ),
+    Mistake(
+        "a transform that drops rows",
+        lambda: shown(task(transform=lambda self, batch, rng: {name: rows[2:] for name, rows in batch.items()})),
+        Warned,
+        ("a batch of 8 rows into one of 6", "'x'", "means over the rows that it returns", "filter the data before"),
     ),
     Mistake(
         "padding a column that does not exist",

@@ -23,6 +23,11 @@ def unknown(keyword: str, value: Any, *says: str) -> Mistake:
     )
 
 
+def absent(name: str, *says: str) -> Mistake:
+    """A name of another library."""
+    return Mistake(f"hop.{name}", lambda: getattr(hop, name), AttributeError, (repr(name), *says))
+
+
 def two_metrics(self: Any, model: Any, batch: Any) -> Any:
     return {"accuracy": 0.5, "loss": 1.0}
 
@@ -168,6 +173,12 @@ MISTAKES = [
     unknown("num_workers", 2, "workers=2"),
     unknown("verbose", 0, "fit()"),
     unknown("serach", "random", "did you mean 'search'?"),
+    absent("tune", "write hop.Experiment(task, train=..., space=..., search=...).fit()"),
+    absent("Tune", "write hop.Experiment("),
+    absent("create_study", "write hop.Experiment("),
+    absent("GridSearchCV", "write hop.HopSearchCV(...)"),
+    absent("EarlyStopping", "write stop=hop.Patience(epochs=3)"),
+    absent("accuracy_score", "dir(hopfleet) lists all names"),
     Mistake(
         "a name that Hopfleet does not have",
         lambda: hop.log_uniform(1e-4, 1),

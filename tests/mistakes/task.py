@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 import hopfleet as hop
 from hopfleet.errors import TaskError, UsageError
-from tests.helpers.mistakes import Mistake, Right, TrialFailed, fit, rows, task
+from tests.helpers.mistakes import Mistake, Right, TrialFailed, Warned, fit, rows, shown, task
 
 WIDTH = {"lr": 0.1, "net": {"width": 8}, "width": 8}
 
@@ -100,6 +100,16 @@ def normed(self: Any, config: Any) -> Any:
 
 def exploding(self: Any, model: Any, batch: Any) -> Any:
     return model(batch["x"]).exp().exp().mean()
+
+
+def keeping(self: Any, config: Any) -> Any:
+    model, self.optimizer = model_and_optimizer()
+    return model, self.optimizer
+
+
+def updating(self: Any, model: Any, batch: Any) -> Any:
+    self.optimizer.step()
+    return cross_entropy(model, batch)
 
 
 def cross_entropy(model: Any, batch: Any) -> Any:
@@ -204,6 +214,15 @@ MISTAKES = [
         lambda self, model, batch: (one := cross_entropy(model, batch), one.backward())[0],
         "Hopfleet calls backward()",
     ),
+    fails(
+        "an update in the loss",
+        task(build=keeping, loss=updating),
+        *(
+            "loss() called SGD.step()",
+            "Hopfleet calls backward() and step()",
+            "override train(self, model, batches, config)",
+        ),
+    ),
     loss(
         "a shape that does not fit",
         lambda self, model, batch: model(batch["x"][:, :3]),
@@ -253,6 +272,18 @@ MISTAKES = [
     metrics("metrics that return nothing", None, "metrics() returned None", "must be a dict"),
     metrics("metrics with numbers as names", {1: 0.5}, "the name 1", "must be text"),
     metrics("a mean of booleans", lambda model, batch: {"loss": (batch["y"] == 1).mean()}, "Bool", ".float().mean()"),
+    Mistake(
+        "a metric that is NaN",
+        lambda: shown(task(metrics=lambda self, model, batch: {"loss": float("nan")})),
+        Warned,
+        ("t0001: the metric 'loss' is NaN after epoch 1", "worse than every number", "ranked by its other epochs"),
+    ),
+    Mistake(
+        "another metric that is NaN",
+        lambda: shown(task(metrics=lambda self, model, batch: {"loss": 0.1, "f1": float("nan")})),
+        Warned,
+        ("t0001: the metric 'f1' is NaN after epoch 1",),
+    ),
     Mistake(
         "metrics that are empty",
         lambda: fit(task(metrics=lambda self, model, batch: {})),
