@@ -80,16 +80,23 @@ class TorchTeam(Team):
         if self.rank == 0:
             with socket.create_server((LOOPBACK, 0)) as server:
                 port = server.getsockname()[1]
-                store = self._store(port, master_listen_fd=server.detach())
+                store = self._store(port, server.detach())
             for link in self.links:
                 wire.send(link, port)
         else:
             store = self._store(wire.receive(self.links[0]))
         self._join(store)
 
-    def _store(self, port: int, **options: int) -> TCPStore:
-        first = self.rank == 0
-        return TCPStore(LOOPBACK, port, self.size, first, MEETING_TIMEOUT, wait_for_workers=False, **options)
+    def _store(self, port: int, listener: int | None = None) -> TCPStore:
+        return TCPStore(
+            LOOPBACK,
+            port,
+            self.size,
+            is_master=listener is not None,
+            timeout=MEETING_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener,
+        )
 
     def _join(self, store: TCPStore) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
