@@ -183,12 +183,33 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("compare", "create_study", "fit", "optimize", "run", "Study", "study", "Tune", "tune", "Tuner"),
+        "hop.Experiment(task, train=..., space=..., search=...).fit()",
+    ),
+    **dict.fromkeys(("BayesSearchCV", "GridSearchCV", "RandomizedSearchCV"), "hop.HopSearchCV(...)"),
+    **dict.fromkeys(("Dataloader", "DataLoader", "TensorDataset"), "train=(X, y), or hop.partition(data, FOLDER)"),
+    **dict.fromkeys(("EarlyStopping", "early_stopping"), "stop=hop.Patience(epochs=3)"),
+    **dict.fromkeys(("report", "log", "log_metrics"), "metrics(self, model, batch) in the task, which returns a dict"),
+    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "hop.ASHA(...)"),
+    **dict.fromkeys(("MedianPruner", "MedianStoppingRule"), "stop=hop.Median()"),
+    "PopulationBasedTraining": "hop.PBT(...)",
+    "suggest_float": "hop.uniform(low, high) or hop.loguniform(low, high)",
+    "suggest_int": "hop.randint(low, high)",
+    "suggest_categorical": "hop.choice([...])",
+    "TPESampler": "hop.TPE(...)",
+}
+"""Names of other libraries: what to write instead."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         from hopfleet.phrases import did_you_mean
 
-        near = did_you_mean(name, _HOMES)
-        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}{near and '; '}{near}".rstrip())
+        where = _ELSEWHERE.get(name)
+        remedy = f"write {where}" if where else did_you_mean(name, _HOMES).rstrip() or "dir(hopfleet) lists all names"
+        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}; {remedy}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
