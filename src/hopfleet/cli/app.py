@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, prog_name="hopfleet", standalone_mode=False)
     except CommandLineError as error:
         where = error.ctx.command_path if error.ctx else "hopfleet"
-        return _fail(error, f"{error.format_message().rstrip('.')}; see {where} --help", USAGE)
+        return _fail(error, f"{error.format_message().rstrip('.')}; {_hint(error)}see {where} --help", USAGE)
     except (UsageError, NotFound) as error:
         return _fail(error, str(error), USAGE)
     except _Stopped as error:
@@ -124,6 +125,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = f"{type(error).__name__}: {error}; please report this with the traceback that hopfleet --debug shows"
         return _fail(error, text, FAILED)
     return code if isinstance(code, int) else DONE
+
+
+COMMANDS = {
+    **dict.fromkeys(("fit", "start", "train", "tune"), "hopfleet run FILE.py"),
+    **dict.fromkeys(("cancel", "kill"), "hopfleet stop NAME TRIAL"),
+    **dict.fromkeys(("log", "logs"), "hopfleet show NAME --trial TRIAL"),
+    **dict.fromkeys(
+        ("remove", "rm"), "hopfleet delete NAME TRIAL; an experiment is the folder that hopfleet show names"
+    ),
+    **dict.fromkeys(("info", "status"), "hopfleet show NAME"),
+    **dict.fromkeys(("dashboard", "serve", "web"), "hopfleet ui"),
+}
+"""Commands of other tools: what to type instead."""
+
+
+def _hint(error: CommandLineError) -> str:
+    """Return what to type instead of a word that is no command, or of one word too many."""
+    known = {option for each in (error.ctx.command.params if error.ctx else ()) for option in each.opts}
+    if found := re.search(r"No such command '(\w+)'", error.format_message()):
+        return f"type {COMMANDS[found[1]]}; " if found[1] in COMMANDS else ""
+    found = re.search(r"unexpected extra argument\S* \((\S+)\)", error.format_message())
+    word = found[1] if found else ""
+    option = "--set" if "=" in word else "--trial" if re.fullmatch(r"t?\d+", word) else ""
+    return f"type {option} {word}; " if option in known else ""
 
 
 def _fail(error: BaseException, text: str, code: int) -> int:

@@ -279,6 +279,6 @@ def check_loss(loss: object) -> None:
         raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
     if not loss.requires_grad:
         raise TaskError(
-            "loss() returned a tensor without gradient: it must depend on the model's parameters, without .detach(), "
-            ".item(), argmax or torch.no_grad() on the way"
+            "loss() returned a tensor without gradient: it must depend on parameters of the model that require "
+            "gradients, without .detach(), .item(), argmax or torch.no_grad() on the way"
         )
