@@ -20,7 +20,6 @@ from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.frameworks.torch.parallel.team import MemberLost, TorchTeam
 from hopfleet.testing.strategies import with_team
-from tests.helpers import marks
 
 ROWS, SIZE = 100, 32
 """Rows of the data, which leave a short last batch."""
@@ -161,7 +160,6 @@ def test_three_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@marks.long
 @pytest.mark.parametrize(
     ("task", "strategy", "size"),
     [
@@ -187,7 +185,6 @@ def test_spill_has_the_bits_of_one_device(device: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@marks.long
 def test_a_trial_hops_between_strategies(tmp_path: Path) -> None:
     task, path = Net(), tmp_path / "version"
     whole = opened(task, "single")
