@@ -28,12 +28,12 @@ from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
-from hopfleet.support.files import trouble
 from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
     from hopfleet.backends.base import Backend
+    from hopfleet.runs.exporting import Exported
     from hopfleet.runs.verify import Verdict
 
 
@@ -138,21 +138,26 @@ class TrialResult(Signposted):
 
     def model(self, task: Task | None = None) -> Any:
         """Return the model of the best epoch, ready to predict."""
-        with self._framework(task) as (framework, config, checkpoint):
+        with self.opened(task) as (framework, config, checkpoint):
             return framework.model(config, checkpoint)
 
-    def export(self, path: str | os.PathLike[str], task: Task | None = None) -> None:
-        """Write the weights of the best epoch to a file that can be loaded without Hopfleet.
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        task: Task | None = None,
+        *,
+        format: str | None = None,  # noqa: A002
+    ) -> Exported:
+        """Write the model of the best epoch to a file that can be loaded without Hopfleet, or to a bundle.
 
-        With PyTorch the file has the model's own state dict, for ``safetensors.torch.load_file``.
+        By default the file has the weights in the framework's own format; with PyTorch, the model's own state dict for
+        ``safetensors.torch.load_file``. Other formats are "safetensors", "torch" (``torch.load``), "torch.export" and
+        "onnx" (whole programs), and "bundle": a folder for ``hop.load_bundle``. What was written is read back, and the
+        largest deviation of its outputs on a few training rows is returned.
         """
-        if not isinstance(path, str | os.PathLike) or Path(path).is_dir():
-            raise UsageError(f"path={shown(path)}: must be the name of a file to write, e.g. 'model.safetensors'")
-        with self._framework(task) as (framework, config, checkpoint):
-            try:
-                framework.export(config, checkpoint, Path(path).expanduser())
-            except OSError as error:
-                raise UsageError(trouble(path, error)) from error
+        from hopfleet.runs.exporting import export_models
+
+        return export_models(self._results, {self.id: 1.0}, path, format, self._results.find_task(task))
 
     def test(
         self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
@@ -169,20 +174,13 @@ class TrialResult(Signposted):
         makes the predictions, in this process. With ``to``, they are written to a .parquet, .csv or .arrow file
         instead, a batch at a time, and the number of rows is returned.
         """
-        import pyarrow as pa
+        from hopfleet.runs.prediction import predict
 
-        from hopfleet.runs.evaluation import opened_data
-        from hopfleet.runs.prediction import check_target, predictions, write
-        from hopfleet.runs.verify import find_data
-
-        path, found = check_target(to), self._results.find_task(task)
-        model = self.model(found)
-        with opened_data(data, find_data(self._results.folder, "train"), labelled=False) as opened:
-            made = predictions(found, model, opened, batch_size)
-            return pa.Table.from_batches(made) if path is None else write(made, path)
+        found = self._results.find_task(task)
+        return predict(found, lambda: self.model(found), data, self._results.folder, to=to, batch_size=batch_size)
 
     @contextlib.contextmanager
-    def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
+    def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
         """Yield the framework with the settings of the run in place, the configuration and the best version."""
         path = self.checkpoint
         assert self._trial.best is not None
@@ -369,7 +367,7 @@ class Results(Signposted):
         data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
         trials' best epochs, a partition at a time.
         """
-        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data
+        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data, recipe_of
         from hopfleet.runs.verify import find_data
 
         found = self.find_task(task)
@@ -385,7 +383,8 @@ class Results(Signposted):
             saved = history.saved[history.best.version]
             whole = Trial(name, number, history.config, history.seed, history.best.epoch)
             candidates.append(Candidate(whole, history.best.epoch, saved.ref, saved.digest))
-        with opened_data(data, find_data(self.folder, "train")) as opened:
+        train = find_data(self.folder, "train")
+        with opened_data(data, train.columns, recipe_of(train)) as opened:
             return measure_models(
                 candidates,
                 opened,
