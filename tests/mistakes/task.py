@@ -112,6 +112,21 @@ def updating(self: Any, model: Any, batch: Any) -> Any:
     return cross_entropy(model, batch)
 
 
+def recurrent(self: Any, config: Any) -> Any:
+    model, self.state = torch.nn.GRUCell(4, 2), None
+    return model, SGD(model.parameters(), lr=0.1)
+
+
+def remembering(self: Any, model: Any, batch: Any) -> Any:
+    self.state = model(batch["x"], self.state)
+    return self.state.mean()
+
+
+def frozen(self: Any, config: Any) -> Any:
+    model, optimizer = model_and_optimizer()
+    return model.requires_grad_(False), optimizer
+
+
 def cross_entropy(model: Any, batch: Any) -> Any:
     return F.cross_entropy(model(batch["x"]), batch["y"])
 
@@ -209,6 +224,19 @@ MISTAKES = [
     ),
     loss("batch and model swapped", lambda self, batch, model: model(batch["x"]), "subscriptable", "the model first"),
     loss("Lightning's arguments", lambda self, model, x, y: None, "'y'", "Hopfleet calls loss(self, model, batch)"),
+    fails(
+        "a hidden state that is kept from batch to batch",
+        task(build=recurrent, loss=remembering),
+        *("a second time", "kept from an earlier batch needs .detach()"),
+    ),
+    build("a frozen model", frozen, "without gradient", "parameters of the model that require gradients"),
+    build(
+        "an optimizer of no parameters",
+        lambda self, config: (Linear(4, 2), SGD([], lr=0.1)),
+        "empty parameter list",
+        "config: lr=0.1",
+    ),
+    loss("a misspelt attribute of the task", lambda self, model, batch: self.cfg["lr"], "no attribute 'cfg'"),
     loss(
         "a backward pass in the loss",
         lambda self, model, batch: (one := cross_entropy(model, batch), one.backward())[0],

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError
 from hopfleet.frameworks.base import Task
+from hopfleet.monitor.history import TrialHistory
 from hopfleet.runtime.driver import Driver
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.search.base import at_least_one
@@ -60,6 +61,14 @@ class Candidate:
         self.model = model
         self.digest = digest
         self.sums: dict[str, RowSum] = {}
+
+    @classmethod
+    def of(cls, history: TrialHistory, number: int) -> Self:
+        """Return the candidate of a trial's best epoch."""
+        assert history.best is not None
+        saved = history.saved[history.best.version]
+        trial = Trial(history.id, number, history.config, history.seed, history.best.epoch)
+        return cls(trial, history.best.epoch, saved.ref, saved.digest)
 
 
 def measure_models(

@@ -15,6 +15,9 @@ from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import trouble, write_atomically
 
+SUFFIXES = frozenset((".bin", ".ckpt", ".h5", ".joblib", ".keras", ".onnx", ".pkl", ".pt", ".pth", ".safetensors"))
+"""Suffixes of files with models."""
+
 BUNDLE = "bundle"
 """The format of a folder with everything that predictions need."""
 
@@ -59,6 +62,11 @@ def export_models(
             f"path={shown(path)}: must be the name of a file to write, e.g. 'model.{chosen.split('.')[0]}'"
         )
     target = Path(path).expanduser()
+    if kind is None and own and target.suffix in SUFFIXES - {f".{own}"}:
+        raise UsageError(
+            f"path={str(path)!r}: the file is written in the format .{own}; for another one, give the format, as in "
+            f"format={formats[-2]!r}, or save what trial.model() returns with the functions of its framework"
+        )
     try:
         if chosen == BUNDLE:
             from hopfleet.runs.bundle import write_bundle

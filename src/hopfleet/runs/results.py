@@ -10,13 +10,13 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
-from hopfleet.domain.trial import Config, Trial, TrialState
+from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
@@ -67,6 +67,15 @@ class TrialResult(Signposted):
     def __init__(self, results: Results, trial: TrialHistory) -> None:
         self._results = results
         self._trial = trial
+
+    def _elsewhere(self, name: str) -> str:
+        if name in self.metrics:
+            return f"trial.metrics[{name!r}]"
+        return f"trial.config[{name!r}]" if name in self.config else super()._elsewhere(name)
+
+    def __getitem__(self, name: str) -> Never:
+        where = self._elsewhere(name) or "trial.config[NAME] or trial.metrics[NAME]"
+        raise TypeError(f"{type(self).__name__!r} object is not subscriptable; write {where}")
 
     @property
     def id(self) -> str:
@@ -224,6 +233,8 @@ class Results(Signposted):
         **dict.fromkeys(("best_model", "model"), "results.best.model()"),
         **dict.fromkeys(("save", "to_csv", "export"), "results.dataframe().to_csv(PATH)"),
         **dict.fromkeys(("get_dataframe", "trials_dataframe", "cv_results_"), "results.dataframe()"),
+        **dict.fromkeys(("fit", "resume"), "experiment.fit(), which goes on with what is left to do"),
+        "predict": "results.best.predict(DATA)",
     }
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
@@ -303,6 +314,8 @@ class Results(Signposted):
             count, near = len(self.history.trials), did_you_mean(trial, self.history.trials)
             remedy = f"; results.trials[{trial}] counts from 0" if isinstance(trial, int) else ""
             remedy = remedy or ("" if isinstance(trial, str) else "; results.trials is a list of all trials")
+            if isinstance(trial, str) and trial[:1] != "_" and hasattr(type(self), trial):
+                remedy = f"; write results.{trial}"
             raise NotFound(f"{trial!r}: no such trial; {near}{self.name} has {count}, starting with t0001{remedy}")
         return TrialResult(self, self.history.trials[trial])
 
@@ -374,15 +387,9 @@ class Results(Signposted):
         names = list(trials) or [trial.id for trial in self.history.leaderboard() if trial.best is not None][:top]
         if not names:
             self.best  # noqa: B018, raises NotFound
-        candidates = []
-        for number, name in enumerate(names, 1):
-            trial = self[name]
-            trial.checkpoint  # noqa: B018, raises NotFound or CheckpointError
-            history = self.history.trials[name]
-            assert history.best is not None
-            saved = history.saved[history.best.version]
-            whole = Trial(name, number, history.config, history.seed, history.best.epoch)
-            candidates.append(Candidate(whole, history.best.epoch, saved.ref, saved.digest))
+        for name in names:
+            self[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
+        candidates = [Candidate.of(self.history.trials[name], number) for number, name in enumerate(names, 1)]
         train = find_data(self.folder, "train")
         with opened_data(data, train.columns, recipe_of(train)) as opened:
             return measure_models(

@@ -12,7 +12,8 @@ from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batch, EngineCache, Flotilla, Framework
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, Framework
+from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch import weights
@@ -169,6 +170,11 @@ class TorchFramework(Framework):
 
     def apply(self, settings: Mapping[str, Value]) -> None:
         process.make(settings)
+
+    def estimate(self, session: TorchSession, batches: Batches) -> ResourceEstimate:
+        from hopfleet.frameworks.torch.estimate import estimate
+
+        return estimate(session, batches)
 
     @property
     def fusion_blocker(self) -> str:
