@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hopfleet.frameworks.base import Batch, Batches
@@ -86,6 +87,32 @@ class Perceptron(TorchTask):
     def build(self, config: Mapping[str, Any]) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(self, model: Any, batch: Batch) -> Any:
+        return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+class Augmented(TorchTask):
+    """Perceptrons with ``config["layers"]`` hidden layers, over rows that take ``rounds`` matrix products to prepare.
+
+    With ``alone``, preparing reads the configuration, so each trial prepares its own batches.
+    """
+
+    def __init__(self, rounds: int, *, alone: bool) -> None:
+        self.rounds, self.alone = rounds, alone
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        hidden = [torch.nn.Linear(256, 256) for _ in range(config["layers"])]
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), *hidden, torch.nn.Linear(256, 10))
+        return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def transform(self, batch: Batch, rng: Any) -> Batch:
+        if self.alone:
+            self.config["layers"]
+        x, mix = batch["x"], rng.standard_normal((64, 64)).astype(np.float32) / 8
+        for _ in range(self.rounds):
+            x = np.tanh(x @ mix)
+        return {"x": x, "y": batch["y"]}
 
     def loss(self, model: Any, batch: Batch) -> Any:
         return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])

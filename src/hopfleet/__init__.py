@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.keras.task import KerasFunctionTask as KerasFunctionTask
     from hopfleet.frameworks.keras.task import KerasTask as KerasTask
     from hopfleet.frameworks.lightning.task import LightningTask as LightningTask
+    from hopfleet.frameworks.sklearn.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.search.stopping import StoppingRule as StoppingRule
-    from hopfleet.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -116,7 +116,7 @@ _HOMES = {
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
-    "HopSearchCV": "hopfleet.search_cv",
+    "HopSearchCV": "hopfleet.frameworks.sklearn.search_cv",
     "Hyperband": "hopfleet.search.hyperband",
     "Images": "hopfleet.data.etl",
     "Inline": "hopfleet.backends.inline",
@@ -183,12 +183,33 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("compare", "create_study", "fit", "optimize", "run", "Study", "study", "Tune", "tune", "Tuner"),
+        "hop.Experiment(task, train=..., space=..., search=...).fit()",
+    ),
+    **dict.fromkeys(("BayesSearchCV", "GridSearchCV", "RandomizedSearchCV"), "hop.HopSearchCV(...)"),
+    **dict.fromkeys(("Dataloader", "DataLoader", "TensorDataset"), "train=(X, y), or hop.partition(data, FOLDER)"),
+    **dict.fromkeys(("EarlyStopping", "early_stopping"), "stop=hop.Patience(epochs=3)"),
+    **dict.fromkeys(("report", "log", "log_metrics"), "metrics(self, model, batch) in the task, which returns a dict"),
+    **dict.fromkeys(("ASHAScheduler", "AsyncHyperBandScheduler"), "hop.ASHA(...)"),
+    **dict.fromkeys(("MedianPruner", "MedianStoppingRule"), "stop=hop.Median()"),
+    "PopulationBasedTraining": "hop.PBT(...)",
+    "suggest_float": "hop.uniform(low, high) or hop.loguniform(low, high)",
+    "suggest_int": "hop.randint(low, high)",
+    "suggest_categorical": "hop.choice([...])",
+    "TPESampler": "hop.TPE(...)",
+}
+"""Names of other libraries: what to write instead."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         from hopfleet.phrases import did_you_mean
 
-        near = did_you_mean(name, _HOMES)
-        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}{near and '; '}{near}".rstrip())
+        where = _ELSEWHERE.get(name)
+        remedy = f"write {where}" if where else did_you_mean(name, _HOMES).rstrip() or "dir(hopfleet) lists all names"
+        raise AttributeError(f"module 'hopfleet' has no attribute {name!r}; {remedy}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

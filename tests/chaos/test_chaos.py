@@ -33,7 +33,10 @@ def test_simulated(seeds: range) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [*sorted(ATTACKS.keys() - {"controller-steps-local", "writes"}), pytest.param("writes", marks=pytest.mark.slow)],
+    [
+        *sorted(ATTACKS.keys() - {"controller-steps-local", "soak", "writes"}),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("soak", "writes")),
+    ],
 )
 def test_real(name: str) -> None:
     python("tests.chaos", "--only", name, "--faults", "8")

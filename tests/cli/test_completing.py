@@ -38,6 +38,7 @@ def test_experiments_trials_and_kinds(complete: Callable[..., list[str]], own_ho
     assert complete("resume", "faulty", "t0002") == ["t0002"]
     assert complete("replay", "digits", "--trial", "") == ["t0001", "t0002", "t0003"]
     assert complete("plot", "digits", "--kind", "p") == ["parallel", "pareto"]
+    assert complete("plot", "digits", "p") == ["parallel", "pareto"]
 
 
 def test_nothing_to_complete(complete: Callable[..., list[str]], own_home: Path) -> None:

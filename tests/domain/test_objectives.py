@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopfleet.domain.objectives import Limit, costs, feasible, front
+from hopfleet.domain.objectives import Limit, costs, feasible, front, warning_of_nan
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import UsageError
 
 
@@ -56,6 +57,16 @@ def test_costs_are_to_be_made_small():
     assert costs(objectives, {"accuracy": 0.5, "params": 10.0, "more": 1.0}) == (-0.5, 10.0)
     assert costs(objectives, {"accuracy": math.nan, "params": 10.0}) is None
     assert costs(objectives, {"params": 10.0}) is None
+
+
+def test_a_metric_that_is_nan_is_named_with_its_rank():
+    numbers = {"loss": RowSum.of(0.5, 4), "f1": RowSum.of(math.inf, 4)}
+    assert warning_of_nan(numbers, "loss", 2) == ""
+    assert warning_of_nan({}, "loss", 2) == ""
+    other = warning_of_nan({**numbers, "f1": RowSum.of(math.nan, 4)}, "loss", 2)
+    assert other == "the metric 'f1' is NaN after epoch 2"
+    goal = warning_of_nan(dict.fromkeys(("f1", "loss"), RowSum.of(math.nan, 4)), "loss", 2)
+    assert goal.startswith("the metric 'loss' is NaN after epoch 2; NaN counts as worse than every number")
 
 
 def test_the_front_of_a_few_points():

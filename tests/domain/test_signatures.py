@@ -35,6 +35,11 @@ def closed(space, trials=16):
 
 
 @explained
+def named(*, seed=0, quiet=False):
+    """Take arguments by name."""
+
+
+@explained
 def nothing():
     """Take no arguments."""
 
@@ -54,9 +59,10 @@ def nothing():
             lambda: search(1),
             "keyword-only argument: 'seed'; it is called as search(space, seed=..., ...)",
         ),
+        (lambda: named(1), "named() takes 0 positional arguments but 1 was given; it takes seed, quiet by name alone"),
         (lambda: nothing(x=1), "nothing() got an unexpected keyword argument 'x'; it takes no arguments"),
     ],
-    ids=["misspelt", "another library", "unknown", "missing", "too many", "keyword", "none"],
+    ids=["misspelt", "another library", "unknown", "missing", "too many", "keyword", "by name", "none"],
 )
 def test_a_wrong_call(call, text):
     with pytest.raises(TypeError) as refused:

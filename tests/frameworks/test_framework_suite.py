@@ -20,8 +20,7 @@ from tests.helpers import warm
 from tests.helpers.sample_tasks import Everything, Faulty
 
 
-class Images(FrameworkSuite):
-    module = "torch"
+class Warm(FrameworkSuite):
     starts_cold: tuple[str, ...] = ()
 
     @pytest.fixture(autouse=True)
@@ -29,6 +28,10 @@ class Images(FrameworkSuite):
         """Fork processes that compare bits from the warm process, except one that starts as users' processes do."""
         if "to_the_same_bytes" in request.node.name and request.node.name not in self.starts_cold:
             monkeypatch.setattr("hopfleet.testing.frameworks.subprocess", SimpleNamespace(run=warm.run))
+
+
+class Images(Warm):
+    module = "torch"
 
     def columns(self):
         rng = np.random.default_rng(0)
@@ -44,6 +47,7 @@ class TestTorch(Images):
         return Everything()
 
 
+@pytest.mark.slow
 class TestTorchWithFaults(Images):
     config: ClassVar[dict[str, Any]] = {"fault": "none"}
     other: ClassVar[dict[str, Any]] = {"fault": "none"}
@@ -53,7 +57,7 @@ class TestTorchWithFaults(Images):
         return Faulty()
 
 
-class TestCounting(FrameworkSuite):
+class TestCounting(Warm):
     config: ClassVar[dict[str, Any]] = {"seconds": 0.0}
     other: ClassVar[dict[str, Any]] = {"seconds": 0.001}
     bad: ClassVar[dict[str, Any]] = {"fault": True}

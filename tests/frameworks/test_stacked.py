@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor
 
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
@@ -389,7 +388,7 @@ def test_compiled_on_request(off, monkeypatch, capsys):
         compiled.append(program)
         return lambda *inputs: [value * (1 + off) for value in program(*inputs)]
 
-    monkeypatch.setattr(torch._inductor, "compile", compiler)
+    monkeypatch.setattr("torch._inductor.compile", compiler)
     monkeypatch.setattr(torch, "compile", lambda model: None)  # the models are not compiled one by one
     task = Task()
     alone, together = (several(task, configs("adam")) for _ in range(2))

@@ -7,7 +7,6 @@ import pytest
 from hopfleet.frameworks.torch.parallel import choose
 from hopfleet.frameworks.torch.parallel.strategy import Strategy
 from hopfleet.testing.strategies import StrategySuite
-from tests.helpers import marks
 
 
 class TestDdp(StrategySuite):
@@ -16,17 +15,21 @@ class TestDdp(StrategySuite):
 
 
 @pytest.mark.slow
-@marks.long
 class TestFsdp(StrategySuite):
     def make(self) -> Strategy:
         return choose.find("fsdp")()
 
 
 @pytest.mark.slow
-@marks.long
 class TestPipeline(StrategySuite):
     def make(self) -> Strategy:
         return choose.find("pipeline")()
+
+
+@pytest.mark.slow
+class TestPs(StrategySuite):
+    def make(self) -> Strategy:
+        return choose.find("ps")()
 
 
 class TestSpill(StrategySuite):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -107,13 +108,13 @@ def copy_finished() -> None:
 
 
 def shown(mine: Any = None, **changes: Any) -> None:
-    """Train, and raise Warned with the lines of the terminal that are warnings."""
+    """Train, and raise Warned with what the terminal shows from its first warning on."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         experiment(mine, **changes).fit()
     printed = " ".join((out.getvalue() + err.getvalue()).split())
-    _, mark, text = printed.partition("warning")
-    if mark:
-        raise Warned(text)
+    # Workers in this process log to the standard error; others report to the view.
+    if len(parts := re.split(r"warning: |hopfleet\.batches: ", printed, maxsplit=1)) == 2:
+        raise Warned(parts[1].partition("[ ")[0])
 
 
 def command(*arguments: str) -> None:

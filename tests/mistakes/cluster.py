@@ -20,6 +20,7 @@ def joined(address: str) -> Callable[[], object]:
 
 MISTAKES: list[Mistake] = [
     Mistake("no replicas", given(replicas=0), UsageError, ("replicas=0", "at least 1")),
+    Mistake("workers as the address", given(address=8), UsageError, ("address=8", "'auto' or HOST:PORT")),
     Mistake("two GPUs for a worker", given(gpus=2), UsageError, ("gpus=2", "between 0 and 1", "one GPU")),
     Mistake("fewer than no CPUs", given(cpus=-1), UsageError, ("cpus=-1", "at least 0")),
     Mistake("memory as a text", given(memory="8G"), UsageError, ("memory='8G'", "number of bytes")),

@@ -11,7 +11,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.errors import DataError, UsageError
-from tests.helpers.mistakes import Mistake, TrialFailed, Warned, fit, task
+from tests.helpers.mistakes import Mistake, TrialFailed, Warned, fit, shown, task
 
 
 class Noisy:
@@ -138,6 +138,12 @@ MISTAKES = [
         ("transform() returned None", "return the batch"),
     ),
     Mistake(
+        "a transform that drops rows",
+        lambda: shown(task(transform=lambda self, batch, rng: {name: rows[2:] for name, rows in batch.items()})),
+        Warned,
+        ("a batch of 8 rows into one of 6", "'x'", "means over the rows that it returns", "filter the data before"),
+    ),
+    Mistake(
         "padding a column that does not exist",
         lambda: fit(task(transform=lambda self, batch, rng: hop.pad(batch, "tokens"))),
         TrialFailed,
@@ -154,6 +160,54 @@ MISTAKES = [
         lambda: [Path("a.csv").write_text("x,y\n1,2\n"), fit(train="a.csv")],
         UsageError,
         ("train='a.csv'", "is a file", "train=pandas.read_csv('a.csv')"),
+    ),
+    Mistake(
+        "arrays in a file of numpy",
+        lambda: [np.savez("a.npz", x=np.zeros(4)), fit(train="a.npz")],
+        UsageError,
+        ("train='a.npz'", "is a file", "train=dict(numpy.load('a.npz'))"),
+    ),
+    Mistake(
+        "tensors in a file of PyTorch",
+        lambda: [Path("a.pt").touch(), fit(train="a.pt")],
+        UsageError,
+        ("train='a.pt'", "is a file", "train=torch.load('a.pt')"),
+    ),
+    Mistake(
+        "a data loader for validation",
+        lambda: fit(valid=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(4)))),
+        DataError,
+        ("a DataLoader yields batches", "loader.dataset"),
+    ),
+    Mistake(
+        "training data without labels",
+        lambda: fit(train=np.zeros((16, 4))),
+        UsageError,
+        ("valid has the columns x, y", "train has x"),
+    ),
+    Mistake(
+        "live data without a length",
+        lambda: hop.live(iter([1, 2])),
+        DataError,
+        ("must have __len__ and __getitem__", "hop.partition"),
+    ),
+    Mistake(
+        "features and labels to partition",
+        lambda: hop.partition(np.zeros((4, 4)), np.zeros(4), "data"),  # type: ignore[call-arg,misc]
+        TypeError,
+        ("3 were given", "partition(source, folder, ...)"),
+    ),
+    Mistake(
+        "a transform that renames a column",
+        lambda: fit(task(transform=lambda self, batch, rng: {"image": batch["x"], "y": batch["y"]})),
+        TrialFailed,
+        ("'x'", "the batch has image, y"),
+    ),
+    Mistake(
+        "a transform that shortens one column",
+        lambda: fit(task(transform=lambda self, batch, rng: {**batch, "y": batch["y"][:4]})),
+        TrialFailed,
+        ("(8)", "(4)", "x float32 (8, 4), y int64 (4,)"),
     ),
     Mistake(
         "a folder that does not exist",

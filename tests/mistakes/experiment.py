@@ -23,6 +23,11 @@ def unknown(keyword: str, value: Any, *says: str) -> Mistake:
     )
 
 
+def absent(name: str, *says: str) -> Mistake:
+    """A name of another library."""
+    return Mistake(f"hop.{name}", lambda: getattr(hop, name), AttributeError, (repr(name), *says))
+
+
 def two_metrics(self: Any, model: Any, batch: Any) -> Any:
     return {"accuracy": 0.5, "loss": 1.0}
 
@@ -57,6 +62,17 @@ MISTAKES = [
     refused("a mode that is a number", "mode=1", "must be text", metric="accuracy", mode=1),
     refused("a metric without a mode", "metric='accuracy'", "mode='max' or mode='min'", metric="accuracy"),
     refused("a metric that is a number", "metric=3", "must be text", metric=3),
+    refused("a mode without a metric", "mode='max'", "metric='accuracy', mode='max'", mode="max"),
+    refused(
+        "a metric and its mode in a tuple",
+        *("must name metrics alone", "metric='accuracy', mode='max'"),
+        metric=("accuracy", "max"),
+    ),
+    refused(
+        "modes by metric",
+        *("metric={'accuracy': 'max', 'loss': 'min'}", "metric=['accuracy', 'loss'], mode=['max', 'min']"),
+        metric={"accuracy": "max", "loss": "min"},
+    ),
     refused("no metric", "metric=[]", "at least one", metric=[]),
     refused("Keras's name of a metric", "metric='val_loss'", "did you mean 'loss'?", metric="val_loss"),
     refused(
@@ -95,6 +111,13 @@ MISTAKES = [
         *(f"device='{ABSENT}'", "this machine has", "device='auto'"),
         worker_options=hop.WorkerOptions(device=ABSENT),
     ),
+    refused(
+        "a device in capitals",
+        *("device='CPU'", "lower case, 'cpu'"),
+        worker_options=hop.WorkerOptions(device="CPU"),
+    ),
+    refused("the class of a callback", "Misspelt", "an instance, Misspelt()", callbacks=[Misspelt]),
+    refused("a function as a callback", "<function", "derived from hop.Callback", callbacks=[lambda trial: None]),
     refused(
         "a run folder that cannot be written",
         *("/dev/null/runs", "cannot be written", "HOPFLEET_HOME", "RunOptions(folder=...)"),
@@ -155,6 +178,18 @@ MISTAKES = [
     Mistake("verbosity of fit", lambda: experiment().fit(verbose=0), TypeError, ("'verbose'", "did you mean 'quiet'?")),  # type: ignore[call-arg]
     Mistake("epochs of fit", lambda: experiment().fit(epochs=3), TypeError, ("'epochs'", "it takes overwrite, quiet")),  # type: ignore[call-arg]
     Mistake("quiet as text", lambda: experiment().fit(quiet="yes"), UsageError, ("quiet='yes'", "True or False")),  # type: ignore[arg-type]
+    Mistake(
+        "data of fit",
+        lambda: experiment().fit([[1.0]], [0]),  # type: ignore[misc]
+        TypeError,
+        ("3 were given", "it takes overwrite, quiet, ui by name alone"),
+    ),
+    Mistake(
+        "data by position",
+        lambda: hop.Experiment(Right(), [[1.0]], [0]),  # type: ignore[call-arg,misc]
+        TypeError,
+        ("4 were given", "Experiment(task, train=..., space=..., ...)"),
+    ),
     Mistake("no arguments", lambda: hop.Experiment(), TypeError, ("'task'", "Experiment(task, train=..., space=")),  # type: ignore[call-arg]
     # The task
     refused("a class as the task", "Right", "must be an instance, e.g. Digits()", mine=Right),
@@ -168,6 +203,12 @@ MISTAKES = [
     unknown("num_workers", 2, "workers=2"),
     unknown("verbose", 0, "fit()"),
     unknown("serach", "random", "did you mean 'search'?"),
+    absent("tune", "write hop.Experiment(task, train=..., space=..., search=...).fit()"),
+    absent("Tune", "write hop.Experiment("),
+    absent("create_study", "write hop.Experiment("),
+    absent("GridSearchCV", "write hop.HopSearchCV(...)"),
+    absent("EarlyStopping", "write stop=hop.Patience(epochs=3)"),
+    absent("accuracy_score", "dir(hopfleet) lists all names"),
     Mistake(
         "a name that Hopfleet does not have",
         lambda: hop.log_uniform(1e-4, 1),

@@ -88,6 +88,26 @@ MISTAKES = [
         UsageError,
         ("state_dict('best.pt')", "no such file or folder"),
     ),
+    attribute("fit", finished, "write experiment.fit()"),
+    attribute("predict", finished, "write results.best.predict(DATA)"),
+    attribute("loss", lambda: finished().best, "write trial.metrics['loss']"),
+    attribute("lr", lambda: finished().best, "write trial.config['lr']"),
+    Mistake(
+        "a value of a trial by its name",
+        lambda: finished().best["lr"],
+        TypeError,
+        ("not subscriptable", "config['lr']"),
+    ),
+    Mistake(
+        "an unknown value of a trial", lambda: finished().best["f1"], TypeError, ("not subscriptable", "metrics[NAME]")
+    ),
+    Mistake("the best by its name", lambda: finished()["best"], NotFound, ("'best': no such trial", "results.best")),
+    Mistake(
+        "an export in another format",
+        lambda: finished().best.export("model.onnx", Right()),
+        UsageError,
+        ("path='model.onnx'", "in the format .safetensors", "trial.model()"),
+    ),
     attribute("save", finished, "write results.dataframe().to_csv(PATH)"),
     attribute("bset", finished, "did you mean 'best'?"),
     Mistake("results before any run", lambda: hop.load("digits"), NotFound, ("'digits'", "there are: none")),

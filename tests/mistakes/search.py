@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import optuna
+
 import hopfleet as hop
 from hopfleet.errors import SpaceError, UsageError
-from tests.helpers.mistakes import Mistake, experiment
+from tests.helpers.mistakes import Mistake, experiment, fit
 
 
 def refused(mistake: str, make: Any, *says: str) -> Mistake:
@@ -72,6 +74,29 @@ MISTAKES = [
     refused("rules for a name", lambda: hop.Stopping("random", []), "search='random'", "hop.Random(trials=16)"),  # type: ignore[arg-type]
     stopped("Ray's stopping rule", {"loss": 0.1}, "stop={'loss': 0.1}", "not a dict", "hop.Budget(target=...)"),
     chosen("a sampler as the search", Sampler(), "Sampler", "must be a search", "hop.Optuna(sampler, trials=16)"),
+    chosen("a study of Optuna", optuna.create_study(), "Study", "hop.Optuna(study.sampler, trials=16)"),
+    stopped("a pruner of Optuna", optuna.pruners.MedianPruner(), "MedianPruner", "hop.Median()"),
+    chosen("Bayesian search by name", "bayesian", "search='bayesian'", "gp", "tpe"),
+    misspelt("a budget in hours", lambda: hop.Budget(hours=1), "Budget()", "'hours'", "it takes seconds, epochs"),
+    refused("a budget with a unit", lambda: hop.Budget(seconds="1h"), "seconds='1h'", "must be a number"),  # type: ignore[arg-type]
+    Mistake(
+        "a population with one configuration",
+        lambda: experiment(space={"lr": 0.1}, search=hop.PBT()),
+        SpaceError,
+        ("PBT has nothing to explore", "at least one dimension"),
+    ),
+    Mistake(
+        "a constraint without return",
+        lambda: fit(space=LR, constraints=[lambda config: None]),
+        SpaceError,
+        ("returned None", "must return True or False"),
+    ),
+    Mistake(
+        "a constraint on a missing key",
+        lambda: fit(space=LR, constraints=[lambda config: config["wd"] < 1]),
+        SpaceError,
+        ("KeyError: 'wd'", "{'lr': "),
+    ),
     stopped("a stopping rule that is a number", 3, "stop=3", "must be a stopping rule", "hop.Median()"),
     stopped("the class of a stopping rule", hop.Patience, "Patience", "must be an instance, Patience()"),
     stopped("a misspelt stopping rule", "medain", "stop='medain'", "did you mean 'median'?"),

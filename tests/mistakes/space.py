@@ -80,6 +80,9 @@ MISTAKES = [
         "a choice of dimensions", lambda: hop.choice([hop.uniform(0, 1)]), "uniform(0, 1)", "function of a trial"
     ),
     # Arguments
+    space("an object as the space", object(), "space=<", "must be a dict"),
+    Mistake("one bound", lambda: hop.uniform(0.1), TypeError, ("'high'", "uniform(low, high)")),  # type: ignore[call-arg]
+    Mistake("a base", lambda: hop.loguniform(1, 2, base=10), TypeError, ("'base'", "it takes low, high")),  # type: ignore[call-arg]
     dimension("a choice without a list", lambda: hop.choice(1, 2, 3), "choice(1, 2, 3)", "choice([1, 2, 3])"),
     dimension("a choice of nothing", lambda: hop.choice([]), "choice([])", "at least one option"),
     dimension("a choice of a word", lambda: hop.choice("relu"), "choice('relu')", "a list of options"),

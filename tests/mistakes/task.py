@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 import hopfleet as hop
 from hopfleet.errors import TaskError, UsageError
-from tests.helpers.mistakes import Mistake, Right, TrialFailed, fit, rows, task
+from tests.helpers.mistakes import Mistake, Right, TrialFailed, Warned, fit, rows, shown, task
 
 WIDTH = {"lr": 0.1, "net": {"width": 8}, "width": 8}
 
@@ -100,6 +100,31 @@ def normed(self: Any, config: Any) -> Any:
 
 def exploding(self: Any, model: Any, batch: Any) -> Any:
     return model(batch["x"]).exp().exp().mean()
+
+
+def keeping(self: Any, config: Any) -> Any:
+    model, self.optimizer = model_and_optimizer()
+    return model, self.optimizer
+
+
+def updating(self: Any, model: Any, batch: Any) -> Any:
+    self.optimizer.step()
+    return cross_entropy(model, batch)
+
+
+def recurrent(self: Any, config: Any) -> Any:
+    model, self.state = torch.nn.GRUCell(4, 2), None
+    return model, SGD(model.parameters(), lr=0.1)
+
+
+def remembering(self: Any, model: Any, batch: Any) -> Any:
+    self.state = model(batch["x"], self.state)
+    return self.state.mean()
+
+
+def frozen(self: Any, config: Any) -> Any:
+    model, optimizer = model_and_optimizer()
+    return model.requires_grad_(False), optimizer
 
 
 def cross_entropy(model: Any, batch: Any) -> Any:
@@ -199,10 +224,32 @@ MISTAKES = [
     ),
     loss("batch and model swapped", lambda self, batch, model: model(batch["x"]), "subscriptable", "the model first"),
     loss("Lightning's arguments", lambda self, model, x, y: None, "'y'", "Hopfleet calls loss(self, model, batch)"),
+    fails(
+        "a hidden state that is kept from batch to batch",
+        task(build=recurrent, loss=remembering),
+        *("a second time", "kept from an earlier batch needs .detach()"),
+    ),
+    build("a frozen model", frozen, "without gradient", "parameters of the model that require gradients"),
+    build(
+        "an optimizer of no parameters",
+        lambda self, config: (Linear(4, 2), SGD([], lr=0.1)),
+        "empty parameter list",
+        "config: lr=0.1",
+    ),
+    loss("a misspelt attribute of the task", lambda self, model, batch: self.cfg["lr"], "no attribute 'cfg'"),
     loss(
         "a backward pass in the loss",
         lambda self, model, batch: (one := cross_entropy(model, batch), one.backward())[0],
         "Hopfleet calls backward()",
+    ),
+    fails(
+        "an update in the loss",
+        task(build=keeping, loss=updating),
+        *(
+            "loss() called SGD.step()",
+            "Hopfleet calls backward() and step()",
+            "override train(self, model, batches, config)",
+        ),
     ),
     loss(
         "a shape that does not fit",
@@ -253,6 +300,18 @@ MISTAKES = [
     metrics("metrics that return nothing", None, "metrics() returned None", "must be a dict"),
     metrics("metrics with numbers as names", {1: 0.5}, "the name 1", "must be text"),
     metrics("a mean of booleans", lambda model, batch: {"loss": (batch["y"] == 1).mean()}, "Bool", ".float().mean()"),
+    Mistake(
+        "a metric that is NaN",
+        lambda: shown(task(metrics=lambda self, model, batch: {"loss": float("nan")})),
+        Warned,
+        ("t0001: the metric 'loss' is NaN after epoch 1", "worse than every number", "ranked by its other epochs"),
+    ),
+    Mistake(
+        "another metric that is NaN",
+        lambda: shown(task(metrics=lambda self, model, batch: {"loss": 0.1, "f1": float("nan")})),
+        Warned,
+        ("t0001: the metric 'f1' is NaN after epoch 1",),
+    ),
     Mistake(
         "metrics that are empty",
         lambda: fit(task(metrics=lambda self, model, batch: {})),

@@ -74,7 +74,14 @@ def messages(name: str) -> list[Message]:
         return [message for _, _, message in journal.read()]
 
 
-@pytest.mark.parametrize(("backend", "workers"), [("inline", 1), ("inline", 2), ("local", 1), ("local", 2)])
+@pytest.mark.parametrize(
+    ("backend", "workers"),
+    [
+        ("inline", 1),
+        ("local", 2),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("inline", 2), ("local", 1))),
+    ],
+)
 def test_the_same_bits_on_any_workers(own_home: Path, backend: str, workers: int) -> None:
     results = everything()
     found = replay("first", backend=backend, workers=workers)

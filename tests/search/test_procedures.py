@@ -10,7 +10,7 @@ import pytest
 
 import hopfleet as hop
 from hopfleet.domain.trial import Parent, Trial, TrialState
-from hopfleet.errors import UsageError
+from hopfleet.errors import SpaceError, UsageError
 from hopfleet.search.base import UNLIMITED, Goal
 from hopfleet.search.sampled import rungs
 
@@ -459,6 +459,11 @@ def test_clones_satisfy_constraints():
     assert any(child["a"] > 0.5 for child in children)
     search.goal = Goal("loss", "min", constraints=(lambda config: config == {"a": 0.5, "b": 0.5},))
     assert search._explored({"a": 0.5, "b": 0.5}, random.Random(0)) == {"a": 0.5, "b": 0.5}
+
+
+def test_a_population_needs_a_dimension():
+    with pytest.raises(SpaceError, match="PBT has nothing to explore: the space has constants alone"):
+        hop.PBT().setup({"lr": 0.1}, seed=0, goal=Goal("loss", "min"))
 
 
 def explored(config, seed, resample, explore=None):

@@ -220,6 +220,13 @@ def test_constraints_that_raise():
         search.suggest(0)
 
 
+def test_constraints_without_a_result():
+    search = Random()
+    search.setup({"y": uniform(0, 1)}, seed=0, goal=Goal("loss", "min", constraints=(lambda config: None,)))
+    with pytest.raises(SpaceError, match="returned None; it must return True or False"):
+        search.suggest(0)
+
+
 def test_grid_leaves_out_what_is_not_allowed():
     goal = Goal("loss", "min", constraints=(lambda config: config["x"] != 2,))
     grid = Grid()

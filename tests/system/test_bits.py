@@ -22,8 +22,8 @@ SEED = 11
 @pytest.mark.parametrize(
     ("backend", "workers", "profile_trials"),
     [
-        *[("inline", 1, False), ("inline", 3, False), ("local", 1, False), ("local", 2, False), ("local", 4, False)],
-        ("local", 2, True),
+        *[("inline", 1, False), ("inline", 3, False), ("local", 2, True)],
+        *[pytest.param("local", count, False, marks=pytest.mark.slow) for count in (1, 2, 4)],
     ],
 )
 def test_every_trial_equals_training_alone(

@@ -122,6 +122,17 @@ def test_everybody_has_a_log_of_its_own(capsys):
         assert set(trial.log().split("\n")) - {""} == {f"lr {trial.config['lr']:.6f}"}
 
 
+class NotANumber(Line):
+    def metrics(self, model, batch):
+        return {"loss": float("nan")}
+
+
+@pytest.mark.parametrize("fuse", ["exact", "off"])
+def test_the_log_of_each_trial_says_once_that_a_metric_is_nan(fuse):
+    for trial in fitted(NotANumber(), fuse, search=hop.Random(trials=2, max_epochs=2)).trials:
+        assert trial.log().count("the metric 'loss' is NaN after epoch 1") == trial.log().count("is NaN") == 1
+
+
 class Failing(Line):
     def loss(self, model, batch):
         if self.config["lr"] > 0.03:

@@ -18,7 +18,6 @@ import hopfleet as hop
 from hopfleet.errors import DataError, ExperimentExists, Interrupted, TaskError, UsageError
 from hopfleet.runs.replay import replay
 from hopfleet.runtime.loop import Loop
-from tests.helpers import marks
 from tests.helpers.plain_loop import derived_seed
 from tests.helpers.sample_tasks import Augmented, Dropping
 from tests.helpers.states import assert_same_state
@@ -88,7 +87,6 @@ def _trained_in_sequence(trial: hop.TrialResult, folder: Path) -> tuple[Any, Any
 
 
 @pytest.mark.slow
-@marks.long
 def test_the_same_bits_from_transform_workers_and_after_a_resumption(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = models(experiment("wanted").fit(quiet=True))
     options = hop.WorkerOptions(transform_workers=1)

@@ -189,6 +189,7 @@ def test_a_killed_run_resumes_to_the_same_bits(release: Path) -> None:
     assert_undisturbed()
 
 
+@pytest.mark.slow
 def test_resume_runs_the_script_again(release: Path) -> None:
     """The script has two worker processes."""
     command = [sys.executable, "-m", "hopfleet", "resume", "killed"]

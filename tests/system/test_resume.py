@@ -67,7 +67,7 @@ def assert_undisturbed_bits(home: Path) -> None:
         assert_same_state(trial.last_checkpoint, model, optimizer, schedule)
 
 
-@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), ("inline", "2")])
+@pytest.mark.parametrize(("backend", "workers"), [("local", "2"), pytest.param("inline", "2", marks=pytest.mark.slow)])
 def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> None:
     for after in (40, 150):
         assert run_and_signal(own_home, [backend, workers], after, signal.SIGKILL) == -signal.SIGKILL

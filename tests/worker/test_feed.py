@@ -556,6 +556,34 @@ def test_who_stops_in_the_middle_begins_with_others(spec, tmp_path):
         assert same(list(feed.batches(source, None)), expected(source, spec.task))
 
 
+def test_a_transform_worker_that_is_no_longer_needed_ends_without_a_word(tmp_path, capsys):
+    gate, log = tmp_path / "gate", tmp_path / "log"
+
+    def make(unit: Any, number: int) -> float:
+        while number and not gate.exists():
+            time.sleep(0.001)
+        return 0.0
+
+    with capsys.disabled(), transform_server(make, log) as one:  # as in a worker, whose errors go to the log
+        transform_workers = TransformWorkers(one.fork)
+        transform_workers.staff(1)
+        made: Any = transform_workers.make(["unit"], range(9))
+        assert next(made) == (0, 0.0)
+        (pid,) = pids_of_transform_workers(one, 1)
+        made.close()
+        gate.touch()
+        while _exists(pid):
+            time.sleep(0.001)
+    assert log.read_text() == ""
+
+
+def _exists(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
 def test_what_transform_workers_cannot_make_the_worker_makes(spec, tmp_path):
     class Built(Noisy):
         def transform(self, batch, rng):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from hopfleet.cli.data import partition, prepare
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.page import top, ui
+from hopfleet.cli.planning import plan
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
@@ -63,7 +65,20 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 WATCHING = (demo, run, resume, ui, top, ls, show, best, export, plot)
 CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
-for command in (*WATCHING, *CONTROL, verify, recover, replay, test, predict, partition, prepare, simulate, doctor):
+for command in (
+    *WATCHING,
+    *CONTROL,
+    verify,
+    recover,
+    replay,
+    test,
+    predict,
+    partition,
+    prepare,
+    simulate,
+    plan,
+    doctor,
+):
     # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose: allow, the old name
@@ -97,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, prog_name="hopfleet", standalone_mode=False)
     except CommandLineError as error:
         where = error.ctx.command_path if error.ctx else "hopfleet"
-        return _fail(error, f"{error.format_message().rstrip('.')}; see {where} --help", USAGE)
+        return _fail(error, f"{error.format_message().rstrip('.')}; {_hint(error)}see {where} --help", USAGE)
     except (UsageError, NotFound) as error:
         return _fail(error, str(error), USAGE)
     except _Stopped as error:
@@ -110,6 +125,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = f"{type(error).__name__}: {error}; please report this with the traceback that hopfleet --debug shows"
         return _fail(error, text, FAILED)
     return code if isinstance(code, int) else DONE
+
+
+COMMANDS = {
+    **dict.fromkeys(("fit", "start", "train", "tune"), "hopfleet run FILE.py"),
+    **dict.fromkeys(("cancel", "kill"), "hopfleet stop NAME TRIAL"),
+    **dict.fromkeys(("log", "logs"), "hopfleet show NAME --trial TRIAL"),
+    **dict.fromkeys(
+        ("remove", "rm"), "hopfleet delete NAME TRIAL; an experiment is the folder that hopfleet show names"
+    ),
+    **dict.fromkeys(("info", "status"), "hopfleet show NAME"),
+    **dict.fromkeys(("dashboard", "serve", "web"), "hopfleet ui"),
+}
+"""Commands of other tools: what to type instead."""
+
+
+def _hint(error: CommandLineError) -> str:
+    """Return what to type instead of a word that is no command, or of one word too many."""
+    known = {option for each in (error.ctx.command.params if error.ctx else ()) for option in each.opts}
+    if found := re.search(r"No such command '(\w+)'", error.format_message()):
+        return f"type {COMMANDS[found[1]]}; " if found[1] in COMMANDS else ""
+    found = re.search(r"unexpected extra argument\S* \((\S+)\)", error.format_message())
+    word = found[1] if found else ""
+    option = "--set" if "=" in word else "--trial" if re.fullmatch(r"t?\d+", word) else ""
+    return f"type {option} {word}; " if option in known else ""
 
 
 def _fail(error: BaseException, text: str, code: int) -> int:

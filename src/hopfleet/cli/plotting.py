@@ -13,17 +13,18 @@ from hopfleet.cli.render import facts, print_json
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import find_run
 
+KINDS = "curves (the default), gantt, parallel, importance, rungs, lineage or pareto."
+
 
 def plot(
     name: Name,
+    chart: Annotated[
+        str | None,
+        typer.Argument(metavar="[KIND]", help=KINDS, autocompletion=completing.kinds, show_default=False),
+    ] = None,
     kind: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND",
-            help="curves, gantt, parallel, importance, rungs, lineage or pareto.",
-            autocompletion=completing.kinds,
-        ),
-    ] = "curves",
+        str | None, typer.Option(metavar="KIND", help="The same as KIND.", autocompletion=completing.kinds)
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -50,10 +51,13 @@ def plot(
 
     The experiment may be running. With --json, print the chart's data instead of drawing it.
 
-    Example: hopfleet plot demo --kind parallel -o parallel.svg
+    Example: hopfleet plot demo parallel -o parallel.svg
     """
     from hopfleet.runs.results import Results
 
+    if chart and kind:
+        raise UsageError(f"plot {name} {chart} --kind {kind}: give one kind of chart")
+    kind = chart or kind or "curves"
     results = Results(find_run(name))
     options = {**_metrics(kind, metric or []), **({} if epoch is None else {"epoch": epoch})}
     if json:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.errors import UsageError
 
 PARAMS = "params"
@@ -49,6 +50,17 @@ class Limit:
 
     def __str__(self) -> str:
         return f"{self.metric} {self.relation} {str(self.bound).removesuffix('.0')}"
+
+
+def warning_of_nan(sums: Mapping[str, RowSum], goal: str, epoch: int) -> str:
+    """Return a warning if a metric is NaN after an epoch, with the rank of the trial; an empty string if none is."""
+    names = sorted(name for name, total in sums.items() if math.isnan(total.mean))
+    if not names:
+        return ""
+    if goal not in names:
+        return f"the metric {names[0]!r} is NaN after epoch {epoch}"
+    rank = "NaN counts as worse than every number, so the trial is ranked by its other epochs, or last"
+    return f"the metric {goal!r} is NaN after epoch {epoch}; {rank}"
 
 
 def feasible(limits: Sequence[Limit], metrics: Mapping[str, float]) -> bool:

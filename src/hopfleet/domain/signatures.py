@@ -66,6 +66,8 @@ def _remedy(function: Callable[..., Any], name: str, problem: str) -> str:
     names = [each.name for each in known if each.kind not in various]
     if found is None:
         needed = [_written(each) for each in known if each.default is each.empty and each.name in names]
+        if not needed and all(each.kind is each.KEYWORD_ONLY for each in known):
+            return f"it takes {', '.join(names)} by name alone"
         return f"it is called as {name}({', '.join([*needed, *['...'] * (len(needed) < len(names))])})"
     return meant_by(found[1], names)
 

@@ -36,6 +36,16 @@ from hopfleet.store.folder import check_name
 from hopfleet.support import registry
 from hopfleet.support.background import in_background
 
+READERS = {
+    ".json": "pandas.read_json({})",
+    ".npy": "numpy.load({})",
+    ".npz": "dict(numpy.load({}))",
+    ".pt": "torch.load({})",
+    ".pth": "torch.load({})",
+    ".xlsx": "pandas.read_excel({})",
+}
+"""How to read the files with a suffix."""
+
 # ------------------------------------------------------------------------------------------------------- task and data
 
 
@@ -54,7 +64,7 @@ def dataset(role: str, source: Any) -> Any:
         if Path(source).is_file():
             raise UsageError(
                 f"{role}={str(source)!r}: is a file, not the folder of a data set; read it first, as in "
-                f"{role}=pandas.read_csv({str(source)!r})"
+                f"{role}={READERS.get(Path(source).suffix, 'pandas.read_csv({})').format(repr(str(source)))}"
             )
         return open_dataset(source)
     return source
@@ -90,6 +100,8 @@ def search(given: Search | str, stop: Any) -> Search:
         made = f"hop.{given.__name__}(...)" if isinstance(given, type) else "hop.Random(trials=16)"
         if hasattr(given, "sample_relative") and not isinstance(given, type):  # a sampler of Optuna
             made = "hop.Optuna(sampler, trials=16)"
+        if hasattr(given, "sampler") and hasattr(given, "optimize"):  # a study of Optuna
+            made = "hop.Optuna(study.sampler, trials=16)"
         raise UsageError(f"search={shown(given)}: must be a search, e.g. {made}, or its name")
     if not stop:
         return found
@@ -106,16 +118,29 @@ def search(given: Search | str, stop: Any) -> Search:
 
 def goal(metric: Any, mode: Any, constraints: Any, *, has_valid: bool) -> Goal:
     if metric is None:
+        if mode is not None and mode != "min":
+            raise UsageError(f"mode={mode!r}: needs metric=..., as in metric='accuracy', mode='max'")
         metric = "loss" if has_valid else "train_loss"
+    if modes := _modes_of(metric):
+        which, how = (list(modes), list(modes.values())) if len(modes) > 1 else next(iter(modes.items()))
+        raise UsageError(f"metric={shown(metric)}: must name metrics alone; write metric={which!r}, mode={how!r}")
     several = not isinstance(metric, str)
     names = _listed("metric", metric, str) if several else [metric]
     if not names:
         raise UsageError("metric=[]: name at least one metric")
     if len(set(names)) < len(names):
         raise UsageError(f"metric={metric!r}: names a metric twice; list each metric once")
-    modes = _modes(names, mode, several)
+    chosen = _modes(names, mode, several)
     limits, rules = _constraints(constraints)
-    return Goal(names[0], modes[0], tuple(zip(names[1:], modes[1:], strict=True)), limits, rules)
+    return Goal(names[0], chosen[0], tuple(zip(names[1:], chosen[1:], strict=True)), limits, rules)
+
+
+def _modes_of(metric: Any) -> dict[str, Any]:
+    """Return the modes by metric, if a user has given both as ``metric``."""
+    if isinstance(metric, Mapping):
+        return dict(metric)
+    pair = isinstance(metric, list | tuple) and len(metric) == 2 and metric[1] in ("min", "max")
+    return {metric[0]: metric[1]} if pair else {}
 
 
 def _modes(names: Sequence[str], mode: Any, several: bool) -> list[str]:

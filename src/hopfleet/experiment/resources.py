@@ -132,6 +132,8 @@ def check_device(backend: Backend | type[Backend], task: Task, device: str) -> N
     The machines of a cluster may have other devices than this one, and every machine has a CPU.
     """
     kind = device.partition(":")[0]
+    if kind != kind.lower():
+        raise UsageError(f"device={device!r}: must be in lower case, {device.lower()!r}")
     if on_cluster(backend) or kind in ("auto", "cpu"):
         return
     found, count = task.framework.devices()

@@ -10,7 +10,7 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
@@ -24,11 +24,11 @@ from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.runs.exporting import write_weights
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
-from hopfleet.support.files import trouble
 from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
@@ -67,6 +67,15 @@ class TrialResult(Signposted):
     def __init__(self, results: Results, trial: TrialHistory) -> None:
         self._results = results
         self._trial = trial
+
+    def _elsewhere(self, name: str) -> str:
+        if name in self.metrics:
+            return f"trial.metrics[{name!r}]"
+        return f"trial.config[{name!r}]" if name in self.config else super()._elsewhere(name)
+
+    def __getitem__(self, name: str) -> Never:
+        where = self._elsewhere(name) or "trial.config[NAME] or trial.metrics[NAME]"
+        raise TypeError(f"{type(self).__name__!r} object is not subscriptable; write {where}")
 
     @property
     def id(self) -> str:
@@ -146,13 +155,8 @@ class TrialResult(Signposted):
 
         With PyTorch the file has the model's own state dict, for ``safetensors.torch.load_file``.
         """
-        if not isinstance(path, str | os.PathLike) or Path(path).is_dir():
-            raise UsageError(f"path={shown(path)}: must be the name of a file to write, e.g. 'model.safetensors'")
         with self._framework(task) as (framework, config, checkpoint):
-            try:
-                framework.export(config, checkpoint, Path(path).expanduser())
-            except OSError as error:
-                raise UsageError(trouble(path, error)) from error
+            write_weights(framework, config, checkpoint, path)
 
     def test(
         self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
@@ -226,6 +230,8 @@ class Results(Signposted):
         **dict.fromkeys(("best_model", "model"), "results.best.model()"),
         **dict.fromkeys(("save", "to_csv", "export"), "results.dataframe().to_csv(PATH)"),
         **dict.fromkeys(("get_dataframe", "trials_dataframe", "cv_results_"), "results.dataframe()"),
+        **dict.fromkeys(("fit", "resume"), "experiment.fit(), which goes on with what is left to do"),
+        "predict": "results.best.predict(DATA)",
     }
 
     def __init__(self, folder: RunFolder, *, task: Task | None = None) -> None:
@@ -305,6 +311,8 @@ class Results(Signposted):
             count, near = len(self.history.trials), did_you_mean(trial, self.history.trials)
             remedy = f"; results.trials[{trial}] counts from 0" if isinstance(trial, int) else ""
             remedy = remedy or ("" if isinstance(trial, str) else "; results.trials is a list of all trials")
+            if isinstance(trial, str) and trial[:1] != "_" and hasattr(type(self), trial):
+                remedy = f"; write results.{trial}"
             raise NotFound(f"{trial!r}: no such trial; {near}{self.name} has {count}, starting with t0001{remedy}")
         return TrialResult(self, self.history.trials[trial])
 

@@ -30,7 +30,7 @@ from hopfleet.domain.messages import (
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.errors import UsageError, describe
 from hopfleet.monitor.observer import Observer
-from hopfleet.phrases import did_you_mean, listed
+from hopfleet.phrases import did_you_mean, listed, shown
 from hopfleet.support import registry
 from hopfleet.support.logging import messages
 
@@ -135,7 +135,10 @@ def callbacks(
     ]
     for each in found:
         if not isinstance(each, Callback):
-            raise UsageError(f"callbacks={each!r}: must be an object of a class derived from hop.Callback, or its name")
+            wanted = "an object" if not isinstance(each, type) else f"an instance, {each.__name__}(),"
+            raise UsageError(
+                f"callbacks={shown(each)}: must be {wanted} of a class derived from hop.Callback, or its name"
+            )
         for name in dir(type(each)):
             if name.startswith("on_") and name not in HOOKS and callable(getattr(each, name)):
                 raise UsageError(

@@ -15,7 +15,7 @@ of that share is enough, unless training together gains much: a waiting model ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 
 from hopfleet.domain.trial import Config
@@ -55,13 +55,19 @@ class Fusion:
 
 
 def companions(
-    schedule: Schedule, slot: Slot, unit: Unit, fusion: Fusion, coming: int = 0, groups: int = 1
+    schedule: Schedule,
+    slot: Slot,
+    unit: Unit,
+    fusion: Fusion,
+    coming: int = 0,
+    groups: int = 1,
+    together: Collection[str] | None = None,
 ) -> list[Unit]:
     """Return the units that a worker should run together with ``unit``.
 
     A flotilla takes at most its worker's share of one unit of every trial, divided by the ``groups`` wanted per worker,
-    so that enough is left for the other workers, including those ``coming``. A trial whose worker was lost trains
-    alone, which shows whether the trial caused the loss.
+    so that enough is left for the other workers, including those ``coming``; or the trials that a policy wants
+    ``together``. A trial whose worker was lost trains alone, which shows whether the trial caused the loss.
     """
     first = schedule.trials[unit.trial]
     room = fusion.limit(schedule.model_bytes) - 1
@@ -72,7 +78,10 @@ def companions(
     found = [
         progress
         for progress in able(schedule, slot, unit)
-        if progress is not first and not progress.losses and fusion.kin(progress.trial.config) == kin
+        if progress is not first
+        and not progress.losses
+        and (together is None or progress.trial.id in together)
+        and fusion.kin(progress.trial.config) == kin
     ]
     # Prefer trials of the same form, then those whose model this worker holds, then the lowest number.
     form = fusion.form(first.trial.config)
@@ -89,7 +98,7 @@ def companions(
     taken = schedule.unit_seconds(first)
     for progress in found[:room]:
         seconds = schedule.unit_seconds(progress)
-        if taken + seconds / 2 > share:
+        if together is None and taken + seconds / 2 > share:
             break
         taken += seconds
         chosen.append(Unit(progress.trial.id, unit.epoch, unit.partition, unit.work))

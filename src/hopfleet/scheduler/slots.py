@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hopfleet.domain.unit import Unit
@@ -57,3 +58,5 @@ class Assignment:
 
     worker: str
     unit: Unit
+    #: The trials to train together with it, as far as they can; None leaves the choice to ``scheduler.fusion``.
+    together: Sequence[str] | None = None

@@ -136,6 +136,8 @@ class Goal:
             except Exception as error:
                 problem = f"raised {describe_error(error)} for {config}"
                 raise SpaceError(f"constraint {name_of(constraint)}: {problem}") from error
+            if allowed is None:
+                raise SpaceError(f"constraint {name_of(constraint)}: returned None; it must return True or False")
             if not allowed:
                 return False
         return True

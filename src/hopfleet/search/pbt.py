@@ -90,6 +90,8 @@ class PBT(Sampled):
         for name in self.explore or ():
             if name not in known:
                 raise UsageError(f"explore={name!r}: must be a dimension of the space; it has {', '.join(known)}")
+        if not known:
+            raise SpaceError("PBT has nothing to explore: the space has constants alone; give at least one dimension")
         self._begun = 0
         #: Members by their current trials; a member is removed when its trial fails or is stopped.
         self._members: dict[str, Member] = {}

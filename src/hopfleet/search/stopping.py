@@ -18,6 +18,7 @@ from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, Trial, TrialState
 from hopfleet.errors import UsageError
+from hopfleet.phrases import shown
 from hopfleet.search.base import (
     UNLIMITED,
     Clone,
@@ -208,7 +209,7 @@ class Stopping(Search):
         for rule in rules if isinstance(rules, Sequence) else [rules]:
             if not isinstance(rule, StoppingRule):
                 hint = f"an instance, {rule.__name__}()" if isinstance(rule, type) else "a stopping rule"
-                raise UsageError(f"stop={rule!r}: must be {hint}, e.g. hop.Median() or hop.Budget(seconds=3600)")
+                raise UsageError(f"stop={shown(rule)}: must be {hint}, e.g. hop.Median() or hop.Budget(seconds=3600)")
         self.search, self.rules = search, list(rules) if isinstance(rules, Sequence) else [rules]
         self.max_epochs, self.adaptive, self.whole = search.max_epochs, search.adaptive, search.whole
         self.listens = search.listens or bool(rules)

@@ -8,9 +8,9 @@ from typing import TextIO
 
 from hopfleet.support.text import visible
 
-STORAGE, TEAMS = "storage", "teams"
-"""The parts whose messages a worker also reports to the run: a unit may wait for the storage for long, and a model may
-train differently on a team."""
+STORAGE, TEAMS, BATCHES = "storage", "teams", "batches"
+"""The parts whose messages a worker also reports to the run: a unit may wait for the storage for long, a model may
+train differently on a team, and a transform may change the number of rows."""
 
 
 class StandardError(logging.StreamHandler[TextIO]):

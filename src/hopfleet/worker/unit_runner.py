@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 from hopfleet.domain.messages import Event, RunUnit, UnitFailed, UnitFinished, UnitStopped, VersionLost
+from hopfleet.domain.objectives import warning_of_nan
 from hopfleet.domain.placement import CPU, SINGLE, STRATEGY, Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.seeds import derive
@@ -66,6 +67,8 @@ class UnitRunner:
         self._models = models
         self._saver = saver
         self._send = emit
+        #: Trials whose logs say that a metric is NaN.
+        self._warned: set[str] = set()
         #: Events of a flotilla, collected until all of its members have reported; None outside of one.
         self._collected: list[Event] | None = None
 
@@ -133,10 +136,18 @@ class UnitRunner:
             unused = tuple(key for key in session.unused() if key not in ("batch_size", STRATEGY))
             absent = session.absent() if unused else ()
         self._models.put(command.trial, session, version)
+        self._warn_of_nan(command, sums)
         visited = None if placement.shape == SINGLE else placement
         moved = hopped and command.unit.trains
         where, times = (self._worker, command.unit, command.attempt, version), (started, clock.now())
         self._emit(UnitFinished(*where, *times, moved, sums, unused, share, absent, visited))
+
+    def _warn_of_nan(self, command: RunUnit, sums: dict[str, RowSum]) -> None:
+        """Write to the trial's log that a metric is NaN, once per trial and worker."""
+        text = warning_of_nan(sums, self._context.spec.metric, command.unit.epoch)
+        if text and command.trial not in self._warned:
+            self._warned.add(command.trial)
+            self._log(command, f"hopfleet: {text}\n")
 
     @contextlib.contextmanager
     def reporting(self, command: RunUnit, trial: Trial, started: float | None = None) -> Iterator[float]:
@@ -188,7 +199,7 @@ class UnitRunner:
         return [] if norm is None else [f"the update before had gradients of norm {norm:.3g}"]
 
     def _log(self, command: RunUnit, text: str) -> None:
-        """Add the whole traceback to the trial's log: its report begins at the user's first frame."""
+        """Add text to the trial's log, such as the whole traceback: its report begins at the user's first frame."""
         with (
             contextlib.suppress(OSError),
             (self._context.spec.logs / f"{command.trial}.log").open("a", errors="backslashreplace") as log,

@@ -93,6 +93,8 @@ class Ray(ClusterBackend):
     ) -> None:
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 1:
             raise UsageError(f"replicas={replicas!r}: must be at least 1")
+        if not isinstance(address, str | None):
+            raise UsageError(f"address={address!r}: must be 'auto' or HOST:PORT; None starts a cluster on this machine")
         self.address = address
         self.storage = None if storage is None else str(storage)
         self.replicas = replicas

@@ -75,7 +75,9 @@ class Dispatcher:
         units = [assignment.unit]
         if self.fusion is not None:
             groups = SLACK if self.lookahead else 1
-            units += companions(state.schedule, slot, assignment.unit, self.fusion, state.starting, groups)
+            units += companions(
+                state.schedule, slot, assignment.unit, self.fusion, state.starting, groups, assignment.together
+            )
             units = state.schedule.affordable(units)
         flotilla = state.next_attempt if len(units) > 1 else 0
         for unit in units:

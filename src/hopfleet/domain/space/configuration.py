@@ -27,7 +27,9 @@ def check(space: Space) -> None:
     if callable(space):
         return
     if not isinstance(space, Mapping):
-        raise SpaceError(f"space={space!r}: must be a dict of names to values or dimensions, or a function of a trial")
+        raise SpaceError(
+            f"space={shown(space)}: must be a dict of names to values or dimensions, or a function of a trial"
+        )
     if not space:
         raise SpaceError(
             "space={}: is empty; name at least one hyper-parameter, e.g. {'lr': hop.loguniform(1e-4, 1e-1)}"

@@ -34,7 +34,10 @@ _CALL = "make the loss module once and call it then, as in torch.nn.CrossEntropy
 _LAST = "the last batch of a partition has one row; leave it out with WorkerOptions(drop_last=True)"
 _FLOAT = "convert to floats first, as in (predicted == y).float().mean()"
 _NO_RNG = "the rng of transform() is None in evaluation; return the batch without augmentation then"
-_BACKWARD = "loss() only returns the loss: Hopfleet calls backward() and the optimizer"
+_BACKWARD = (
+    "loss() only returns the loss: Hopfleet calls backward() and the optimizer; a tensor that is kept from an earlier "
+    "batch needs .detach()"
+)
 
 HINTS = (
     (r"'str' object has no attribute|must be Tensor, not str|'str' object is not callable", _NAMES),

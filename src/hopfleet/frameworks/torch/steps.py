@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from hopfleet.domain.rowsum import RowSum, add
 from hopfleet.errors import NotFinite, TaskError
@@ -88,7 +90,9 @@ class Steps:
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         trial = self._trial
-        with trial.options.autocast(trial.device):
+        # What the first batch of a unit does, all of them do.
+        watched = contextlib.nullcontext() if self._losses else no_update()
+        with trial.options.autocast(trial.device), watched:
             loss = trial.hooks.loss(trial.callable, batch)
         check_loss(loss)
         return loss
@@ -122,13 +126,7 @@ class Steps:
     def _step(self) -> None:
         """Let the optimizers take a step, and update the moving average of the weights."""
         trial, options = self._trial, self._trial.options
-        for optimizer in trial.optimizers:
-            if trial.scaler is None:
-                optimizer.step()
-            else:
-                trial.scaler.step(optimizer)
-        if trial.scaler is not None:
-            trial.scaler.update()
+        self._step_optimizers()
         if options.ema is not None:
             with torch.no_grad():
                 pairs = list(zip(trial.average, trial.model.parameters(), strict=True))
@@ -136,6 +134,16 @@ class Steps:
                 pairs = [(mean, one) for mean, one in pairs if mean.data_ptr() != one.data_ptr() or not one.data_ptr()]
                 means, weights = [mean for mean, _ in pairs], [weight.detach() for _, weight in pairs]
                 _compat.foreach_lerp_(means, weights, 1 - options.ema)
+
+    def _step_optimizers(self) -> None:
+        trial = self._trial
+        for optimizer in trial.optimizers:
+            if trial.scaler is None:
+                optimizer.step()
+            else:
+                trial.scaler.step(optimizer)
+        if trial.scaler is not None:
+            trial.scaler.update()
 
     def _clear_gradients(self) -> None:
         for optimizer in self._trial.optimizers:
@@ -243,6 +251,23 @@ def check_metrics(hook: str, metrics: object) -> Metrics:
     return metrics
 
 
+@contextlib.contextmanager
+def no_update() -> Iterator[None]:
+    """Raise TaskError if an optimizer takes a step inside the context."""
+
+    def refuse(optimizer: Optimizer, *_: object) -> None:
+        raise TaskError(
+            f"loss() called {type(optimizer).__name__}.step(): Hopfleet calls backward() and step() with the loss that "
+            "it returns; for updates of your own, override train(self, model, batches, config)"
+        )
+
+    handle = register_optimizer_step_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def check_loss(loss: object) -> None:
     """Raise TaskError unless a loss is a scalar tensor with a gradient."""
     if loss is None:
@@ -258,6 +283,6 @@ def check_loss(loss: object) -> None:
         raise TaskError(f"loss() returned a tensor of shape {tuple(loss.shape)}: must be a scalar; average it")
     if not loss.requires_grad:
         raise TaskError(
-            "loss() returned a tensor without gradient: it must depend on the model's parameters, without .detach(), "
-            ".item(), argmax or torch.no_grad() on the way"
+            "loss() returned a tensor without gradient: it must depend on parameters of the model that require "
+            "gradients, without .detach(), .item(), argmax or torch.no_grad() on the way"
         )

@@ -1,4 +1,4 @@
-"""Observers that add notes and warnings to a view: answers to requests, full disks, logged records, unused keys."""
+"""Observers that add notes and warnings to a view: answers to requests, full disks, records, unused keys and NaN."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hopfleet.domain.messages import (
     UnitFinished,
     VersionSaved,
 )
+from hopfleet.domain.objectives import warning_of_nan
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.monitor.observer import Observer
 from hopfleet.monitor.terminal.live import LiveView
@@ -20,7 +21,7 @@ from hopfleet.phrases import listed
 
 def watchers(view: LiveView) -> list[Observer]:
     """Return all observers of this module, for one view."""
-    return [UnusedKeys(view), DiskNotes(view), RequestNotes(view), LoggedRecords(view)]
+    return [UnusedKeys(view), DiskNotes(view), RequestNotes(view), LoggedRecords(view), MissingNumbers(view)]
 
 
 class UnusedKeys(Observer):
@@ -80,6 +81,21 @@ class LoggedRecords(Observer):
         if isinstance(message, RecordLogged) and message.text not in self._shown:
             self._shown.add(message.text)
             self._view.warn(f"{message.trial}: {message.text}")
+
+
+class MissingNumbers(Observer):
+    """Warns, once per trial, of a metric that is NaN, and says how the trial is ranked."""
+
+    def __init__(self, view: LiveView) -> None:
+        self._view = view
+        self._warned: set[str] = set()
+
+    def update(self, time: float, message: Message) -> None:
+        if not isinstance(message, UnitFinished) or message.trial in self._warned:
+            return
+        if text := warning_of_nan(message.sums, self._view.history.metric, message.unit.epoch):
+            self._warned.add(message.trial)
+            self._view.warn(f"{message.trial}: {text}")
 
 
 class RequestNotes(Observer):

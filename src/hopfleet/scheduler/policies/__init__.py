@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.policies.auto import Auto
 from hopfleet.scheduler.policies.exact import Exact
+from hopfleet.scheduler.policies.fleet import fleet
 from hopfleet.scheduler.policies.longest_remaining import longest_remaining
 from hopfleet.scheduler.policies.match_reserve import MatchReserve
 from hopfleet.scheduler.policies.monte_carlo import MonteCarlo
@@ -22,6 +23,7 @@ from hopfleet.scheduler.policies.vector_rearrangement import VectorRearrangement
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "auto": Auto,
     "exact": Exact,
+    "fleet": lambda: fleet,
     "longest-remaining": lambda: longest_remaining,
     "match-reserve": MatchReserve,
     "monte-carlo": MonteCarlo,

@@ -12,9 +12,10 @@ shared.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hopfleet.data.convert import same
 from hopfleet.data.dataset import transform_random
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, IsolationError, Task
+from hopfleet.support.logging import BATCHES, messages
 from hopfleet.worker.feeding.shared_batch_cache import SharedBatchCache
 from hopfleet.worker.feeding.transform_workers import Make, TransformServer, TransformWorkers
 from hopfleet.worker.spec import WorkerSpec
@@ -153,6 +155,8 @@ class Feed:
         self._batch_cache = batch_cache
         self._transform_workers = transform_workers
         self._most = most
+        #: Whether the transform was seen to change the number of rows.
+        self._resized = False
         #: The pace of evaluation and of training.
         self._paces = (Pace(), Pace())
 
@@ -166,6 +170,26 @@ class Feed:
 
     def batches(self, source: UnitBatches, config: Mapping[str, Any] | None) -> Iterator[Batch]:
         """Yield the batches of a unit, for a trial with ``config``, or for several trials (None)."""
+        with contextlib.closing(self._batches(source, config)) as batches:
+            for number, batch in enumerate(batches):
+                self._compare_rows(source, number, batch)
+                yield batch
+
+    def _compare_rows(self, source: UnitBatches, number: int, batch: Batch) -> None:
+        """Warn, once per worker, of a transform that changes the number of rows."""
+        given = min(source.batch_size, source.dataset.partition_rows[source.partition] - number * source.batch_size)
+        name, column = next(iter(batch.items()), ("", None))
+        rows = getattr(column, "shape", ())[:1]
+        if self._resized or self._transform is None or rows in ((), (given,)):
+            return
+        self._resized = True
+        messages(BATCHES).warning(
+            "transform() turned a batch of %d rows into one of %d (by its first column, %r): losses and metrics are "
+            "means over the rows that it returns; to leave rows out, filter the data before the experiment",
+            given, *rows, name,
+        )  # fmt: skip
+
+    def _batches(self, source: UnitBatches, config: Mapping[str, Any] | None) -> Generator[Batch]:
         self._glimpse.config = config
         pace = self.pace(source)
         begun = 0

@@ -180,7 +180,10 @@ def _feed(connection: Connection, make: Make) -> None:
             # The worker raises the error again when it makes the batch itself.
             sys.stderr.write(f"hopfleet: batch {number} of {unit}\n{traceback.format_exc()}")
             sys.stderr.flush()
-        connection.send_bytes(json.dumps(seconds).encode())
+        try:
+            connection.send_bytes(json.dumps(seconds).encode())
+        except OSError:
+            return  # the worker left the unit, and this batch is no longer needed
 
 
 def _bounded(work: Callable[[], None]) -> None:

@@ -10,26 +10,34 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import socket
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import distributed
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.support.user_code import describe_with_place, format_traceback
 
-TIMEOUT = datetime.timedelta(days=7)
+LOOPBACK = "127.0.0.1"
+"""The address at which the members of a team meet."""
+
+MEETING_TIMEOUT = datetime.timedelta(minutes=5)
+"""Time limit for members to meet and to form further groups."""
+
+TIMEOUT = datetime.timedelta(minutes=30)
 """Time limit of collective operations. The backend notices members that are dead or stopped long before."""
 
 REPORT_SECONDS = 30.0
-"""Seconds that the first member waits for the reason why a collective operation failed."""
+"""Seconds that the first member waits for the reason of a failure, and that a failed member waits to be ended."""
 
 GROUP_WORDS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "process group")
 """Words in the messages of collective operations that fail because another member is gone."""
@@ -68,19 +76,29 @@ class TorchTeam(Team):
             self._form()
 
     def _form(self) -> None:
-        """Form the process group. The members meet in a folder that only this user can read; the first one makes it."""
-        with contextlib.ExitStack() as stack:
-            if self.rank == 0:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hopfleet-team-"))
-                for link in self.links:
-                    wire.send(link, folder)
-            else:
-                folder = wire.receive(self.links[0])
-            self._join(FileStore(f"{folder}/members", self.size))
-            # The folder goes when all have met.
-            distributed.barrier()
+        """Form the process group. The members meet at a port of the first one, which serves as long as it lives."""
+        if self.rank == 0:
+            with socket.create_server((LOOPBACK, 0)) as server:
+                port = server.getsockname()[1]
+                store = self._store(port, server.detach())
+            for link in self.links:
+                wire.send(link, port)
+        else:
+            store = self._store(wire.receive(self.links[0]))
+        self._join(store)
 
-    def _join(self, store: FileStore) -> None:
+    def _store(self, port: int, listener: int | None = None) -> TCPStore:
+        return TCPStore(
+            LOOPBACK,
+            port,
+            self.size,
+            is_master=listener is not None,
+            timeout=MEETING_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener,
+        )
+
+    def _join(self, store: TCPStore) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if backend == "gloo":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
@@ -171,14 +189,25 @@ class TorchTeam(Team):
                         getattr(sessions[number], method)(*arguments)
                 except Exception as error:
                     wire.send(link, Failed(describe_with_place(error), format_traceback(error)))
-                    distributed.destroy_process_group()  # collective operations of the others fail, instead of waiting
-                    while True:  # the first member reports the failure, and the backend ends this process
+                    _hang_up()  # collective operations of the others fail, instead of waiting
+                    # The first member reports the failure, and the backend ends this process.
+                    limit = time.monotonic() + REPORT_SECONDS
+                    while link.poll(max(limit - time.monotonic(), 0.0)):
                         link.recv_bytes()
+                    return
+
+
+def _hang_up() -> None:
+    """Close all connections of this process to the network, whichever objects still refer to them."""
+    for path in list(Path("/dev/fd").iterdir()):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
+            if connection.family != socket.AF_UNIX:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _fails_with_others(error: BaseException) -> bool:
     """Whether an exception may come from a collective operation or a link that another member left."""
-    if isinstance(error, EOFError | OSError):
+    if isinstance(error, EOFError | OSError | distributed.DistError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in GROUP_WORDS)
 
