@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"mlflow-skinny": "mlflow", "pillow": "PIL", "scikit-learn": "sklearn"}
+MODULES = {"mlflow-skinny": "mlflow", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -104,11 +104,15 @@ def test_every_command_starts_with_the_base_install_alone(tmp_path: Path) -> Non
     lines = python(code, tmp_path, OPTIONAL).splitlines()
     needy = [line.split(maxsplit=1) for line in lines if line.startswith("hopfleet.") and "pip install" in line]
     # Their classes derive from classes of the libraries; both are imported on first use.
-    known = {"hopfleet.search.study", "hopfleet.search_cv", "hopfleet.monitor.charts.figure"}
+    known = {"hopfleet.search.study", "hopfleet.monitor.charts.figure"}
     assert {name for name, _ in needy} <= known | {"hopfleet.ui.application", "hopfleet.ui.serving"}, needy
 
 
 NEEDS = {
+    "yaml": (
+        "__import__('hopfleet.support.documents').support.documents._yaml('')",
+        "this needs PyYAML, .*'hopfleet[yaml]'; JSON files need nothing",
+    ),
     "PIL": ("hopfleet.Images((2, 2))._decoded(b'')", "this needs Pillow, .*'hopfleet[images]'"),
     "matplotlib": ("hopfleet.load('done').plot()", "this needs matplotlib, .*'hopfleet[plot]'"),
     "pandas": ("hopfleet.load('done').dataframe()", "this needs pandas, .*'hopfleet[pandas]'"),

@@ -21,6 +21,7 @@ from hopfleet.cli.data import partition, prepare
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.page import top, ui
+from hopfleet.cli.planning import plan
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
@@ -64,7 +65,20 @@ def _carried(command: Callable[..., int | None]) -> Callable[..., int | None]:
 
 WATCHING = (demo, run, resume, ui, top, ls, show, best, export, plot)
 CONTROL = (stop, delete, clone, add, extend, pause, workers, prioritise, requests)
-for command in (*WATCHING, *CONTROL, verify, recover, replay, test, predict, partition, prepare, simulate, doctor):
+for command in (
+    *WATCHING,
+    *CONTROL,
+    verify,
+    recover,
+    replay,
+    test,
+    predict,
+    partition,
+    prepare,
+    simulate,
+    plan,
+    doctor,
+):
     # "hopfleet workers NAME -1": the number is an argument, not an option.
     app.command(context_settings={"ignore_unknown_options": command is workers})(_carried(command))
 app.command("wishes", hidden=True, deprecated=True)(_carried(requests))  # prose: allow, the old name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,7 @@ from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
     from hopfleet.backends.simulated import Failure
+    from hopfleet.forecast.scenario import Scenario
     from hopfleet.forecast.simulator import Simulation
 
 
@@ -22,7 +24,11 @@ def simulate(
     costs: Annotated[str, typer.Option(metavar="KIND", help="Unit times: homogeneous, cnn or lognormal.")] = "cnn",
     sigma: Annotated[float, typer.Option(help="The spread of lognormal unit times.")] = 0.5,
     file: Annotated[
-        Path | None, typer.Option(dir_okay=False, help='Unit times as JSON: {"times": [[...]], "replicas": ...}.')
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help='JSON or YAML: unit times, {"times": [[...]], "replicas": ...}, or nodes and networks.',
+        ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Number of epochs; a file may set it.")] = 1,
     replicas: Annotated[int, typer.Option(metavar="R", help="Number of workers that hold each partition.")] = 1,
@@ -51,14 +57,18 @@ def simulate(
 
     Example: hopfleet simulate --trials 16 --partitions 8 --costs cnn --policy random --seeds 5
     """
+    from hopfleet.forecast.scenario import Scenario, is_scenario
     from hopfleet.forecast.simulator import Workload
     from hopfleet.forecast.simulator import simulate as simulated
     from hopfleet.scheduler.policies.exact import too_large
 
     if seeds < 1:
         raise UsageError(f"--seeds {seeds}: must be at least 1")
-    work = None if file is None else Workload.read(file)
     failures = [_failure(text) for text in fail or ()]
+    if file is not None and is_scenario(file):
+        options = {"policy": policy, "noise": noise, "failures": failures}
+        return _scenario(Scenario.read(file), range(seed, seed + seeds), options, gantt, json=json)
+    work = None if file is None else Workload.read(file)
     size = (trials, partitions) if work is None else (len(work.times), len(work.replicas))
     if policy == "exact" and (warning := too_large(*size)):
         echo(f"warning: {warning}", err=True)
@@ -90,6 +100,23 @@ def simulate(
     return 0
 
 
+def _scenario(
+    scenario: Scenario, seeds: Iterable[int], options: Mapping[str, Any], gantt: Path | None, *, json: bool
+) -> int:
+    runs = [scenario.simulate(seed=seed, **options) for seed in seeds]
+    last = runs[-1]
+    if gantt is not None:
+        last.simulation.gantt(gantt)
+    if json:
+        found = [run.as_json() for run in runs]
+        print_json(found[0] if len(found) == 1 else found)
+        return 0
+    prepared = f"{last.prepared} partitions; each once would be {last.needed}" if last.needed else "in no time"
+    more = [("prepared", prepared), ("hops", f"{last.hops} from node to node")]
+    _report([run.simulation for run in runs], gantt, more)
+    return 0
+
+
 def _failure(text: str) -> Failure:
     from hopfleet.backends.simulated import Failure
 
@@ -100,7 +127,7 @@ def _failure(text: str) -> Failure:
         raise UsageError(f"--fail {text}: must be TIME:WORKER or TIME:WORKER:BACK, e.g. 3.5:w2:10") from None
 
 
-def _report(runs: list[Simulation], gantt: Path | None) -> None:
+def _report(runs: list[Simulation], gantt: Path | None, more: Iterable[tuple[str, str]] = ()) -> None:
     from rich.table import Table
 
     last = runs[-1]
@@ -120,6 +147,7 @@ def _report(runs: list[Simulation], gantt: Path | None) -> None:
             ("ratio", f"{mean(run.ratio for run in runs):.4f}, at most {max(run.ratio for run in runs):.4f}"),
             ("workers busy", f"{mean(busy):.1%}, from {min(busy):.1%} to {max(busy):.1%}"),
             ("decisions", f"{last.decisions} in {last.schedule_seconds:.3f} s, {per_decision:.3f} ms each"),
+            *more,
             *([("drawn", gantt)] if gantt is not None else []),
         ]
     )

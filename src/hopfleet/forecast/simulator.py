@@ -251,7 +251,7 @@ class _Actual:
         return max(*by_trial, *by_worker)
 
 
-class _Listed(Search):
+class Listed(Search):
     """A number of trials without hyper-parameters."""
 
     def __init__(self, trials: int, epochs: int) -> None:
@@ -293,7 +293,7 @@ def _run(
         held = None
     backend = Simulated(seconds, partitions=held, failures=failures, fetch=lambda worker, partition: fetch)
     controller = Controller(
-        _Listed(len(work.times), work.epochs),
+        Listed(len(work.times), work.epochs),
         registry.find("policy", policy, POLICIES)(),
         partitions=partitions,
         valid_partitions=0,
@@ -307,16 +307,7 @@ def _run(
         load()  # before the clock starts, so that scheduling times exclude the import
     history = History(metric="train_loss", mode="min", partitions=partitions, name=f"simulation ({policy})")
     backend.start(None, work.workers)
-    driver = Driver(controller, backend, [history])
-    spent, decisions = 0.0, 0
-    for events in driver.moments([RunStarted(__version__, work.workers)]):
-        began = time.perf_counter()
-        messages = driver.decide(events)
-        spent += time.perf_counter() - began
-        decisions += 1
-        driver.follow(messages)
-    if not controller.finished:
-        raise WorkersLost(f"the simulation cannot continue at {backend.now():.4g} s: no worker is left")
+    spent, decisions = drive(controller, backend, history, RunStarted(__version__, work.workers))
     makespan = max(span.ended for span in history.spans)
     return Simulation(
         policy=policy,
@@ -329,3 +320,18 @@ def _run(
         decisions=decisions,
         history=history,
     )
+
+
+def drive(controller: Controller, backend: Simulated, history: History, first: RunStarted) -> tuple[float, int]:
+    """Let a controller run an experiment on simulated workers; return the seconds and the number of its decisions."""
+    driver = Driver(controller, backend, [history])
+    spent, decisions = 0.0, 0
+    for events in driver.moments([first]):
+        began = time.perf_counter()
+        messages = driver.decide(events)
+        spent += time.perf_counter() - began
+        decisions += 1
+        driver.follow(messages)
+    if not controller.finished:
+        raise WorkersLost(f"the simulation cannot continue at {backend.now():.4g} s: no worker is left")
+    return spent, decisions

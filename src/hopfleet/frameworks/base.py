@@ -22,7 +22,8 @@ import numpy as np
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
-from hopfleet.errors import TaskError
+from hopfleet.errors import TaskError, UsageError
+from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.teams import Team, TeamTrainer
 from hopfleet.frameworks.tracked_config import TrackedConfig as TrackedConfig
 
@@ -264,6 +265,10 @@ class Framework(TeamTrainer, ABC):
             yield
         finally:
             self.apply(before)
+
+    def estimate(self, session: Any, batches: Batches) -> ResourceEstimate:
+        """Train a session on some batches and return what a row takes. Raise UsageError if that cannot be counted."""
+        raise UsageError("the operations of this framework are not counted: plans are made for PyTorch tasks")
 
     @property
     def fusion_blocker(self) -> str:

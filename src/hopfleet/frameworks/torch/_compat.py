@@ -18,6 +18,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as _optimizers
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_leaves as tree_leaves
 
 # ------------------------------------------------------------------------------------- operations on lists of tensors
 
@@ -291,3 +292,8 @@ def keep_compiler_out() -> None:
     if COMPILER not in sys.modules:
         sys.modules[COMPILER] = torch._dynamo = CompilerStandIn()
         sys.meta_path.insert(0, CompilerFinder())
+
+
+def in_backward() -> bool:
+    """Whether this code runs in a backward pass."""
+    return torch._C._current_autograd_node() is not None

@@ -11,7 +11,8 @@ import torch
 from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
+from hopfleet.frameworks.base import Batches, EngineCache, Flotilla, Framework
+from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch import settings as process
 from hopfleet.frameworks.torch import weights
@@ -123,6 +124,11 @@ class TorchFramework(Framework):
 
     def apply(self, settings: Mapping[str, Value]) -> None:
         process.make(settings)
+
+    def estimate(self, session: TorchSession, batches: Batches) -> ResourceEstimate:
+        from hopfleet.frameworks.torch.estimate import estimate
+
+        return estimate(session, batches)
 
     @property
     def fusion_blocker(self) -> str:

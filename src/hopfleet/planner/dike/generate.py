@@ -22,7 +22,7 @@ def assignments(cluster: Cluster, model: Model) -> list[Assignment]:
     """
     found: list[Assignment] = []
     for gpus in _worker_gpus(cluster):
-        worker = _worker(cluster, model, gpus)
+        worker = worker_need(cluster, model, gpus)
         for servers in range(1, len(cluster.nodes) + 1):
             server = Need(1, 0, COPIES * model.parameters / servers)
             assignment = Assignment(servers, server, worker)
@@ -44,7 +44,7 @@ def _worker_gpus(cluster: Cluster) -> list[int]:
     return sorted(gpus for workers, gpus in by_workers.items() if workers >= len(counts) or gpus == 1)
 
 
-def _worker(cluster: Cluster, model: Model, gpus: int) -> Need:
+def worker_need(cluster: Cluster, model: Model, gpus: int) -> Need:
     """Return what a worker takes: as many CPUs as keep its GPUs busy, if its node can give them to all its workers."""
     busy = gpus * model.batch * model.prepare_seconds / model.batch_seconds(cluster.gpu_flops)
     shares = [max(1, node.cpus - 1) // (node.gpus // gpus) for node in cluster.nodes if node.gpus >= gpus]

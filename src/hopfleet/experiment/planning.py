@@ -1,0 +1,93 @@
+"""What a model of an experiment takes: counted and timed on one batch, before a plan is made for a cluster."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hopfleet.data import Dataset
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.trial import Config
+from hopfleet.errors import HopfleetError, TaskError
+from hopfleet.experiment.previewing import scratch_data
+from hopfleet.frameworks.base import Batch, Batches, Session
+from hopfleet.planner.dike.problem import Model
+from hopfleet.store.folder import RunFolder
+from hopfleet.support.user_code import describe_with_place, hook
+from hopfleet.worker.feeding.feed import Feed
+from hopfleet.worker.feeding.stream import FirstBatches, Stream
+
+if TYPE_CHECKING:
+    from hopfleet.experiment.experiment import Experiment
+
+TIMED = 3
+"""Batches that are timed; the fastest counts."""
+
+DRAWN = 8
+"""Configurations among which to look for the largest model."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """The largest model of an experiment, and what it takes."""
+
+    config: Config
+    model: Model
+    #: Operations per second that training reached on this machine's device.
+    device: str
+    flops: float
+
+
+def measure_model(experiment: Experiment, place: RunFolder) -> MeasuredModel:
+    """Draw some configurations and measure the one with the largest model, on real batches."""
+    data = scratch_data(experiment, place).train
+    configs = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
+    try:
+        return _measured(experiment, data, configs)
+    except HopfleetError:
+        raise
+    except Exception as error:
+        where = hook(error) or type(experiment.task).__name__
+        raise TaskError(f"{where}: {describe_with_place(error)}") from error
+
+
+def _measured(experiment: Experiment, data: Dataset, configs: Sequence[Config]) -> MeasuredModel:
+    framework, device = experiment.task.framework, experiment.worker_options.device
+    placement = Placement.on(framework.devices()[0] if device == "auto" else device)
+
+    def opened(config: Config) -> Session:
+        return framework.open(config, seed=experiment.seed, placement=placement, threads=1)
+
+    config = max(configs, key=lambda config: opened(config).size)
+    session, feed = opened(config), Feed(experiment.task)
+    size = int(config.get("batch_size", experiment.batch_size))
+
+    def one(epoch: int) -> FirstBatches:
+        return FirstBatches(1, Stream(data, 0, session=session, batch_size=size, feed=feed, epoch=epoch), size)
+
+    found = framework.estimate(session, one(1))
+    epochs = range(1, TIMED + 1)
+    preparing = min(_seconds(list, one(epoch)) for epoch in epochs) / one(1).rows
+    train = functools.partial(session.train, last=False)
+    # A step on batches that are there already.
+    ready = [_Ready(list(one(epoch)), one(epoch).rows) for epoch in epochs]
+    step = min(_seconds(train, batches) for batches in ready)
+    model = Model(found.parameters, found.flops, size, found.longest, prepare_seconds=preparing)
+    return MeasuredModel(config, model, placement.kind, model.batch_seconds(1.0) / step)
+
+
+class _Ready(list[Batch]):
+    """Batches that are made."""
+
+    def __init__(self, batches: Iterable[Batch], rows: int) -> None:
+        super().__init__(batches)
+        self.rows = rows
+
+
+def _seconds(work: Callable[[Any], object], batches: Batches) -> float:
+    began = time.perf_counter()
+    work(batches)
+    return time.perf_counter() - began

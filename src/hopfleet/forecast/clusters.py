@@ -1,0 +1,117 @@
+"""Clusters to plan for: described in a file, or this machine.
+
+A file names the nodes and what a byte between them costs::
+
+    gpu_flops: 1.0e13                # by default, as measured on this machine
+    bandwidth: 1.25e9                # bytes per second between any two nodes ...
+    links: {a: {b: 1.25e8}}          # ... except where it was measured; a link has the same rate in both directions
+    nodes:
+      - {name: a, cpus: 16, gpus: 4, memory: 64.0e9, reserved: {gpus: 1}}
+      - {name: b, cpus: 16, gpus: 4, memory: 64.0e9}
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hopfleet.errors import UsageError
+from hopfleet.planner.dike.problem import Cluster, Node
+from hopfleet.support.documents import read_document
+from hopfleet.support.machine import Machine
+
+WITHIN = 8e9
+"""Bytes per second between processes of one node, unless a file says otherwise."""
+
+RESOURCES = ("cpus", "gpus", "memory", "disk")
+
+
+def read_cluster(path: str | os.PathLike[str], flops: float) -> Cluster:
+    """Return the cluster that a JSON or YAML file describes; by default, its GPUs have ``flops``.
+
+    Raise UsageError that names what is wrong.
+    """
+    content = _known(read_document(path), {"nodes", "bandwidth", "links", "within", "gpu_flops"}, str(path))
+    described = content.get("nodes")
+    if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
+        raise UsageError(f"{path}: nodes must be a list such as [{{name: a, cpus: 8, gpus: 2, memory: 32.0e9}}]")
+    nodes = tuple(_node(each, number) for number, each in enumerate(described))
+    names = [node.name for node in nodes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"node {name}: is described {names.count(name)} times; give each node its own name")
+    rates = _rates(content.get("links") or {}, names)
+    usual = _rate(content.get("bandwidth"), "bandwidth") if "bandwidth" in content else None
+    within = 1 / _rate(content.get("within", WITHIN), "within")
+
+    def cost(one: str, other: str) -> float:
+        if one == other:
+            return within
+        rate = rates.get((one, other)) or rates.get((other, one)) or usual
+        if rate is None:
+            raise UsageError(f"the link from {one} to {other} has no rate: give links: {{{one}: {{{other}: ...}}}}")
+        return 1 / rate
+
+    costs = tuple(tuple(cost(one, other) for other in names) for one in names)
+    return Cluster(nodes, costs, _number(content.get("gpu_flops", flops), "gpu_flops"))
+
+
+def this_cluster(machine: Machine, device: str, devices: int, flops: float) -> Cluster:
+    """Return this machine as a cluster of one node. On a machine without GPUs, all but one core compute."""
+    computing = devices if device != "cpu" else max(1, machine.cores - 1)
+    cores = machine.cores if device != "cpu" else machine.cores + computing
+    node = Node("this machine", cores, computing, machine.memory)
+    return Cluster((node,), ((1 / WITHIN,),), flops)
+
+
+def _node(described: Mapping[str, Any], number: int) -> Node:
+    name = str(described.get("name", f"n{number + 1}"))
+    _known(described, {"name", "reserved", *RESOURCES}, f"node {name}")
+    reserved = described.get("reserved") or {}
+    _known(reserved, set(RESOURCES), f"node {name}: reserved")
+    free = {}
+    for what in RESOURCES:
+        usual = {"disk": math.inf, "gpus": 0}.get(what)
+        total = _number(described.get(what, usual), f"node {name}: {what}")
+        taken = _number(reserved.get(what, 0), f"node {name}: reserved {what}")
+        if taken > total or taken < 0:
+            raise UsageError(f"node {name}: {taken:g} {what} reserved of {total:g}: must be from 0 to {total:g}")
+        free[what] = total - taken
+    return Node(name, int(free["cpus"]), int(free["gpus"]), free["memory"], free["disk"])
+
+
+def _rates(links: Any, names: list[str]) -> dict[tuple[str, str], float]:
+    if not isinstance(links, Mapping) or not all(isinstance(each, Mapping) for each in links.values()):
+        raise UsageError("links: must be like {a: {b: 1.25e9}}, in bytes per second")
+    rates = {}
+    for one, others in links.items():
+        for other, rate in others.items():
+            for name in (str(one), str(other)):
+                if name not in names:
+                    raise UsageError(f"links: {name} is no node; there are {', '.join(names)}")
+            rates[str(one), str(other)] = _rate(rate, f"the link from {one} to {other}")
+    return rates
+
+
+def _rate(value: Any, what: str) -> float:
+    rate = _number(value, what)
+    if not 0 < rate < math.inf:
+        raise UsageError(f"{what}: {rate:g} bytes per second: must be above 0 and finite; leave out what has no link")
+    return rate
+
+
+def _number(value: Any, what: str) -> float:
+    """Return a number; YAML reads 1e9 as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{what}: {value!r}: must be a number") from None
+
+
+def _known(content: Any, names: set[str], where: str) -> Mapping[str, Any]:
+    unknown = sorted(map(str, content.keys() - names)) if isinstance(content, Mapping) else [repr(content)]
+    if unknown:
+        raise UsageError(f"{where}: {', '.join(unknown)}: unknown; there are {', '.join(sorted(names))}")
+    return content  # type: ignore[no-any-return]

@@ -1,0 +1,277 @@
+"""Scenarios: clusters of nodes with devices, networks with rates, and rows that take time to prepare, in virtual time.
+
+A file describes a scenario, in JSON or YAML::
+
+    rows: 100000
+    partitions: 8
+    epochs: 4
+    prepare: 0.001          # seconds to prepare a row, before a network can train on it (0)
+    kept: 4                 # prepared partitions that a node keeps for others (4)
+    fuse: true              # whether a device trains several networks on the same batches (true)
+    model_bytes: 100.0e6    # of each network; it takes this many bytes to another node (0)
+    bandwidth: 1.25e9       # bytes per second between nodes
+    nodes:
+      - {name: a, devices: 4}
+      - {name: b, devices: 2, speed: 0.5}
+    networks:
+      - {rate: 1500, count: 6}   # rows per second on a device of speed 1
+      - {rate: 400}
+
+A device prepares rows beside training, so a unit takes as long as the longer of the two. The devices of a node share
+what one of them has prepared. Every node can read all partitions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopfleet.backends.simulated import Failure, Simulated
+from hopfleet.controller.controller import Controller
+from hopfleet.domain.messages import RunStarted, RunUnit
+from hopfleet.domain.seeds import derive
+from hopfleet.domain.trial import Trial
+from hopfleet.errors import UsageError
+from hopfleet.forecast.simulator import Listed, Simulation, drive
+from hopfleet.monitor.history import History
+from hopfleet.scheduler.estimates import Estimates
+from hopfleet.scheduler.fusion import Fusion
+from hopfleet.scheduler.policies import POLICIES
+from hopfleet.support import registry
+from hopfleet.support.documents import read_document
+from hopfleet.version import __version__
+
+NUMBERS = {
+    "rows": None,
+    "partitions": None,
+    "epochs": 1,
+    "prepare": 0,
+    "kept": 4,
+    "model_bytes": 0,
+    "bandwidth": 1.25e9,
+}
+"""What a file says in numbers, and what holds if it does not."""
+
+
+def is_scenario(path: str | os.PathLike[str]) -> bool:
+    """Whether a file describes a scenario, and not plain unit times."""
+    return "times" not in read_document(path)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedNode:
+    """A node of a scenario; ``speed`` is that of each device."""
+
+    name: str
+    devices: int = 1
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A cluster, and networks to train on it."""
+
+    nodes: tuple[SimulatedNode, ...]
+    #: Rows per second of each network on a device of speed 1.
+    rates: tuple[float, ...]
+    rows: int
+    partitions: int
+    epochs: int = 1
+    prepare: float = 0.0
+    kept: int = 4
+    model_bytes: float = 0.0
+    bandwidth: float = 1.25e9
+    fuse: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.nodes or not self.rates:
+            raise UsageError("a scenario needs at least one node and one network")
+        for node in self.nodes:
+            if node.devices < 1 or not 0 < node.speed < math.inf:
+                raise UsageError(
+                    f"node {node.name}: {node.devices} devices of speed {node.speed:g}: must be at least one, above 0"
+                )
+        for number, rate in enumerate(self.rates, 1):
+            if not 0 < rate < math.inf:
+                raise UsageError(f"network {number}: {rate:g} rows per second: must be above 0 and finite")
+        for name in ("partitions", "epochs", "kept"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.rows < self.partitions:
+            raise UsageError(f"rows={self.rows}: must be at least the number of partitions ({self.partitions})")
+        for name in ("prepare", "model_bytes"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name}={getattr(self, name):g}: must be finite and at least 0")
+        if not self.bandwidth > 0:
+            raise UsageError(f"bandwidth={self.bandwidth:g} bytes per second: must be above 0")
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Scenario:
+        """Return the scenario that a file's content describes."""
+        known = {*NUMBERS, "nodes", "networks", "fuse"}
+        if unknown := sorted(map(str, content.keys() - known)):
+            raise UsageError(f"{', '.join(unknown)}: unknown in a scenario; there are {', '.join(sorted(known))}")
+        nodes = tuple(
+            SimulatedNode(
+                str(each.get("name", f"n{number}")),
+                int(_number(each.get("devices", 1), f"devices of node {number}")),
+                _number(each.get("speed", 1.0), f"speed of node {number}"),
+            )
+            for number, each in enumerate(_listed(content, "nodes", {"name", "devices", "speed"}), 1)
+        )
+        rates: list[float] = []
+        for number, each in enumerate(_listed(content, "networks", {"rate", "count"}), 1):
+            count = int(_number(each.get("count", 1), f"count of network {number}"))
+            rates += [_number(each.get("rate"), f"rate of network {number}")] * count
+        numbers = {name: _number(content.get(name, usual), name) for name, usual in NUMBERS.items()}
+        values: dict[str, Any] = {**numbers, "fuse": content.get("fuse", True) is True}
+        values |= {name: int(numbers[name]) for name in ("rows", "partitions", "epochs", "kept")}
+        return cls(nodes, tuple(rates), **values)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Scenario:
+        """Read a JSON or YAML file."""
+        return cls.of(read_document(path))
+
+    @property
+    def lower_bound(self) -> float:
+        """Return the seconds that all devices, or one network, would train at least if all rows were prepared."""
+        seconds = [self.epochs * self.rows / rate for rate in self.rates]
+        speeds = [node.speed for node in self.nodes for _ in range(node.devices)]
+        return max(sum(seconds) / sum(speeds), max(seconds) / max(speeds))
+
+    def simulate(
+        self, policy: str = "auto", *, noise: float = 0.0, failures: Sequence[Failure] = (), seed: int = 0
+    ) -> ScenarioRun:
+        """Run the scenario with the controller of real experiments; ``noise`` as in ``hopfleet.simulate``."""
+        if not 0 <= noise < math.inf:
+            raise UsageError(f"noise={noise!r}: must be a number of at least 0")
+        return _run(self, policy, noise, failures, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRun:
+    """The outcome of a simulated scenario."""
+
+    simulation: Simulation
+    #: Partitions that were prepared, and the least number: each once an epoch on one node.
+    prepared: int
+    needed: int
+    #: Hops from node to node.
+    hops: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.simulation.as_json(), "prepared": self.prepared, "needed": self.needed, "hops": self.hops}
+
+
+class _Cluster:
+    """The devices of a scenario while it runs: who has prepared what, and where each model is."""
+
+    def __init__(self, scenario: Scenario, noise: float, seed: int) -> None:
+        self._scenario, self._noise, self._seed = scenario, noise, seed
+        self._nodes = [node for node in scenario.nodes for _ in range(node.devices)]
+        self._rows = scenario.rows / scenario.partitions
+        #: When a node will have prepared a partition of an epoch; those that it used last come last.
+        self._ready: dict[str, dict[tuple[int, int], float]] = {node.name: {} for node in scenario.nodes}
+        self._places: dict[str, str] = {}
+        self.backend: Simulated | None = None
+        self.prepared = 0
+        self.hops = 0
+
+    def node(self, worker: str) -> SimulatedNode:
+        return self._nodes[int(worker[1:]) - 1]
+
+    def expected(self, number: int, worker: str, partition: int) -> float:
+        """Return the seconds of a unit's training."""
+        return self._rows / self._scenario.rates[number] / self.node(worker).speed
+
+    def alone(self, command: RunUnit, trial: Trial) -> float:
+        """Return the seconds of a unit; of a member of a flotilla, those of its training."""
+        unit, node = command.unit, self.node(command.worker)
+        seconds = self.expected(trial.number, command.worker, unit.partition)
+        if self._noise:
+            drawn = random.Random(derive(self._seed, "noise", trial.number, unit.epoch, unit.partition))
+            seconds *= drawn.lognormvariate(0.0, self._noise)
+        if self._places.get(trial.id, node.name) != node.name:
+            self.hops += 1
+            seconds += self._scenario.model_bytes / self._scenario.bandwidth
+        self._places[trial.id] = node.name
+        return seconds if command.flotilla else self._with_rows(command, seconds)
+
+    def together(self, commands: Sequence[RunUnit], seconds: Sequence[float]) -> float:
+        """Return the seconds of a flotilla whose members step in turn."""
+        return self._with_rows(commands[0], sum(seconds))
+
+    def _with_rows(self, command: RunUnit, seconds: float) -> float:
+        """Return the seconds of a unit with those to prepare its rows, unless the node has them."""
+        assert self.backend is not None
+        now, ready = self.backend.now(), self._ready[self.node(command.worker).name]
+        key = command.unit.epoch, command.unit.partition
+        when = ready.pop(key, math.inf)
+        if when > now and self._scenario.prepare:
+            self.prepared += 1
+            seconds = max(seconds, self._rows * self._scenario.prepare)
+            when = min(when, now + seconds)
+        ready[key] = when
+        while len(ready) > self._scenario.kept:
+            del ready[next(iter(ready))]
+        return seconds
+
+
+def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failure], seed: int) -> ScenarioRun:
+    cluster = _Cluster(scenario, noise, seed)
+    workers = sum(node.devices for node in scenario.nodes)
+    for failure in failures:
+        if failure.worker not in {f"w{number + 1}" for number in range(workers)}:
+            raise UsageError(f"failure of {failure.worker!r}: there are only w1 to w{workers}")
+    backend = cluster.backend = Simulated(cluster.alone, failures=failures, together=cluster.together)
+    controller = Controller(
+        Listed(len(scenario.rates), scenario.epochs),
+        registry.find("policy", policy, POLICIES)(),
+        partitions=scenario.partitions,
+        valid_partitions=0,
+        seed=seed,
+        max_live=len(scenario.rates),
+        estimates=Estimates([1] * scenario.partitions, cluster.expected),
+        fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
+    )
+    history = History(metric="train_loss", mode="min", partitions=scenario.partitions, name=f"scenario ({policy})")
+    backend.start(None, workers)
+    spent, decisions = drive(controller, backend, history, RunStarted(__version__, workers))
+    simulation = Simulation(
+        policy=policy,
+        seed=seed,
+        trials=len(scenario.rates),
+        workers=workers,
+        makespan=max(span.ended for span in history.spans),
+        lower_bound=scenario.lower_bound,
+        schedule_seconds=spent,
+        decisions=decisions,
+        history=history,
+    )
+    needed = scenario.epochs * scenario.partitions if scenario.prepare else 0
+    return ScenarioRun(simulation, cluster.prepared, needed, cluster.hops)
+
+
+def _listed(content: Mapping[str, Any], name: str, known: set[str]) -> list[Mapping[str, Any]]:
+    found = content.get(name)
+    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+        raise UsageError(f"{name}: must be a list of items with {', '.join(sorted(known))}")
+    for number, each in enumerate(found, 1):
+        if unknown := sorted(map(str, each.keys() - known)):
+            raise UsageError(
+                f"{name}, item {number}: {', '.join(unknown)}: unknown; there are {', '.join(sorted(known))}"
+            )
+    return found
+
+
+def _number(value: Any, what: str) -> float:
+    """Return a number; YAML reads 1e9 as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{what}: {value!r}: must be a number") from None

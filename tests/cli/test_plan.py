@@ -1,0 +1,105 @@
+"""The command plan: what a model takes, and how to train it on several nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.cli import Cli
+
+Write = Callable[..., Path]
+
+SCRIPT = """
+import numpy as np
+import torch
+import hopfleet as hop
+
+class Net(hop.TorchTask):
+    def build(self, config):
+        model = torch.nn.Linear(4, config["width"])
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(self, model, batch):
+        return model(batch["x"]).square().mean()
+
+experiment = hop.Experiment(
+    Net(), train={"x": np.ones((64, 4), np.float32)}, space={"width": hop.grid_search([2, 32, 8])},
+    search=hop.Grid(max_epochs=1), batch_size=16, partitions=2, worker_options=hop.WorkerOptions(device="cpu"),
+)
+"""
+
+CLUSTER = {
+    "gpu_flops": 1e6,
+    "bandwidth": 1e9,
+    "nodes": [
+        {"name": "a", "cpus": 4, "gpus": 2, "memory": 8e9},
+        {"name": "b", "cpus": 4, "gpus": 2, "memory": 8e9},
+        {"name": "c", "cpus": 2, "gpus": 0, "memory": 8e9},
+    ],
+}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def described(folder: Path, **changes: object) -> str:
+    path = folder / "cluster.json"
+    path.write_text(json.dumps({**CLUSTER, **changes}))
+    return str(path)
+
+
+def test_plan(cli: Cli, target: str, tmp_path: Path) -> None:
+    outcome = cli("plan", target, "--cluster", described(tmp_path))
+    assert outcome.code == 0, outcome.err
+    # The largest model, and all four devices: computing takes far longer than transfers.
+    for text in ("width=32", "640 B", "3 nodes, 4 devices", "all-reduce with 4 workers: a (2), b (2)", "computing"):
+        assert text in outcome.out, outcome.out
+    assert not list(tmp_path.rglob("journal*"))
+
+
+def test_servers_where_rings_are_slow(cli: Cli, target: str, tmp_path: Path) -> None:
+    nodes = [{"name": name, "cpus": 4, "gpus": 1, "memory": 8e9} for name in "abc"]
+    links = {"a": {"b": 1e9, "c": 1e9}, "b": {"c": 1.0}}
+    outcome = cli("plan", target, "--json", "--cluster", described(tmp_path, nodes=nodes, links=links))
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert found["config"] == {"width": 32} and found["model"]["flops"] == 2 * 2 * 4 * 32
+    best = found["parameter_servers"][0]
+    assert best["servers"] == ["a"] and best["workers"] == {"a": 1, "b": 1, "c": 1}
+    assert best["rows_per_second"] > found["all_reduce"][0]["rows_per_second"]
+
+
+def test_this_machine(cli: Cli, target: str) -> None:
+    outcome = cli("plan", target)
+    assert outcome.code == 0, outcome.err
+    assert "this machine" in outcome.out
+
+
+def test_a_mistake_in_the_file_comes_before_the_model(cli: Cli, script: Write, tmp_path: Path) -> None:
+    outcome = cli("plan", str(script(below="raise SystemExit(3)")), "--cluster", described(tmp_path, bandwidth=0))
+    assert outcome.code == 2 and "bandwidth: 0 bytes per second" in outcome.err
+
+
+def test_other_frameworks_are_refused(cli: Cli, script: Write) -> None:
+    outcome = cli("plan", str(script()))
+    assert outcome.code == 2 and "plans are made for PyTorch tasks" in outcome.err
+
+
+def test_an_error_of_the_task_names_its_place(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(SCRIPT.replace("return model(", "return modle("))
+    outcome = cli("plan", str(path))
+    assert outcome.code == 1 and "modle" in outcome.err and "net.py" in outcome.err
+
+
+def test_a_model_larger_than_any_node(cli: Cli, target: str, tmp_path: Path) -> None:
+    nodes = [{"name": "a", "cpus": 4, "gpus": 2, "memory": 100}]
+    outcome = cli("plan", target, "--cluster", described(tmp_path, nodes=nodes))
+    assert outcome.code == 2 and "a model of 640 bytes fits no node" in outcome.err

@@ -1,0 +1,98 @@
+"""Scenarios: nodes, networks and rows that take time to prepare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hopfleet.backends.simulated import Failure
+from hopfleet.errors import UsageError
+from hopfleet.forecast.scenario import Scenario, SimulatedNode, is_scenario
+
+TWO = (SimulatedNode("a", 2),)
+EQUAL = Scenario(TWO, (100.0,) * 8, rows=800, partitions=4, epochs=3)
+
+
+def test_networks_that_need_no_preparation_are_at_the_bound() -> None:
+    run = EQUAL.simulate()
+    assert run.simulation.makespan == pytest.approx(run.simulation.lower_bound) == pytest.approx(8 * 3 * 8 / 2)
+    assert (run.prepared, run.needed, run.hops) == (0, 0, 0)
+
+
+def test_one_network_per_device_prepares_for_itself() -> None:
+    """With one kept partition and no sharing, each unit takes as long as its preparation."""
+    slow = replace(EQUAL, prepare=0.05, fuse=False, kept=1, partitions=1, epochs=1)
+    run = slow.simulate("longest-remaining")
+    assert run.prepared > run.needed == 1
+    assert run.simulation.makespan > slow.lower_bound
+
+
+def test_fleet_prepares_rows_once_on_a_node() -> None:
+    rates = tuple(100.0 / cost for cost in (1, 1, 1, 2, 2, 3, 4, 5))
+    unequal = replace(EQUAL, rates=rates, prepare=0.02, epochs=6)
+    fleet, auto = unequal.simulate("fleet"), unequal.simulate("auto")
+    assert fleet.prepared < auto.prepared
+    alone = replace(unequal, fuse=False, kept=1).simulate("auto")
+    assert alone.simulation.makespan > 1.1 * fleet.simulation.makespan
+    assert fleet.simulation.makespan <= auto.simulation.makespan * 1.001
+
+
+def test_a_fast_node_trains_more() -> None:
+    nodes = (SimulatedNode("a", 1, 3.0), SimulatedNode("b", 1, 1.0))
+    run = replace(EQUAL, nodes=nodes, model_bytes=1e6, bandwidth=1e6).simulate("fleet")
+    assert run.hops > 0
+    count = {worker: sum(span.worker == worker for span in run.simulation.history.spans) for worker in ("w1", "w2")}
+    assert count["w1"] > 2 * count["w2"]
+
+
+def test_noise_and_failures() -> None:
+    calm, noisy = EQUAL.simulate(), EQUAL.simulate(noise=0.3, seed=1)
+    assert noisy.simulation.makespan != calm.simulation.makespan
+    lost = EQUAL.simulate(failures=[Failure(5.0, "w2")])
+    assert lost.simulation.makespan > 1.5 * calm.simulation.makespan
+    with pytest.raises(UsageError, match="failure of 'w3': there are only w1 to w2"):
+        EQUAL.simulate(failures=[Failure(5.0, "w3")])
+    with pytest.raises(UsageError, match="noise=-1"):
+        EQUAL.simulate(noise=-1)
+
+
+CONTENT = {
+    "rows": "1e3",
+    "partitions": 2,
+    "nodes": [{"name": "a", "devices": 2}, {"speed": 0.5}],
+    "networks": [{"rate": 10, "count": 2}, {"rate": 5}],
+}
+
+
+def test_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.json"
+    path.write_text(json.dumps(CONTENT))
+    assert is_scenario(path)
+    found = Scenario.read(path)
+    assert found.nodes == (SimulatedNode("a", 2), SimulatedNode("n2", 1, 0.5))
+    assert found.rates == (10.0, 10.0, 5.0) and found.rows == 1000 and found.epochs == 1 and found.fuse
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"speed": 1}, "speed: unknown in a scenario; there are bandwidth"),
+        ({"nodes": 3}, "nodes: must be a list of items with devices, name, speed"),
+        ({"nodes": []}, "at least one node and one network"),
+        ({"nodes": [{"gpus": 1}]}, "nodes, item 1: gpus: unknown; there are devices"),
+        ({"nodes": [{"name": "x", "devices": 0}]}, "node x: 0 devices of speed 1"),
+        ({"networks": [{"rate": 0}]}, "network 1: 0 rows per second: must be above 0"),
+        ({"networks": [{}]}, "rate of network 1: None: must be a number"),
+        ({"partitions": 0}, "partitions=0: must be at least 1"),
+        ({"rows": 1}, "rows=1: must be at least the number of partitions"),
+        ({"prepare": -1}, "prepare=-1: must be finite"),
+        ({"bandwidth": 0}, "bandwidth=0 bytes per second: must be above 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes(change: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Scenario.of({**CONTENT, **change})
