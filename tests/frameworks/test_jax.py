@@ -97,9 +97,6 @@ class TestJax(Suite):
     def make(self):
         return Net()
 
-    # Each new process compiles everything again; the experiment with a killed worker has three of them.
-    test_a_fresh_process_continues_to_the_same_bytes = None
-
 
 class Modules(Suite):
     def make(self):

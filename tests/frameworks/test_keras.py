@@ -5,6 +5,7 @@ One process has one backend of Keras: PyTorch here, the others in processes of t
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import random  # noqa: E402
 
 import hopfleet as hop  # noqa: E402
 from hopfleet.domain.placement import CPU  # noqa: E402
-from hopfleet.errors import TaskError  # noqa: E402
+from hopfleet.errors import NotFinite, TaskError  # noqa: E402
 from hopfleet.testing.frameworks import ROWS, FrameworkSuite  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")]
@@ -73,7 +74,8 @@ class Batches(list[Any]):
 
 
 def batches() -> Batches:
-    return Batches({"x": X[start : start + 8], "y": Y[start : start + 8]} for start in range(0, ROWS, 8))
+    starts = range(0, ROWS, 8)
+    return Batches({"x": X[start : start + 8].copy(), "y": Y[start : start + 8].copy()} for start in starts)
 
 
 def opened(task: hop.KerasTask, config: dict[str, Any], seed: int = 5) -> Any:
@@ -107,6 +109,29 @@ def test_a_trial_that_hops_has_the_bits_of_a_plain_loop(tmp_path: Path, optimize
         plain.train_on_batch(batch["x"], batch["y"])
     plain.reset_metrics()
     assert values(second.model) == values(plain)
+
+
+def test_trials_that_train_together_have_the_bits_of_each_alone() -> None:
+    class Greedy(Net):
+        transform = staticmethod(lambda batch, rng: batch)
+
+        def train_step(self, model, x, y, sample_weight):
+            found = super().train_step(model, x, y, sample_weight)
+            x[:] = 0  # a member's own copy
+            return found
+
+    configs = [{"optimizer": name, "lr": 1e-2} for name in ("adam", "sgd")]
+    task = Greedy()
+    alone = [opened(task, config) for config in configs]
+    together = [opened(task, config) for config in configs]
+    failing = opened(task, {"optimizer": "sgd", "lr": float("nan")})
+    apart = [session.train(batches(), last=True) for session in alone]
+    *found, error = task.framework.flotilla([*together, failing]).train(batches(), last=[True] * 3)
+    assert found == apart and isinstance(error, NotFinite)
+    assert [values(each.model) for each in together] == [values(each.model) for each in alone]
+    scores = task.framework.flotilla(together).evaluate(batches(), seed=0)
+    assert scores == [session.evaluate(batches(), seed=0) for session in alone]
+    assert task.framework.gains(alone[0], fast=False) and not Net().framework.gains(alone[0], fast=True)
 
 
 def test_metrics_are_those_of_keras() -> None:
@@ -213,12 +238,19 @@ def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("HOPFLEET_OTHER_BACKEND" in os.environ, reason="runs this file on another backend")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_other_backends(backend: str) -> None:
-    pytest.importorskip(backend)
-    # The whole suite takes minutes: HOPFLEET_LONG=1 runs it.
-    chosen = "not fresh_process" if os.environ.get("HOPFLEET_LONG") else "plain_loop or metrics_are or callbacks_hop"
+def test_other_backends(backend: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    # Each model is traced and compiled, so the whole file takes minutes: HOPFLEET_LONG=1 runs it.
+    chosen = "not fresh_process" if os.environ.get("HOPFLEET_LONG") else "sgd-unshaped or adam-shaped or metrics_are"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", chosen]
-    variables = {"KERAS_BACKEND": backend, "HOPFLEET_OTHER_BACKEND": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = {
+        "KERAS_BACKEND": backend,
+        "HOPFLEET_OTHER_BACKEND": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     done = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=600
     )

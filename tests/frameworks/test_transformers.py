@@ -109,7 +109,6 @@ class TestWrite(Suite):
 
     # The class above has tested what is the same here.
     test_a_fresh_process_continues_to_the_same_bytes = None
-    test_a_process_that_trained_something_else_continues_to_the_same_bytes = None
     test_hopfleet_does_without_the_framework = None
     test_trials_hop_and_survive_a_killed_worker_to_the_same_bits = None
 

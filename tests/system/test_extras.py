@@ -104,7 +104,7 @@ def test_every_command_starts_with_the_base_install_alone(tmp_path: Path) -> Non
     lines = python(code, tmp_path, OPTIONAL).splitlines()
     needy = [line.split(maxsplit=1) for line in lines if line.startswith("hopfleet.") and "pip install" in line]
     # Their classes derive from classes of the libraries; both are imported on first use.
-    known = {"hopfleet.search.study", "hopfleet.search_cv", "hopfleet.monitor.charts.figure"}
+    known = {"hopfleet.search.study", "hopfleet.monitor.charts.figure"}
     assert {name for name, _ in needy} <= known | {"hopfleet.ui.application", "hopfleet.ui.serving"}, needy
 
 

@@ -170,7 +170,7 @@ class Program:
         self._absent: set[str] = set()
         function = self._step if work == "step" else self._measure
         # Sums that several threads share may be taken in another order.
-        options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": threads > 1}
+        options: dict[str, Any] = {"xla_cpu_multi_thread_eigen": threads > 1, "xla_gpu_deterministic_ops": True}
         self.run = jax.jit(_over_trials(function) if stacked else function, static_argnums=0, compiler_options=options)
 
     def read_by_loss(self) -> Names:

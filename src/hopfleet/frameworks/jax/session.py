@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,9 @@ class Row(NamedTuple):
 
 def device_of(placement: Placement) -> Any:
     """Return the device that a placement names."""
+    if placement.kind == "cuda":
+        # Otherwise the first process takes most of the memory of a GPU, and another worker on it finds none.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return jax.devices(placement.kind)[int(placement.device.partition(":")[2] or 0)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hopfleet.domain.placement import CPU, Placement
 from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
-from hopfleet.frameworks.sklearn.flotilla import InTurn
+from hopfleet.frameworks.in_turn import InTurn
 from hopfleet.frameworks.sklearn.scores import Estimator
 from hopfleet.frameworks.sklearn.session import Hooks, SklearnSession
 

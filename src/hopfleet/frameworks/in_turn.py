@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result
-from hopfleet.frameworks.sklearn.session import SklearnSession
+from hopfleet.frameworks.base import Batch, Batches, Flotilla, Result, Session
 
 
 class InTurn(Flotilla):
     """Members that each go through the whole unit, one after another."""
 
-    def __init__(self, sessions: Sequence[SklearnSession]) -> None:
+    def __init__(self, sessions: Sequence[Session]) -> None:
         self._sessions = sessions
 
     def train(self, batches: Batches, *, last: Sequence[bool]) -> list[Result]:
@@ -25,7 +24,7 @@ class InTurn(Flotilla):
     def evaluate(self, batches: Batches, *, seed: int) -> list[Result]:
         return self._each(batches, lambda session, some: session.evaluate(some, seed=seed))
 
-    def _each(self, batches: Batches, work: Callable[[SklearnSession, Batches], Result]) -> list[Result]:
+    def _each(self, batches: Batches, work: Callable[[Session, Batches], Result]) -> list[Result]:
         kept = list(batches)
         results: list[Result] = []
         seconds: list[float] = []
@@ -43,7 +42,7 @@ class InTurn(Flotilla):
 
 
 class _Copies:
-    """Copies of batches: an estimator may write into its own."""
+    """Copies of batches: the code of a member may write into its own."""
 
     def __init__(self, kept: Sequence[Batch], rows: int) -> None:
         self._kept, self.rows = kept, rows
