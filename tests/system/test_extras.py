@@ -149,6 +149,13 @@ NEEDS = {
         "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
         "this needs uvicorn, .*'hopfleet[ui]'",
     ),
+    **dict.fromkeys(
+        ("onnxruntime", "onnxscript"),
+        (
+            "__import__('hopfleet.frameworks.torch.formats').frameworks.torch.formats.onnx(None, None, None)",
+            "this needs ONNX with ONNX Runtime, .*'hopfleet[onnx]'",
+        ),
+    ),
     "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
 """For each package, an expression that needs it, and the message if the package is missing."""
@@ -178,5 +185,5 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 def test_every_optional_package_is_tested() -> None:
     # greenlet comes with Optuna, a database with MLflow; users bring Flax modules and PEFT adapters; the store of a
     # bucket first needs s3fs.
-    together = {"alembic", "flax", "greenlet", "peft", "sqlalchemy", "sqlparse"}
+    together = {"alembic", "flax", "greenlet", "onnx", "peft", "sqlalchemy", "sqlparse"}
     assert set(OPTIONAL) - together == NEEDS.keys()

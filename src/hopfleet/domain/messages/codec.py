@@ -118,6 +118,12 @@ def _write_absent(keys: tuple[str, ...], body: Body) -> None:
         body["absent"] = list(keys)
 
 
+def _write_replaced(saves: tuple[int, ...], body: Body) -> None:
+    """Write the saves that a save replaces, if there are any."""
+    if saves:
+        body["replaces"] = list(saves)
+
+
 def _write_team(placement: Placement | None, body: Body) -> None:
     """Write the devices and the strategy of a visit, if it was not an ordinary one on one device."""
     if placement is not None:
@@ -133,6 +139,7 @@ _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
 )
+_REPLACES = _Part("replaces", _write_replaced, lambda body: tuple(body["replaces"]))
 _RUN_UNIT = (
     *_plain("worker", "attempt", "last", "digest", "flotilla", "more", lookahead="ahead"),
     _ref("model", attempt="saved", default=None),
@@ -193,7 +200,11 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple),)),
     ("WishAnswered", d.RequestAnswered, _plain("number", "granted", "text")),
     ("RunUnit", c.RunUnit, (_unit(), *_RUN_UNIT)),
-    ("SaveVersion", c.SaveVersion, (_ref(), *_plain("worker", "durable", "saved", "digest"))),
+    (
+        "SaveVersion",
+        c.SaveVersion,
+        (_ref(), *_plain("worker", "durable", "saved", "digest"), _if_any("waits"), _REPLACES),
+    ),
     ("DropVersion", c.DropVersion, (_ref(),)),
     (
         "CopyVersion",
