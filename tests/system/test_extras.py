@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"mlflow-skinny": "mlflow", "opentelemetry-sdk": "opentelemetry", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+MODULES = {
+    "mlflow-skinny": "mlflow",
+    "opentelemetry-sdk": "opentelemetry",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
