@@ -54,7 +54,7 @@ from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.trackers import TRACKERS
-from hopfleet.ui.companion import open_page
+from hopfleet.ui.companion import show_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -220,8 +220,9 @@ class Experiment(Signposted):
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. ``ui`` shows the run on a page. Raises AllTrialsFailed if no trial succeeds, and
-        Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a page, in a notebook inside the output. Raises
+        AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all running units are finished and
+        saved; a second Ctrl-C stops at once.
         """
         arguments.flags(overwrite=overwrite, quiet=quiet, ui=ui)
         if PREVIEW in os.environ:
@@ -233,7 +234,7 @@ class Experiment(Signposted):
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
-                note = f"{start.note} watch it on {open_page(self.folder)}".strip() if ui else start.note
+                note = f"{start.note} {show_page(self.folder)}".strip() if ui else start.note
             except BaseException:
                 take_back(self.folder)
                 raise
