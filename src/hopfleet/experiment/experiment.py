@@ -220,9 +220,8 @@ class Experiment(Signposted):
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. ``ui`` shows the run on a page, in a notebook inside the output. Raises
-        AllTrialsFailed if no trial succeeds, and Interrupted after Ctrl-C, when all running units are finished and
-        saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a page. Raises AllTrialsFailed if no trial succeeds, and
+        Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C stops at once.
         """
         arguments.flags(overwrite=overwrite, quiet=quiet, ui=ui)
         if PREVIEW in os.environ:
