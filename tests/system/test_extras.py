@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"mlflow-skinny": "mlflow", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+MODULES = {
+    "mlflow-skinny": "mlflow",
+    "opentelemetry-sdk": "opentelemetry",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -139,6 +145,7 @@ NEEDS = {
     "keras": ("hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
     "tensorboard": ("hopfleet.trackers.TensorBoard()", "this needs TensorBoard, .*'hopfleet[tensorboard]'"),
     "mlflow": ("hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
+    "opentelemetry": ("hopfleet.trackers.OpenTelemetry()", "this needs OpenTelemetry, .*'hopfleet[otel]'"),
     "wandb": ("hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
     "starlette": (
         "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
