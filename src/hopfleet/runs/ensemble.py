@@ -32,7 +32,8 @@ class Ensemble:
 
     With ``weights="greedy"``, models are added one after another, each time the one with which the validation metric is
     best; a model may be added again, and the best ensemble on the way counts. With "uniform", all have the same weight.
-    The outputs of the models are averaged; with ``logits``, they are logits of classes, and their probabilities are averaged.
+    The outputs of the models are averaged; with ``logits``, they are logits of classes, and their probabilities are
+    averaged.
     The task's hooks see the configuration of the best trial.
     """
 
