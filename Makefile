@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes. Without bytecode files, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all slow-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench chaos cluster docs clean
+.PHONY: help demo test test-all slow-tests coverage cluster-tests gpu gpu-bench gpu-pending lint format bench papers chaos cluster docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ format: $(VENV)/.dev  ## put the code into shape
 
 bench: $(VENV)/.dev  ## measure the claims of docs/benchmarks.md again
 	$(BIN)/python -m benchmarks
+
+papers: $(VENV)/.dev  ## make the four papers' tables again into docs/papers; FULL=1: more seeds, and real runs
+	$(BIN)/python -m benchmarks.papers $(if $(FULL),--full)
 
 SEEDS ?= 1000000
 FAULTS ?= 1000

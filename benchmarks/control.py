@@ -1,6 +1,6 @@
 """The time until a control request is answered, while real worker processes train.
 
-The run checks for requests after each event, and four times a second otherwise; the answer is on disk before it is
+The run checks for requests after each event, and five times a second otherwise; the answer is on disk before it is
 returned.
 """
 

@@ -37,13 +37,13 @@ MANY = 4000
 
 def measure(quick: bool) -> list[Row]:
     seeds = range(1) if quick else range(8)
-    return [*_exploring(seeds), *_time_to_target(seeds, 3_000.0 if quick else UNTIL)]
+    return [*exploring(seeds), *_time_to_target(seeds, 3_000.0 if quick else UNTIL)]
 
 
 # ------------------------------------------------------------------------------------------------------ exploring
 
 
-def _exploring(seeds: Sequence[int]) -> list[Row]:
+def exploring(seeds: Sequence[int]) -> list[Row]:
     ours, theirs = [], []
     for seed in seeds:
         rng = random.Random(seed)

@@ -57,9 +57,45 @@ def test_a_model_that_stays_is_saved_at_the_end_of_an_epoch_only():
     assert not of(desk.finished(), m.SaveVersion)
     follow = desk.finished()
     assert follow == [
-        m.SaveVersion("w1", VersionRef("t0001", 2, 4), True),
+        m.SaveVersion("w1", VersionRef("t0001", 2, 4), True, waits=True),
         m.RunUnit("w1", Unit("t0001", 1, 0, Work.EVALUATE), 3, VersionRef("t0001", 2, None)),
     ]
+
+
+def test_where_epochs_are_short_newer_versions_replace_those_that_wait():
+    """The best version so far stays, and the last one of the trial does not wait."""
+    desk = Desk("w1", epochs=5, partitions=1)
+    for loss in (5.0, 3.0, 4.0, 2.0, 1.0):
+        desk.finished()
+        desk.evaluated(loss=loss)
+    saves = of(desk.messages, m.SaveVersion)
+    numbers = {save.ref.attempt: save.ref.version for save in saves}
+    assert [(save.ref.version, save.waits) for save in saves] == [
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, True),
+        (5, False),
+    ]
+    assert [[numbers[number] for number in save.replaces] for save in saves] == [[], [], [1], [3], [2]]
+    assert {save.version for save in desk["t0001"].saves.values()} == {4, 5}
+
+
+def test_a_version_that_waits_is_saved_at_once_when_the_run_is_drained():
+    desk = Desk("w1", "w2", partitions=1)
+    (waiting,) = of(desk.finished(), m.SaveVersion)
+    assert waiting.waits
+    (save,) = of(desk.tell(m.RequestMade("drain")), m.SaveVersion)
+    assert (save.ref.version, save.waits, save.replaces) == (1, False, (waiting.ref.attempt,))
+    desk.evaluated(loss=1.0)
+    assert of(desk.saved(1), m.Finish)
+
+
+def test_a_version_that_other_workers_evaluate_does_not_wait():
+    desk = Desk("w1", "w2", partitions=1, valid=3)
+    (save,) = of(desk.finished(), m.SaveVersion)
+    assert not save.waits
+    assert [unit.worker for unit in of(desk.saved(1), m.RunUnit)] == ["w2"]
 
 
 @pytest.mark.parametrize(("seconds", "units"), [(0.5, 1), (0.49, 2), (0.2, 3)])

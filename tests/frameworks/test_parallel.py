@@ -166,6 +166,8 @@ def test_three_members(tmp_path: Path) -> None:
         pytest.param(Clipped(), "ddp", 2, id="ddp-options"),
         pytest.param(Clipped(), "fsdp", 2, id="fsdp-options"),
         pytest.param(Transformer(), "fsdp", 2, id="fsdp-transformer"),
+        pytest.param(Clipped(), "ps", 3, id="ps-options"),
+        pytest.param(Transformer(), "ps", 2, id="ps-transformer"),
         pytest.param(Clipped(), "gpipe", 2, id="gpipe-options"),
         pytest.param(Transformer(), "pipeline", 3, id="pipeline-transformer"),
     ],
@@ -188,7 +190,7 @@ def test_spill_has_the_bits_of_one_device(device: str, tmp_path: Path) -> None:
 def test_a_trial_hops_between_strategies(tmp_path: Path) -> None:
     task, path = Net(), tmp_path / "version"
     whole = opened(task, "single")
-    hops = ("single", "ddp", "fsdp", "pipeline", "spill", "single")
+    hops = ("single", "ddp", "fsdp", "ps", "pipeline", "spill", "single")
     for _ in hops:
         whole.train(batches(), last=True)
     whole.save(tmp_path / "wanted")

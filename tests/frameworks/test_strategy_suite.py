@@ -26,6 +26,12 @@ class TestPipeline(StrategySuite):
         return choose.find("pipeline")()
 
 
+@pytest.mark.slow
+class TestPs(StrategySuite):
+    def make(self) -> Strategy:
+        return choose.find("ps")()
+
+
 class TestSpill(StrategySuite):
     size = 1
     bound = 0.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import struct
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.monitor.records import EpochRow, EpochRows
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import open_journal
+from hopfleet.ui.application import Application
 from hopfleet.ui.board import Board, encoded, thinned
 from hopfleet.ui.columns import epochs_block, spans_block
 from hopfleet.ui.details import chart, data_sets, predicted_spans, request_trail, trial_details
@@ -98,12 +101,14 @@ def test_a_page_that_was_away_for_too_long_reads_everything_again(finished: Path
     assert board.since(10**9) is None
 
 
-def test_slices_of_no_time_read_the_whole_journal_in_the_end(finished: Path) -> None:
+def test_slices_of_no_time_read_the_whole_journal_in_the_end(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hopfleet.ui.board.EVERY", 16)
     board, slices = Board(RunFolder(finished)), 1
     while board.advance(0.0):
         slices += 1
         assert not board.complete
     assert board.complete
+    assert slices > 3
     assert board.number == read(finished).number
 
 
@@ -220,15 +225,46 @@ def test_values_that_are_no_numbers_become_null() -> None:
 def test_rows_of_epochs_are_a_list_of_few_bytes() -> None:
     rows = EpochRows()
     for epoch in range(1, 4):
-        rows.add(EpochRow(epoch, epoch * 4, {"a": epoch / 2, "b": 1.0}, 10.0 + epoch))
-    rows.add(EpochRow(4, 16, {"a": 2.0}, 14.0))
+        rows.add(epoch, epoch * 4, {"a": epoch / 2, "b": 1.0}, 10.0 + epoch)
+    rows.add(4, 16, {"a": 2.0}, 14.0)
     assert rows[0] == EpochRow(1, 4, {"a": 0.5, "b": 1.0}, 11.0)
     assert rows[-1].metrics == {"a": 2.0}
     assert [row.epoch for row in rows[1:3]] == [2, 3]
-    rows.add(EpochRow(2, 8, {"a": 1.0, "b": 7.0}, 20.0))
+    rows.add(2, 8, {"a": 1.0, "b": 7.0}, 20.0)
     assert [row.epoch for row in rows] == [1, 3, 4, 2]
     assert list(rows.column("b")[2]) == [1.0, 1.0, 7.0]
     assert list(rows.column("b")[0]) == [1, 3, 2]
     assert len(rows.column("nothing")[2]) == 0
     with pytest.raises(IndexError):
         rows[4]
+
+
+def test_a_page_shows_what_was_read_so_far(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leaderboard is there before the journal is read, and the server reads on between two looks."""
+    monkeypatch.setattr("hopfleet.ui.board.EVERY", 16)
+    monkeypatch.setattr("hopfleet.ui.application.READ_SECONDS", 0.0)
+    monkeypatch.setattr("hopfleet.ui.application.SLICE_SECONDS", 0.0)
+    routes = Application(Shelf(finished.parent)).routes()
+    looks: list[dict[str, Any]] = []
+
+    async def watch() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=routes), base_url="http://page") as client:
+            while not looks or looks[-1]["reading"]:
+                looks.append((await client.get("/api/experiments/curves")).json())
+
+    asyncio.run(asyncio.wait_for(watch(), 60))
+    first, last = looks[0], looks[-1]
+    assert first["number"] == 16
+    assert first["header"]["state"] == "reading"
+    assert len(first["trials"]) > 0
+    assert last["number"] == read(finished).number
+    assert last["header"]["state"] == "finished"
+    assert len(last["trials"]) == 9
+
+
+def test_a_list_without_time_opens_no_further_board(finished: Path) -> None:
+    shelf = Shelf(finished.parent)
+    (line,) = shelf.summaries(-1.0)
+    assert line["reading"] and line["name"] == "curves"
+    (line,) = shelf.summaries(60.0)
+    assert line["state"] == "finished" and "reading" not in line

@@ -313,14 +313,19 @@ def test_a_run_is_watched_and_steered_to_its_end_by_two_browsers(chromium: Any, 
 
 
 def steer(visitor: Visitor) -> None:
-    """Use every button of a running experiment."""
+    """Use every button of a running experiment. It is paused meanwhile, so that it does not end before the last one."""
     page = visitor.page
     page.get_by_role("button", name="Pause").click()
     visitor.says("running units end")
     page.get_by_role("button", name="Undo").click()
     visitor.says("the experiment goes on")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Continue").wait_for()
     page.get_by_role("button", name="One worker more").click()
     visitor.says("from 2 to 3 workers")
+    page.get_by_text("3 workers", exact=True).wait_for()
+    page.get_by_role("button", name="One worker less").click()
+    visitor.says("from 3 to 2 workers")
     page.get_by_role("button", name="Extend…").click()
     page.get_by_label("More trials").fill("1")
     page.get_by_role("button", name="Extend", exact=True).click()
@@ -331,7 +336,15 @@ def steer(visitor: Visitor) -> None:
     visitor.says("is added")
     page.locator(".board a", has_text="t0002").click()
     page.get_by_role("button", name="Stop").click()
-    visitor.says("t0002")
+    page.locator("main .title .state.stopped").wait_for()
+    page.get_by_role("button", name="Resume…").click()
+    page.get_by_label("Train up to this epoch").fill("5")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    visitor.says("until epoch 5")
+    page.get_by_role("button", name="Train first").click()
+    visitor.says("t0002 has level 1")
+    page.locator(".message", has_text="t0002 has level 1").get_by_role("button", name="Undo").click()
+    visitor.says("t0002 has level 0")
     page.get_by_role("button", name="Clone…").click()
     page.locator(".fields label", has_text="dropout").locator("input").fill("0.25")
     page.get_by_role("button", name="Clone", exact=True).click()
@@ -344,9 +357,11 @@ def steer(visitor: Visitor) -> None:
     page.wait_for_selector(".board")
     visitor.go("#/x/live/requests")
     page.wait_for_selector("text=clone")
-    assert page.locator("tbody tr").count() >= 8
+    until(lambda: page.locator("tbody tr").count() >= 13, "all requests")
     visitor.go("#/x/live")
     page.wait_for_selector(".board")
+    page.get_by_role("button", name="Continue").click()
+    visitor.says("the experiment goes on")
 
 
 def check_points(visitor: Visitor, results: hop.Results) -> None:

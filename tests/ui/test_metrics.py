@@ -40,6 +40,12 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     assert {path.name for path in files} >= {"htm-LICENSE", "preact-LICENSE"}
 
 
+def test_all_modules_of_the_page_load_at_once() -> None:
+    page = (STATIC / "index.html").read_text()
+    modules = {path.name for path in STATIC.glob("*.js")} - {"theme.js"}
+    assert set(re.findall(r'rel="modulepreload" href="static/(\w+\.js)"', page)) == modules
+
+
 def test_top_draws_once_where_there_is_no_terminal(cli: Cli) -> None:
     fitted("mine")
     shown = cli("top", "mine")

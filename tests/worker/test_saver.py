@@ -190,3 +190,95 @@ def test_large_models_are_not_copied(tmp_path: Path, room: int, copied: bool) ->
     one.save(command(1, durable=True), model)
     one.close()
     assert model.copies == copied
+
+
+# ----------------------------------------------------------------------------------------------------- short epochs
+
+
+class Copied(Model):
+    """A model that can be copied. Its writes wait for a permit."""
+
+    def __init__(self, permits: threading.Semaphore) -> None:
+        self.permits = permits
+
+    def snapshot(self) -> Any:
+        def write(path: Path) -> None:
+            assert self.permits.acquire(timeout=WAIT)
+            path.write_bytes(b"four")
+
+        return write
+
+
+class Lazy:
+    """A saver whose copies may wait for ``patience`` seconds, and whose pace allows no write until then."""
+
+    def __init__(self, folder: Path, patience: float = 1e6) -> None:
+        self.told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.permits = threading.Semaphore(0)
+        self.model: Any = Copied(self.permits)
+        options: Any = {"room": lambda: 1 << 20, "patience": patience}
+        self.saver = Saver(Versions(folder), self.told.put, worker="w1", threads=2, **options)
+        self.saver._next = float("inf")
+
+    def save(self, trial: str, version: int, attempt: int, waits: bool = True, replaces: tuple[int, ...] = ()) -> None:
+        ref = VersionRef(trial, version, attempt)
+        self.saver.save(SaveVersion("w1", ref, True, waits=waits, replaces=replaces), self.model)
+
+    def saved(self) -> int | None:
+        self.permits.release()
+        event = self.told.get(timeout=WAIT)
+        assert isinstance(event, VersionSaved) and event.durable
+        return event.ref.attempt
+
+
+def test_newer_versions_replace_those_that_wait(tmp_path: Path) -> None:
+    lazy = Lazy(tmp_path)
+    lazy.save("t0001", 1, 1)
+    lazy.save("t0001", 2, 2)
+    lazy.save("t0001", 3, 3, replaces=(1,))
+    lazy.saver.wait("t0001")  # a copy keeps no model from training
+    lazy.save("t0001", 4, 4, waits=False, replaces=(3,))
+    assert [lazy.saved(), lazy.saved()] == [2, 4], "versions of a trial are written in order, the replaced ones never"
+    lazy.saver.close()
+    assert lazy.told.empty()
+
+
+def test_copies_are_written_when_their_time_is_up(tmp_path: Path) -> None:
+    """A trial keeps its turn when a newer version takes the place of its old one."""
+    lazy = Lazy(tmp_path, patience=0.5)
+    for trial in (1, 2):
+        lazy.save(f"t000{trial}", 1, trial)
+    lazy.save("t0001", 2, 3, replaces=(1,))
+    assert [lazy.saved(), lazy.saved()] == [3, 2]
+    lazy.saver.close()
+
+
+def test_the_pace_allows_one_write_at_a_time(tmp_path: Path) -> None:
+    lazy = Lazy(tmp_path)
+    for trial in (1, 2):
+        lazy.save(f"t000{trial}", 1, trial)
+    with lazy.saver._changed:
+        lazy.saver._next = 0.0
+        lazy.saver._changed.notify_all()
+    assert lazy.saved() == 1
+    lazy.permits.release()
+    lazy.saver.close()
+    assert lazy.told.get(timeout=WAIT).ref.attempt == 2 and lazy.saver._next > 0.0
+
+
+def test_copies_leave_memory_when_it_is_short(tmp_path: Path) -> None:
+    lazy = Lazy(tmp_path)
+    for trial in (1, 2):
+        lazy.save(f"t000{trial}", 1, trial)
+        lazy.permits.release()
+    lazy.saver.flush()
+    assert lazy.saver._copies == 0
+    assert {lazy.told.get(timeout=WAIT).ref.attempt for _ in range(2)} == {1, 2}
+    lazy.saver.close()
+
+
+def test_without_patience_every_epoch_is_written_at_once(tmp_path: Path) -> None:
+    lazy = Lazy(tmp_path, patience=0.0)
+    lazy.save("t0001", 1, 1)
+    assert lazy.saved() == 1
+    lazy.saver.close()

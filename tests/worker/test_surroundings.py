@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import logging
 import sys
@@ -86,13 +87,38 @@ def test_values_that_a_script_has_set(modules: dict[str, Any]) -> None:
     own.SIZE, own.RATE, own.NAME, own.SHAPE, own.NOTHING = 3, 1, "other", (1, [2]), {"a": None}
     own.TWICE, own.computed = 5, 7  # the source does not say what these are in another process
     own.function, own.Kind = len, object()
+    own.added, own.added_object, own._private = "new", object(), 1  # the source has none of them
     modules["deeper_settings"].DEPTH = True
     found = changes(modules["own_task"].Task())
     assert found.values == {
-        "own_settings": {"SIZE": 3, "RATE": 1, "NAME": "other", "SHAPE": (1, [2]), "NOTHING": {"a": None}},
+        "own_settings": {
+            "SIZE": 3,
+            "RATE": 1,
+            "NAME": "other",
+            "SHAPE": (1, [2]),
+            "NOTHING": {"a": None},
+            "added": "new",
+        },
         "deeper_settings": {"DEPTH": True},
     }
     assert sorted(found.stuck) == ["own_settings.Kind", "own_settings.function"]
+
+
+def test_values_that_a_script_has_set_in_an_installed_package(
+    modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site-packages" / "images.py"
+    file.parent.mkdir()
+    file.write_text("TRUNCATED = False\nLIMIT = 2 * 3\ndef load(): pass\n")
+    spec = importlib.util.spec_from_file_location("images", file)
+    assert spec is not None and spec.loader is not None
+    images: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(images)
+    monkeypatch.setitem(sys.modules, "images", images)
+    modules["own_task"].images = images
+    assert changes(modules["own_task"].Task()) == ({}, [])
+    images.TRUNCATED, images.LIMIT, images.load, images.added = True, 7, len, 1
+    assert changes(modules["own_task"].Task()) == ({"images": {"TRUNCATED": True}}, [])
 
 
 def test_names_that_a_module_gets_from_another_are_left_alone(modules: dict[str, Any], tmp_path: Path) -> None:

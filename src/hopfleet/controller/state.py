@@ -318,16 +318,17 @@ class State:
 
     @_apply.register
     def _(self, message: m.SaveVersion) -> None:
-        self._begin_save(message.ref, durable=message.durable, worker=message.worker)
+        save = Save(message.ref.version, message.durable, message.worker, message.waits)
+        self._begin_save(message.ref, save, message.replaces)
 
     @_apply.register
     def _(self, message: m.CopyVersion) -> None:
-        self._begin_save(message.ref, durable=True, worker=None)
+        self._begin_save(message.ref, Save(message.ref.version, durable=True, worker=None))
 
-    def _begin_save(self, ref: VersionRef, *, durable: bool, worker: str | None) -> None:
+    def _begin_save(self, ref: VersionRef, save: Save, replaces: Sequence[int] = ()) -> None:
         assert ref.attempt is not None
         self._count(ref.attempt)
-        self.schedule.save(ref.trial, ref.attempt, Save(ref.version, durable, worker))
+        self.schedule.save(ref.trial, ref.attempt, save, replaces)
 
     @_apply.register
     def _(self, message: m.VersionSaved) -> None:
@@ -358,8 +359,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.SaveDelayed) -> None:
-        assert message.ref.attempt is not None
-        self.schedule.delayed[message.ref.attempt] = message.worker
+        self.schedule.delay(message.ref, message.worker)
 
     @_apply.register
     def _(self, message: m.DropVersion) -> None:

@@ -301,6 +301,14 @@ def unit_timeout(given: Any) -> Timeout:
     return float(given)
 
 
+def checkpoint_every(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < math.inf:
+        raise UsageError(
+            f"checkpoint_every={given!r}: must be a number of seconds; 0 saves the model of every epoch at once"
+        )
+    return float(given)
+
+
 def fuse(given: str, task: Task | None = None) -> str:
     if given not in FUSES:
         raise UsageError(f"fuse={given!r}: must be one of {', '.join(map(repr, FUSES))}")

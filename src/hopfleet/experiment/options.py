@@ -38,6 +38,9 @@ class RunOptions:
     deterministic: bool = False
     #: Seconds after which a unit counts as hung; ``"auto"`` judges by estimates, None waits without limit.
     unit_timeout: float | str | None = "auto"
+    #: Maximum seconds after which the model of an epoch is on the disk. Where epochs are shorter than that and saving
+    #: would take more than 3% of the time, models of some epochs are skipped; 0 saves every epoch.
+    checkpoint_every: float = 30.0
     #: Whether to end a run whose first three failures are alike and come before any trial has finished a unit.
     fail_fast: bool = True
     #: What ``fit`` does when every trial has failed: ``"raise"`` AllTrialsFailed, or ``"return"`` the results.
@@ -54,6 +57,7 @@ class RunOptions:
         if self.deterministic:  # what a search hears follows from the visit orders, too
             object.__setattr__(self, "order", "fixed")
         arguments.unit_timeout(self.unit_timeout)
+        arguments.checkpoint_every(self.checkpoint_every)
 
 
 @explained
@@ -82,7 +86,7 @@ class WorkerOptions:
         arguments.transform_workers(self.transform_workers)
 
 
-NEW = ("store", "deterministic", "fail_fast", "all_failed")
+NEW = ("store", "deterministic", "checkpoint_every", "fail_fast", "all_failed")
 """Options that never were keywords of ``Experiment``."""
 
 _RUN, _WORKER = "run_options", "worker_options"

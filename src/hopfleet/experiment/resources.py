@@ -244,6 +244,7 @@ def worker_spec(
         run=uuid.uuid4().hex,
         transform_workers=spare if isinstance(options.transform_workers, str) else options.transform_workers,
         shared_bytes=this_machine().memory // SHARED,
+        checkpoint_every=experiment.run_options.checkpoint_every,
         store=experiment.store,
         teams=teams,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),

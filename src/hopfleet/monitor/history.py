@@ -263,13 +263,13 @@ class History(Observer):
         del trial.units[own:]
 
     def _end_epoch(self, time: float, message: EpochEnded) -> None:
-        trial = self._trial(message.trial)
-        row = EpochRow(message.epoch, message.version, dict(message.metrics), time)
+        trial, metrics = self._trial(message.trial), message.metrics
         # A rolled-back epoch ends a second time, with the same metrics.
-        trial.epochs_done.add(row)
+        trial.epochs_done.add(message.epoch, message.version, metrics, time)
         if message.best:
-            trial.best = row
-        self._metric_names.update(dict.fromkeys(row.metrics))
+            trial.best = EpochRow(message.epoch, message.version, dict(metrics), time)
+        if not metrics.keys() <= self._metric_names.keys():
+            self._metric_names.update(dict.fromkeys(metrics))
 
     def _save(self, time: float, message: VersionSaved) -> None:
         self.delayed.pop(message.ref, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import overload
@@ -76,22 +76,22 @@ class EpochRows(Sequence[EpochRow]):
     def __iter__(self) -> Iterator[EpochRow]:
         return (self[place] for place in range(len(self)))
 
-    def add(self, row: EpochRow) -> None:
+    def add(self, epoch: int, version: int, metrics: Mapping[str, float], time: float) -> None:
         """Append a row. An earlier row of the same epoch, which was rolled back, goes."""
-        if len(self) and row.epoch <= self._epochs[-1] and row.epoch in self._epochs:
-            kept = [earlier for earlier in self if earlier.epoch != row.epoch]
+        if self._epochs and epoch <= self._epochs[-1] and epoch in self._epochs:
+            kept = [earlier for earlier in self if earlier.epoch != epoch]
             self._clear()
             for earlier in kept:
-                self.add(earlier)
-        names = tuple(row.metrics)
+                self.add(earlier.epoch, earlier.version, earlier.metrics, earlier.time)
+        names = tuple(metrics)
         if names not in self._layouts:
             self._layouts.append(names)
         self._of.append(self._layouts.index(names))
         self._begins.append(len(self._values))
-        self._values.extend(row.metrics.values())
-        self._epochs.append(row.epoch)
-        self._versions.append(row.version)
-        self._times.append(row.time)
+        self._values.extend(metrics.values())
+        self._epochs.append(epoch)
+        self._versions.append(version)
+        self._times.append(time)
 
     def column(self, metric: str) -> tuple[array[int], array[float], array[float]]:
         """Return the epochs, times and values of a metric, without rows that lack it."""

@@ -41,7 +41,7 @@ from hopfleet.support.files import back_off, trouble
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 0.25
+WAIT_SECONDS = 0.2
 """Longest wait in seconds for an event, after which signals and observers get their turn."""
 
 AWAY_SECONDS = 1.0

@@ -43,6 +43,8 @@ class Save:
     version: int
     durable: bool
     worker: str | None
+    #: Whether it waits in memory, and a newer version may replace it.
+    waits: bool = False
 
 
 @dataclass(slots=True)
@@ -122,9 +124,12 @@ class Progress:
         """Whether a version is saved durably."""
         return version in self.saved and self.saved[version].durable
 
-    def told(self, version: int, *, durable: bool) -> bool:
-        """Whether a version is being saved, durably if asked."""
-        return any(save.version == version and (save.durable or not durable) for save in self.saves.values())
+    def told(self, version: int, *, durable: bool, waits: bool = False) -> bool:
+        """Whether a version is being saved, durably if asked; a save that ``waits`` counts only if asked, too."""
+        return any(
+            save.version == version and (save.durable or not durable) and (waits or not save.waits)
+            for save in self.saves.values()
+        )
 
     @property
     def saves_best(self) -> bool:

@@ -222,8 +222,9 @@ class Schedule(ScheduleView):
         if level > 0:
             self.urgent.add(trial)
 
-    def save(self, trial: str, attempt: int, save: Save) -> None:
-        """Note that a save began."""
+    def save(self, trial: str, attempt: int, save: Save, replaces: Iterable[int] = ()) -> None:
+        """Note that a save began, and forget those that it ``replaces``."""
+        self._forget_saves(self.trials[trial], replaces)
         self.trials[trial].saves[attempt] = save
 
     def saved(self, ref: VersionRef, durable: bool, digest: str = "") -> None:
@@ -240,6 +241,13 @@ class Schedule(ScheduleView):
             progress.stale.append((version, before.attempt))
         if version == progress.version:
             self._refresh(progress)
+
+    def delay(self, ref: VersionRef, worker: str) -> None:
+        """Note that a save has begun, and that the disk does not take it yet."""
+        assert ref.attempt is not None
+        saves = self.trials[ref.trial].saves
+        saves[ref.attempt] = replace(saves[ref.attempt], waits=False)
+        self.delayed[ref.attempt] = worker
 
     def premature(self, ref: VersionRef) -> None:
         """End a save whose unit is not known to have finished: its file is useless, and the version is not saved."""

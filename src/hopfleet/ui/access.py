@@ -88,8 +88,19 @@ class Refusal(Exception):
 class Access:
     """The gate before the application: refuses what it must, and adds the headers to every answer."""
 
-    def __init__(self, app: App, *, token: str, host: str, port: int, secure: bool, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        token: str,
+        host: str,
+        port: int,
+        secure: bool,
+        read_only: bool = False,
+        metrics_port: int | None = None,
+    ) -> None:
         self._app = app
+        self._metrics_port = metrics_port
         self._token = token
         self._secure = secure
         self._read_only = read_only
@@ -127,6 +138,10 @@ class Access:
         name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
         if self._loopback and not is_loopback(name):
             raise Refusal(421, "this server answers under the name of this machine only")
+        if self._metrics_port is not None and (scope.get("server") or ("", None))[1] == self._metrics_port:
+            if scope["method"] != "GET" or scope["path"] != "/metrics":
+                raise Refusal(404, "this port has nothing but /metrics")
+            return False
         changes = scope["method"] not in ("GET", "HEAD")
         if changes or scope["path"].startswith("/api/"):
             self._check_origin(headers, changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 from collections.abc import AsyncIterator, Callable
@@ -18,13 +19,13 @@ from hopfleet.ui.board import encoded
 from hopfleet.ui.columns import epochs_block, spans_block
 from hopfleet.ui.metrics import exposition
 from hopfleet.ui.shelf import Shelf
-from hopfleet.ui.streaming import Channel
+from hopfleet.ui.streaming import SLICE_SECONDS, Channel
 from hopfleet.version import __version__
 
 try:
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import FileResponse, Response, StreamingResponse
+    from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 except ImportError as error:
     raise MissingExtra("Starlette", "ui") from error
@@ -34,7 +35,7 @@ STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 READ_SECONDS = 0.3
-"""Seconds for which one request reads a journal, before it answers with how far it came."""
+"""Seconds for which one request reads a journal, before it answers with what was read so far."""
 
 ANSWER_SECONDS = 10.0
 """Seconds for which a request waits for the answer of a running experiment."""
@@ -59,6 +60,7 @@ class Application:
         self._reader = ThreadPoolExecutor(1, "hopfleet-ui-reader")
         self._askers = ThreadPoolExecutor(8, "hopfleet-ui-asker")
         self._channels: dict[str, Channel] = {}
+        self._readers: dict[str, asyncio.Task[None]] = {}  #: by key, while a journal is read for the first time
 
     def routes(self) -> Starlette:
         """Return the application without its gate."""
@@ -89,10 +91,11 @@ class Application:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        reading = asyncio.create_task(self._read_ahead()) if self._start else None
+        if self._start:
+            self._read_ahead(self._start)
         yield
-        if reading is not None:
-            reading.cancel()
+        for reader in self._readers.values():
+            reader.cancel()
         await self.end_streams()
         self._reader.shutdown(wait=False, cancel_futures=True)
         self._askers.shutdown(wait=False, cancel_futures=True)
@@ -102,13 +105,17 @@ class Application:
         for channel in self._channels.values():
             await channel.close()
 
-    async def _read_ahead(self) -> None:
-        """Read the journal of the first experiment before a page asks for it."""
-        try:
-            while await self._read(lambda: self._shelf.board(self._start).advance(0.1)):
-                await asyncio.sleep(0)
-        except HopfleetError:
-            return
+    def _read_ahead(self, key: str) -> None:
+        """Read a journal to its end, in slices between which other requests have their turn."""
+
+        async def read() -> None:
+            with contextlib.suppress(HopfleetError, OSError):  # the page that asks next is told
+                while await self._read(lambda: self._shelf.board(key).advance(SLICE_SECONDS)):
+                    await asyncio.sleep(0)
+            del self._readers[key]
+
+        if key not in self._readers:
+            self._readers[key] = asyncio.create_task(read())
 
     async def _read(self, job: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, job)
@@ -125,14 +132,16 @@ class Application:
     async def _snapshot(self, request: Request) -> Response:
         key = request.path_params["key"]
 
-        def read() -> tuple[int, str]:
+        def read() -> tuple[bool, str]:
             board = self._shelf.board(key)
-            if board.advance(READ_SECONDS) and not board.complete:
-                return 202, encoded({"reading": board.number})
-            return 200, encoded({"key": key, "folder": str(board.folder.path), **board.snapshot()})
+            if key not in self._readers:
+                board.advance(READ_SECONDS)
+            return board.complete, encoded({"key": key, "folder": str(board.folder.path), **board.snapshot()})
 
-        status, text = await self._read(read)
-        return _json(text, status)
+        complete, text = await self._read(read)
+        if not complete:
+            self._read_ahead(key)
+        return _json(text)
 
     async def _epochs(self, request: Request) -> Response:
         key, metric = request.path_params["key"], request.query_params.get("metric", "")
@@ -217,8 +226,10 @@ def _files() -> list[tuple[str, Path]]:
 
 
 def _file(path: Path) -> Callable[[Request], Any]:
+    content = path.read_bytes()
+
     async def serve(request: Request) -> Response:
-        return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
+        return Response(content, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
 
     return serve
 

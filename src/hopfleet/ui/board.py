@@ -47,6 +47,17 @@ REMEMBERED = 240
 NOTICES = 500
 """Faults, warnings and logged records that a board keeps, the newest ones."""
 
+NOTICED = (
+    WorkerLost,
+    UnitFailed,
+    UnitOverdue,
+    VersionLost,
+    SaveDelayed,
+    RecordLogged,
+    TrialPrioritised,
+)
+"""Messages that a notice is made of, or that change a priority."""
+
 EVERY = 512
 """Messages between two looks at the clock while reading."""
 
@@ -62,7 +73,6 @@ class Board:
         self.definition = folder.definition()
         self.history: History = empty_history(self.definition)
         self.number = 0  #: of the last message read
-        self.total = 0  #: messages in the journal, when it was last opened
         self.complete = False  #: whether the journal was read to its end
         self.notices: deque[dict[str, Any]] = deque(maxlen=NOTICES)
         self.faults = 0  #: notices of faults ever made
@@ -143,6 +153,8 @@ class Board:
             ) from error
 
     def _notice(self, time: float, message: Message) -> None:
+        if not isinstance(message, NOTICED):
+            return
         worker, trial, text = getattr(message, "worker", ""), getattr(message, "trial", ""), ""
         match message:
             case WorkerLost(reason=reason) if reason != RELEASED:
@@ -175,10 +187,14 @@ class Board:
     # ----------------------------------------------------------------------------------------------- describing
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything but the points of curves and the spans, which come apart as numbers."""
+        """Return everything but the points of curves and the spans, which come apart as numbers.
+
+        ``reading`` tells that the journal goes on: what was read so far is shown meanwhile.
+        """
         history = self.history
         return {
             "number": self.number,
+            "reading": not self.complete,
             "header": self.header(),
             "trials": [self.trial(trial) for trial in history.trials.values()],
             "workers": self.workers(),
@@ -197,7 +213,7 @@ class Board:
         waits = history.waits_for or (waiting_for(history.missing) if history.missing else "")
         return {
             "name": history.name,
-            "state": state_of(self.folder, history).value,
+            "state": state_of(self.folder, history).value if self.complete else "reading",
             "held": history.held,
             "waits": waits,
             "metric": history.metric,

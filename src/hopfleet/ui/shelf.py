@@ -77,13 +77,16 @@ class Shelf:
         known = self._lines.get(key)
         if known is not None and known[0] == stamp and key not in self._boards:
             return {**known[1], **common}
+        reading = {**common, "state": "reading", "reading": True}
+        if key not in self._boards and clocks.monotonic() > until:
+            return {**reading, "name": folder.name}  # its turn comes when others are read: few boards stay open
         try:
             board = self.board(key)
             while (left := until - clocks.monotonic()) > 0 and board.advance(left):
                 pass
-            if not board.complete:
-                return {**common, "name": folder.name, "state": "reading", "reading": True}
             line = board.summary()
+            if not board.complete:
+                return {**line, **reading}
         except HopfleetError as error:
             return {**common, "name": folder.name, "state": "damaged", "problem": str(error)}
         self._lines[key] = (stamp, line)

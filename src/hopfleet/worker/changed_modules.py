@@ -1,8 +1,9 @@
-"""Values that a script has set in modules of its own, such as ``settings.SIZE = 3`` after ``import settings``.
+"""Values that a script has set in modules, such as ``settings.SIZE = 3`` after ``import settings``.
 
 Workers import such modules anew and would not see the values. A change is found by comparison with the source: a name
-that the source binds once, to a literal, and that now has another value was set from outside. Plain values travel to
-workers; of others, the user is warned.
+that the source binds once, to a literal, and that now has another value was set from outside, and so was a name that
+the source does not contain. Plain values travel to workers; of others, the user is warned. In installed packages, whose
+own code may do anything, only plain values in place of literals count.
 """
 
 from __future__ import annotations
@@ -18,10 +19,19 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from hopfleet.frameworks.base import Task
-from hopfleet.support.user_code import users_file
+from hopfleet.support.user_code import PACKAGES, users_file
 
 MODULES = 200
 """Modules that are compared with their source at most."""
+
+FRAMEWORKS = ("flax", "hopfleet", "jax", "keras", "lightning", "numpy", "optax", "tensorflow", "torch", "transformers")
+"""Packages whose modules are not compared."""
+
+LARGEST = 64_000
+"""Bytes of an installed module's source that are compared at most."""
+
+DYNAMIC = ("import *", "globals()", "exec(", "setattr(")
+"""Words of a source that may bind names which do not occur in it."""
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types of values that mean the same in every process; tuples, lists, sets and dicts of them do, too."""
@@ -44,7 +54,27 @@ def changes(task: Task) -> Changes:
                 found.values.setdefault(module.__name__, {})[name] = value
             else:
                 found.stuck.append(f"{module.__name__}.{name}")
+    for module in _installed_modules(task):
+        plain = {name: value for name in _replaced(module) if _is_plain(value := getattr(module, name))}
+        if plain:
+            found.values[module.__name__] = plain
     return found
+
+
+def _installed_modules(task: Task) -> list[ModuleType]:
+    """Return the modules of installed packages that the module of a task refers to by a name of their own.
+
+    Frameworks have settings of their own, which travel anyway, and large sources take long to parse.
+    """
+    values = vars(sys.modules.get(type(task).__module__, ModuleType(""))).values()
+    found = {value.__name__: value for value in values if type(value) is ModuleType}
+    return [module for name, module in found.items() if name.partition(".")[0] not in FRAMEWORKS and _is_short(module)]
+
+
+def _is_short(module: ModuleType) -> bool:
+    """Whether a module is a file of an installed package that does not take long to parse."""
+    path = Path(getattr(module, "__file__", None) or "")
+    return not {*PACKAGES}.isdisjoint(path.parts) and path.suffix == ".py" and path.stat().st_size <= LARGEST
 
 
 def _own_modules(task: Task) -> list[ModuleType]:
@@ -76,6 +106,22 @@ def _is_own(module: ModuleType, folders: list[Path]) -> bool:
 
 def _changed(module: ModuleType) -> list[str]:
     """Return the names whose values differ from the source of a module."""
+    return [*_replaced(module), *_added(module)]
+
+
+def _added(module: ModuleType) -> list[str]:
+    """Return the names of plain values that do not occur in the source of a module."""
+    try:
+        source = Path(str(module.__file__)).read_text()
+    except (OSError, ValueError):
+        return []
+    if any(words in source for words in DYNAMIC):
+        return []
+    return [name for name, value in vars(module).items() if name[0] != "_" and name not in source and _is_plain(value)]
+
+
+def _replaced(module: ModuleType) -> list[str]:
+    """Return the names that the source of a module binds to a literal, a function or a class, if they have changed."""
     try:
         tree = ast.parse(Path(str(module.__file__)).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -132,6 +132,7 @@ class ModelCache:
         for name in [name for name in self._held if name != trial]:
             self._saver.wait(name)
             del self._held[name]
+        self._saver.flush()
         self._context.device_cache.clear()
         gc.collect()
         self._context.framework.free_memory()

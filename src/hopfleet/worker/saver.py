@@ -9,6 +9,9 @@ the saver tries until it succeeds. Later saves wait in their order.
 A thread that writes many small files takes the interpreter away from the main thread, which has to begin the next unit.
 So copies of small models are written when the main thread reports that it is under way, or after a moment.
 
+The copy of a version at the end of an epoch may wait in memory: where epochs are short, newer versions replace most of
+them. Copies that wait are written one at a time and take a few percent of the time, unless their time is up.
+
 A remote version is written locally first, and uploaded by another thread: neither the model that trains on nor the next
 save waits for the network. A version counts as saved when it has arrived.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,6 +45,9 @@ STALL_SECONDS, SLOW_BYTES = 30.0, 1 << 20
 HANG_SECONDS = 300.0
 """Seconds after which a durable write that has not ended is given up, beside those for its bytes, and tried again."""
 
+PACE = 0.03
+"""Maximum share of the time in which versions that may wait are written, unless their time is up."""
+
 MOMENT = 0.02
 """Maximum seconds that copies of small models wait for the main thread."""
 
@@ -54,14 +61,16 @@ class Save:
     size: int = 0
     #: Whether ``write`` writes a copy, so that the model may train on.
     copied: bool = False
+    #: When a save that waits has to be written, on a monotonic clock.
+    due: float = 0.0
 
 
 class Saver:
     """Writes versions in order, in the background or, without a thread, at once.
 
     ``emit`` takes the events: a version was saved, cannot be saved, or waits for the disk. ``room`` returns how many
-    bytes of copies may wait to be written. ``hopeless`` tells whether an exception means that the whole process is
-    lost; then no event is emitted.
+    bytes of copies may wait to be written, and ``patience`` is how many seconds a copy may wait. ``hopeless`` tells
+    whether an exception means that the whole process is lost; then no event is emitted.
     """
 
     def __init__(
@@ -72,12 +81,14 @@ class Saver:
         worker: str,
         threads: int,
         room: Callable[[], int] = lambda: 0,
+        patience: float = 0.0,
         hopeless: Callable[[BaseException], bool] = lambda error: False,
     ) -> None:
         self._versions = versions
         self._emit = emit
         self._worker = worker
         self._room = room
+        self._patience = patience
         self._hopeless = hopeless
         #: Number of saves that the model of each trial waits for, and bytes of all copies.
         self._pending: dict[str, int] = {}
@@ -88,7 +99,14 @@ class Saver:
         self._under_way = threading.Event()
         #: Without a thread: saves that the disk has not taken yet.
         self._delayed: deque[Save] = deque()
-        self._queue: queue.SimpleQueue[Save | None] = queue.SimpleQueue()
+        #: Saves to be written as soon as possible, in order, and those that wait, by the time when they are due.
+        self._queue: deque[Save] = deque()
+        self._waiting: list[Save] = []
+        #: Whether a save that has waited is being written, and the earliest time for the next one.
+        self._writing = False
+        self._next = 0.0
+        #: Trials with a version that is being written.
+        self._busy: set[str] = set()
         self._uploads: queue.SimpleQueue[VersionSaved | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="saver", daemon=True) for _ in range(threads)]
         self._uploader = threading.Thread(target=self._upload, name="uploader", daemon=True)
@@ -106,11 +124,57 @@ class Saver:
         if not self._threads:
             if self._delayed or not self._done(save):
                 self._delayed.append(save)
-        elif not small or not self._done(save, quietly=True):
-            save = save if session is None else self._copied(save, session)
-            self._under_way.clear()
-            self._note(save, 1)
-            self._queue.put(save)
+            return
+        due = self._replace(command)
+        if small and not self._saves(command.trial) and self._done(save, quietly=True):
+            return
+        save = save if session is None else self._copied(save, session)
+        self._under_way.clear()
+        self._note(save, 1)
+        with self._changed:
+            if command.waits and save.copied and self._patience:
+                self._defer(save, due)
+            else:
+                self._queue.append(save)
+            self._changed.notify_all()
+
+    def _replace(self, command: SaveVersion) -> float:
+        """Forget the waiting saves that a command replaces, and return when its own save is due.
+
+        Unless that save may wait, those of the same trial that still wait are written before it.
+        """
+        due = time.monotonic() + self._patience
+        with self._changed:
+            for save in [save for save in self._waiting if save.command.trial == command.trial]:
+                if save.command.ref.attempt in command.replaces:
+                    self._waiting.remove(save)
+                    self._copies -= save.size
+                    due = min(due, save.due)
+                elif not command.waits:
+                    self._waiting.remove(save)
+                    self._queue.append(save)
+        return due
+
+    def _defer(self, save: Save, due: float) -> None:
+        """Let a save wait. Older versions of the same trial are due first: one of them may be the best."""
+        others = [one for one in self._waiting if one.command.trial == save.command.trial]
+        kept = [one for one in self._waiting if one not in others]
+        times = sorted([due, *(one.due for one in others)])
+        renewed = [replace(one, due=time) for one, time in zip([*others, save], times, strict=True)]
+        self._waiting = sorted([*kept, *renewed], key=lambda one: one.due)
+
+    def _saves(self, trial: str) -> bool:
+        """Whether a version of a trial is still to be written, or is being written."""
+        with self._changed:
+            return trial in self._busy or any(save.command.trial == trial for save in [*self._queue, *self._waiting])
+
+    def flush(self) -> None:
+        """Write all copies, and return when none of them takes memory any more."""
+        with self._changed:
+            self._queue += self._waiting
+            self._waiting.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._copies)
 
     def under_way(self) -> None:
         """Note that the main thread is busy with long work, or idle."""
@@ -134,8 +198,8 @@ class Saver:
         """Finish all saves. Saves that the disk does not take now are lost with the process."""
         self._closing.set()
         self._under_way.set()
-        for _ in self._threads:
-            self._queue.put(None)
+        with self._changed:
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join()
         if self._threads:
@@ -165,20 +229,52 @@ class Saver:
             else:
                 trial = save.command.trial
                 self._pending[trial] = self._pending.get(trial, 0) + sign
-                self._changed.notify_all()
+            self._changed.notify_all()
+
+    def _take(self) -> Save | None:
+        """Return the next save, as soon as there is one; None if there will be no more."""
+        with self._changed:
+            while True:
+                closing, seconds = self._closing.is_set(), None
+                if closing:
+                    self._queue += self._waiting
+                    self._waiting.clear()
+                # Versions of a trial are saved in order, so that a newer one is never kept without the best.
+                save = next((one for one in self._queue if one.command.trial not in self._busy), None)
+                if save is not None:
+                    self._queue.remove(save)
+                elif closing and not self._queue:
+                    return None
+                elif self._waiting and not self._writing:
+                    seconds = min(self._waiting[0].due, self._next) - time.monotonic()
+                    if seconds <= 0:
+                        save, self._writing = self._waiting.pop(0), True
+                if save is not None:
+                    self._busy.add(save.command.trial)
+                    return save
+                self._changed.wait(seconds)
 
     def _work(self) -> None:
-        while (save := self._queue.get()) is not None:
+        while (save := self._take()) is not None:
             if save.copied and save.size < SMALL:
                 self._under_way.wait(MOMENT)
                 self._under_way.set()  # the other copies have waited as long
-            slow = self._slow(save)
+            slow, began = self._slow(save), time.monotonic()
             try:
                 self._persist(save)
             finally:
                 slow.cancel()
                 self._note(save, -1)
+                self._end(save, time.monotonic() - began)
             del save
+
+    def _end(self, save: Save, seconds: float) -> None:
+        """Let other saves begin; one that waits, when the seconds of this one are a small part of the time."""
+        with self._changed:
+            self._busy.discard(save.command.trial)
+            if save.due:
+                self._writing, self._next = False, time.monotonic() + seconds * (1 / PACE - 1)
+            self._changed.notify_all()
 
     def _slow(self, save: Save) -> threading.Timer:
         """Report a durable save as delayed if it has not ended in time: a disk that stalls raises no error."""

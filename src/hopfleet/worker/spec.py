@@ -54,6 +54,8 @@ class WorkerSpec:
     teams: tuple[TeamShape, ...] = (SINGLE,)
     #: Seconds after which a worker that checks a configuration before the run counts as hung.
     check_seconds: float = 60.0
+    #: Maximum seconds that a version at the end of an epoch may wait in memory for a newer one that replaces it.
+    checkpoint_every: float = 0.0
     #: Where versions are kept, unless the backend keeps them itself.
     store: Store = field(default_factory=LocalStore)
 

@@ -72,6 +72,7 @@ class Worker:
             threads=0 if guest else SAVERS,
             hopeless=framework.broken,
             room=lambda: max(COPIES, framework.spare_memory(placement) // 4),
+            patience=spec.checkpoint_every,
         )
         self._models = ModelCache(context, versions, saver)
         self._runner = UnitRunner(name, context, self._models, saver, emit)

@@ -17,14 +17,17 @@ AT_RISK = 0.5
 def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> Iterator[m.Message]:
     """Save the newest version unless its worker goes on with it and little is at risk; drop versions no longer needed.
 
-    ``begun`` are the trials with a unit that has just been started.
+    ``begun`` are the trials with a unit that has just been started. At the end of an epoch, the version of a trial that
+    stays on its worker may wait in memory: if epochs are short, a newer version replaces it before it is written.
     """
     version, trial = progress.version, progress.trial.id
     boundary = version > 0 and version % state.schedule.partitions == 0
     goes_on = progress.trains_on is not None and progress.trains_on == progress.holder
-    durable = boundary or state.ending or progress.outcome is not None
+    urgent = state.ending or progress.outcome is not None
+    durable = boundary or urgent
+    waits = boundary and not urgent and not state.in_rounds and progress.units_left > 0 and _stays(state, progress)
     enough = progress.durable(version) or (version in progress.saved and not durable)
-    told = progress.told(version, durable=durable)
+    told = progress.told(version, durable=durable, waits=waits)
     if goes_on and trial in begun:
         unsaved = version - max(progress.saved, default=0)
         goes_on = unsaved * state.schedule.unit_seconds(progress) < AT_RISK
@@ -32,8 +35,23 @@ def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> I
         worker = progress.holder or _keeper(state, progress)
         if worker is not None:
             before, digest = ref_of(progress, version)
-            yield state.decide(m.SaveVersion(worker, state.next_ref(trial, version), durable, before.attempt, digest))
+            ref, replaces = state.next_ref(trial, version), _replaceable(progress)
+            yield state.decide(m.SaveVersion(worker, ref, durable, before.attempt, digest, waits, replaces))
     yield from drop(state, progress, needed_versions(progress))
+
+
+def _stays(state: State, progress: Progress) -> bool:
+    """Whether a trial's worker goes on with its newest version, and no other worker wants that version."""
+    if progress.trains_on is not None:
+        return progress.trains_on == progress.holder
+    alone = len(state.schedule.slots) == 1 or not any(True for _ in state.schedule.unevaluated(progress))
+    return alone and progress.holder in progress.evaluates_on.values()
+
+
+def _replaceable(progress: Progress) -> tuple[int, ...]:
+    """Return the waiting saves that a save of the newest version makes needless."""
+    kept = {0 if progress.best is None else progress.best[0], *progress.lends.values()} - {progress.version}
+    return tuple(number for number, save in progress.saves.items() if save.waits and save.version not in kept)
 
 
 def _keeper(state: State, progress: Progress) -> str | None:

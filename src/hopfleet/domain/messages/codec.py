@@ -32,6 +32,7 @@ class _Part(NamedTuple):
     name: str
     write: Callable[[Any, Body], None]  #: put an attribute's value into a body
     read: Callable[[Mapping[str, Any]], Any]  #: the value in a body; raises KeyError if the body lacks it
+    as_is: bool = False  #: whether a body has the very value under the very name
 
 
 def _plain(*names: str, **renamed: str) -> tuple[_Part, ...]:
@@ -51,7 +52,7 @@ def _coded(
     def write(value: Any, body: Body) -> None:
         body[key] = encode(value)
 
-    return _Part(name, write, lambda body: decode(body[key]))
+    return _Part(name, write, lambda body: decode(body[key]), as_is=decode is _same and key == name)
 
 
 def _if_any(name: str) -> _Part:
@@ -117,6 +118,12 @@ def _write_absent(keys: tuple[str, ...], body: Body) -> None:
         body["absent"] = list(keys)
 
 
+def _write_replaced(saves: tuple[int, ...], body: Body) -> None:
+    """Write the saves that a save replaces, if there are any."""
+    if saves:
+        body["replaces"] = list(saves)
+
+
 def _write_team(placement: Placement | None, body: Body) -> None:
     """Write the devices and the strategy of a visit, if it was not an ordinary one on one device."""
     if placement is not None:
@@ -132,6 +139,7 @@ _SUMS = _coded("sums", _encode_sums, _decode_sums)
 _PARTITIONS = _coded(
     "partitions", lambda value: value and list(value), lambda value: None if value is None else tuple(value)
 )
+_REPLACES = _Part("replaces", _write_replaced, lambda body: tuple(body["replaces"]))
 _RUN_UNIT = (
     *_plain("worker", "attempt", "last", "digest", "flotilla", "more", lookahead="ahead"),
     _ref("model", attempt="saved", default=None),
@@ -192,7 +200,11 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("PartitionsMissing", d.PartitionsMissing, (_coded("partitions", list, tuple),)),
     ("WishAnswered", d.RequestAnswered, _plain("number", "granted", "text")),
     ("RunUnit", c.RunUnit, (_unit(), *_RUN_UNIT)),
-    ("SaveVersion", c.SaveVersion, (_ref(), *_plain("worker", "durable", "saved", "digest"))),
+    (
+        "SaveVersion",
+        c.SaveVersion,
+        (_ref(), *_plain("worker", "durable", "saved", "digest"), _if_any("waits"), _REPLACES),
+    ),
     ("DropVersion", c.DropVersion, (_ref(),)),
     (
         "CopyVersion",
@@ -215,7 +227,11 @@ _READ_ONLY: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
 )
 
 _WRITERS = {cls: (kind, parts) for kind, cls, parts in _KINDS}
-_READERS = {kind: (cls, parts) for kind, cls, parts in (*_KINDS, *_READ_ONLY)}
+_READERS = {
+    kind: (cls, [part.name for part in parts if part.as_is], [part for part in parts if not part.as_is])
+    for kind, cls, parts in (*_KINDS, *_READ_ONLY)
+}
+"""Classes by kind, with the names that are copied and the parts that are translated: journals have many messages."""
 
 
 def kind_of(cls: type[Any]) -> str:
@@ -237,12 +253,12 @@ def decode(kind: str, body: Mapping[str, Any]) -> Message:
 
     Raises KeyError for an unknown kind, and TypeError for a body that lacks a required field.
     """
-    cls, parts = _READERS[kind]
-    values = {}
+    cls, names, parts = _READERS[kind]
+    values = {name: body[name] for name in names if name in body}  # an older journal lacks some fields
     for part in parts:
         try:
             values[part.name] = part.read(body)
-        except KeyError:  # the journal is older than this field
+        except KeyError:
             continue
     message: Message = cls(**values)
     return message

@@ -37,6 +37,8 @@ class SaveVersion:
     durable: bool
     saved: int | None = None  #: an earlier save of the same version, for a worker that no longer holds it
     digest: str = ""
+    waits: bool = False  #: whether a copy may wait in memory, so that newer versions can replace it
+    replaces: tuple[int, ...] = ()  #: the trial's waiting saves that are no longer needed
 
     @property
     def trial(self) -> str:

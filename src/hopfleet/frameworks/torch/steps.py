@@ -126,13 +126,7 @@ class Steps:
     def _step(self) -> None:
         """Let the optimizers take a step, and update the moving average of the weights."""
         trial, options = self._trial, self._trial.options
-        for optimizer in trial.optimizers:
-            if trial.scaler is None:
-                optimizer.step()
-            else:
-                trial.scaler.step(optimizer)
-        if trial.scaler is not None:
-            trial.scaler.update()
+        self._step_optimizers()
         if options.ema is not None:
             with torch.no_grad():
                 pairs = list(zip(trial.average, trial.model.parameters(), strict=True))
@@ -140,6 +134,16 @@ class Steps:
                 pairs = [(mean, one) for mean, one in pairs if mean.data_ptr() != one.data_ptr() or not one.data_ptr()]
                 means, weights = [mean for mean, _ in pairs], [weight.detach() for _, weight in pairs]
                 _compat.foreach_lerp_(means, weights, 1 - options.ema)
+
+    def _step_optimizers(self) -> None:
+        trial = self._trial
+        for optimizer in trial.optimizers:
+            if trial.scaler is None:
+                optimizer.step()
+            else:
+                trial.scaler.step(optimizer)
+        if trial.scaler is not None:
+            trial.scaler.update()
 
     def _clear_gradients(self) -> None:
         for optimizer in self._trial.optimizers:

@@ -236,8 +236,9 @@ class TransformersFramework(TorchFramework):
         if isinstance(error, OSError) and "huggingface.co" in str(error):
             error.__notes__ = [_HUB, *getattr(error, "__notes__", ())]
 
-    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+    def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         weights.write(path, self.model(config, checkpoint).state_dict())
+        return 0.0
 
 
 def _network(model: Any) -> Any:

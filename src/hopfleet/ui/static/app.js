@@ -4,7 +4,7 @@ import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js"
 import { Experiment, TABS } from "./experiment.js";
 import { Compare, Home } from "./home.js";
 import { Dialog, Messages, Page } from "./parts.js";
-import { get } from "./store.js";
+import { feedOf, get } from "./store.js";
 
 // The token came in the address once; the cookie that replaced it is out of reach of scripts.
 if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", `${location.pathname}${location.hash}`);
@@ -44,7 +44,9 @@ function App() {
   useEffect(() => {
     const moved = () => setPlace(parsed());
     window.addEventListener("hashchange", moved);
-    get("api/about").then(([, found]) => setAbout(found), (error) => setProblem(error.message));
+    const { parts } = parsed();
+    const close = parts[0] === "x" && parts[1] ? feedOf(parts[1]).open() : () => {}; // both are read at the same time
+    get("api/about").then(([, found]) => setAbout(found), (error) => setProblem(error.message)).finally(close);
     return () => window.removeEventListener("hashchange", moved);
   }, []);
 

@@ -19,7 +19,7 @@ export function Experiment({ name, tab, trial, query, setQuery }) {
   const { go } = usePage();
   const [pinned, setPinned] = useState(new Set());
   if (feed.problem && !feed.ready) return html`<main><h1>${name}</h1><p class="bad" role="alert">${feed.problem}</p><p><a href="#/">All experiments</a></p></main>`;
-  if (!feed.ready) return html`<main><h1>${name}</h1><p class="muted empty">reading the journal… ${feed.reading ? `${number(feed.reading)} messages` : ""}</p></main>`;
+  if (!feed.ready) return html`<main><h1>${name}</h1><p class="muted empty">reading the journal…</p></main>`;
   const pin = (id) => {
     const next = new Set(id === null ? [] : pinned);
     if (id !== null) next.has(id) ? next.delete(id) : next.add(id);
@@ -60,6 +60,7 @@ function Header({ feed }) {
     <div class="title">
       <h1><a href=${at(feed.key)}>${header.name}</a></h1>
       <${State} state=${header.held ? "paused" : header.state} />
+      ${feed.reading && html`<span class="muted" role="status">${number(feed.number)} messages of the journal so far</span>`}
       ${!feed.online && html`<span class="bad" role="status">connection lost; trying again…</span>`}
       <${ExperimentButtons} feed=${feed} />
     </div>

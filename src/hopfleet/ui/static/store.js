@@ -92,13 +92,16 @@ class Curve {
 }
 
 const REDRAW = 400; // milliseconds between two updates of the page
+const LEISURE = 10; // the longest share of time for updates: one in so many seconds
+const PARTIAL = 1500; // milliseconds between two looks at a journal that the server has not read to its end
+const SPANS = Symbol("spans"); // among the names of metrics
 
 export class Feed {
   constructor(key) {
     this.key = key;
     this.base = `api/experiments/${encodeURIComponent(key)}`;
     this.ready = false;
-    this.reading = 0;
+    this.reading = false; // whether the server has read a part of the journal only
     this.problem = "";
     this.online = true;
     this.header = null;
@@ -111,9 +114,11 @@ export class Feed {
     this.spans = null;
     this.loading = new Map();
     this.rows = []; // epochs that came as events
+    this.ended = []; // spans that came as events
     this.listeners = new Set();
     this.users = 0;
     this.timer = 0;
+    this.cost = 0; // milliseconds from the last update until it was painted
   }
 
   open() {
@@ -140,38 +145,33 @@ export class Feed {
   changed(now = false) {
     if (now) {
       clearTimeout(this.timer);
-      this.timer = 0;
-      this.version++;
-      for (const listener of this.listeners) listener();
-    } else if (!this.timer) {
-      this.timer = setTimeout(() => {
-        this.timer = 0;
-        this.version++;
-        for (const listener of this.listeners) listener();
-      }, REDRAW);
-    }
+      this.update();
+    } else if (!this.timer) this.timer = setTimeout(() => this.update(), Math.max(REDRAW, LEISURE * this.cost));
+  }
+
+  update() {
+    this.timer = 0;
+    this.version++;
+    const began = performance.now();
+    for (const listener of this.listeners) listener();
+    requestAnimationFrame(() => setTimeout(() => (this.cost = performance.now() - began)));
   }
 
   async load() {
     const attempt = (this.attempt = {});
     try {
       for (;;) {
-        const [status, found] = await get(this.base);
-        if (this.attempt !== attempt || !this.users) return;
-        if (status === 202) {
-          this.reading = found.reading;
-          this.changed(true);
-          await new Promise((resolve) => setTimeout(resolve, 100));
-          continue;
-        }
+        const [, found] = await get(this.base);
+        if (this.attempt !== attempt) return;
         this.fill(found);
-        break;
+        if (!found.reading) break;
+        await new Promise((resolve) => setTimeout(resolve, PARTIAL));
       }
     } catch (error) {
-      if (this.attempt !== attempt || !this.users) return;
+      if (this.attempt !== attempt) return;
       this.problem = error.message;
       this.changed(true);
-      if (!(error instanceof Failure) || error.status >= 500) setTimeout(() => this.users && this.load(), 2000);
+      if (!(error instanceof Failure) || error.status >= 500) setTimeout(() => this.attempt && this.load(), 2000);
       return;
     }
     this.listen();
@@ -187,13 +187,14 @@ export class Feed {
     this.trials = new Map(found.trials.map((trial) => [trial.id, trial]));
     this.workers = found.workers;
     this.rows = [];
-    const metrics = [...this.curves.keys()];
-    const spans = this.spans;
-    this.curves = new Map();
-    this.spans = null;
-    this.loading.clear();
-    for (const metric of metrics) this.needCurves(metric);
-    if (spans) this.needSpans();
+    this.ended = [];
+    this.reading = found.reading;
+    if (!found.reading) {
+      // Curves and spans of before stay until those of now are here.
+      const needed = [...this.loading.keys()];
+      this.loading.clear();
+      for (const name of needed) name === SPANS ? this.needSpans() : this.needCurves(name);
+    }
     this.asked++;
     this.changed(true);
   }
@@ -215,12 +216,12 @@ export class Feed {
       this.problem = JSON.parse(event.data).error;
       source.close();
       this.changed(true);
-      setTimeout(() => this.users && this.load(), 3000);
+      setTimeout(() => this.attempt && this.load(), 3000);
     });
     source.addEventListener("error", () => {
       this.connected(false);
       if (source.readyState === EventSource.CLOSED && this.source === source) {
-        setTimeout(() => this.users && this.source === source && this.load(), 1500);
+        setTimeout(() => this.attempt && this.source === source && this.load(), 1500);
       }
     });
   }
@@ -244,12 +245,12 @@ export class Feed {
       this.rows.push(row);
       for (const [metric, curves] of this.curves) this.put(curves, metric, row);
     }
-    if (this.spans) {
-      if (change.spans === null) {
-        this.loading.delete("spans");
-        this.needSpans();
-      } else for (const span of change.spans) this.putSpan(span);
-    }
+    if (change.spans !== null) {
+      for (const span of change.spans) {
+        this.ended.push(span);
+        if (this.spans) this.putSpan(span);
+      }
+    } else if (this.loading.delete(SPANS)) this.needSpans();
     this.changed();
   }
 
@@ -283,19 +284,20 @@ export class Feed {
   }
 
   needSpans() {
-    if (this.loading.has("spans") || !this.ready) return;
+    if (this.loading.has(SPANS) || !this.ready) return;
     const loading = block(`${this.base}/spans`)
       .then((found) => {
-        if (this.loading.get("spans") !== loading) return;
+        if (this.loading.get(SPANS) !== loading) return;
         const { data, workers, trials, start } = found;
         const names = ["started", "ended", "trial", "epoch", "partition", "worker", "marks"];
         this.spans = { start, workers, trials, places: new Map(), trialPlaces: new Map(trials.map((t, i) => [t, i])) };
         for (const name of names) this.spans[name] = new Numbers(Float64Array.from(data[name]));
         this.spans.places = new Map(workers.map((worker, place) => [worker, place]));
+        for (const span of this.ended) this.putSpan(span);
         this.changed(true);
       })
-      .catch(() => this.loading.get("spans") === loading && this.loading.delete("spans"));
-    this.loading.set("spans", loading);
+      .catch(() => this.loading.get(SPANS) === loading && this.loading.delete(SPANS));
+    this.loading.set(SPANS, loading);
   }
 
   putSpan([place, worker, trial, epoch, partition, marks, started, ended]) {

@@ -20,6 +20,7 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
     "fsdp": (f"{_HERE}.fsdp", "Fsdp"),
     "gpipe": (f"{_HERE}.pipeline", "Gpipe"),
     "pipeline": (f"{_HERE}.pipeline", "Pipeline"),
+    "ps": (f"{_HERE}.ps", "Ps"),
     "spill": (f"{_HERE}.spill", "Spill"),
 }
 """Module and class of each strategy; "single" is the absence of one."""

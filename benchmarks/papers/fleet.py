@@ -1,0 +1,171 @@
+"""FLEET (MLSys 2020): speed-ups, lengths of flotillas, overheads."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from statistics import mean, pstdev
+
+from matplotlib.figure import Figure as Picture
+
+from benchmarks import fleet, fleet_live
+from benchmarks.papers.section import Effort, Figure, How, Section
+from hopfleet.planner.fleet.ensemble import Ensemble, as_freed, homogeneous, hopping, in_rounds, one_per_gpu
+
+PAPER = "FLEET"
+CHECKPOINTS = {20: 2.7, 40: 3.8, 60: 4.0, 80: 3.7, 100: 4.3, 120: 4.4, 140: 5.1, 160: 6.3}
+"""Percent of the time that checkpoints take, by the number of GPUs: table 4."""
+
+
+def ensemble(seed: int, gpus: int) -> Ensemble:
+    return Ensemble(fleet.draw(seed), fleet.ROWS, gpus, fleet.PER_NODE, fleet.MOVE_SECONDS)
+
+
+def figure_5(effort: Effort) -> Section:
+    speedups: dict[str, list[float]] = {"FLEET-G": [], "FLEET-L": [], "homogeneous": [], "hopping": []}
+    rows = []
+    for gpus, published in fleet.PUBLISHED.items():
+        totals: dict[str, list[float]] = {"base": [], **{name: [] for name in speedups}}
+        for seed in range(effort.pick(1, 5, 10)):
+            each = ensemble(seed, gpus)
+            totals["base"].append(mean(one_per_gpu(each, random.Random(at)).seconds for at in range(5)))
+            totals["FLEET-G"].append(in_rounds(each, delta=fleet.DELTA).seconds)
+            totals["FLEET-L"].append(as_freed(each, delta=fleet.DELTA).seconds)
+            totals["homogeneous"].append(homogeneous(each, random.Random(seed)).seconds)
+            totals["hopping"].append(hopping(each).seconds)
+        for name, line in speedups.items():
+            line.append(mean(totals["base"]) / mean(totals[name]))
+        total = mean(totals["FLEET-G"])
+        rows.append(
+            Figure(
+                f"table 4, {gpus} GPUs: seconds of FLEET-G",
+                f"{published:,.0f}",
+                f"{total:,.0f}",
+                total / published,
+                How.SIMULATED,
+            )
+        )
+    low, high = min(speedups["FLEET-G"]), max(speedups["FLEET-G"])
+    rows.append(
+        Figure("speed-up of FLEET-G over one network per GPU, lowest", "1.12", f"{low:.2f}", low / 1.12, How.SIMULATED)
+    )
+    rows.append(Figure("the same, highest", "1.92", f"{high:.2f}", high / 1.92, How.SIMULATED))
+    for name in ("FLEET-L", "homogeneous", "hopping"):
+        line = speedups[name]
+        said = {"FLEET-L": "below FLEET-G", "homogeneous": "below 1, then 1"}.get(name, "")
+        rows.append(Figure(f"speed-up of {name}", said, f"{min(line):.2f} to {max(line):.2f}", None, How.SIMULATED))
+    gain = mean(one / other for one, other in zip(speedups["hopping"], speedups["FLEET-G"], strict=True))
+    rows.append(Figure("hopping by FLEET-G, mean", "", f"{gain:.2f}", None, How.SIMULATED))
+    _chart(speedups, effort.folder / "fleet-5.png")
+    remark = (
+        "100 networks, 4 GPUs on each node. The paper gives neither the distribution of rates nor how they grow with "
+        "GPUs; `benchmarks/fleet.py` says what is assumed."
+    )
+    return Section(PAPER, "Figure 5: speed-ups", rows, remark, [("fleet-5.png", "Speed-ups over one network per GPU")])
+
+
+def _chart(speedups: dict[str, list[float]], path: Path) -> None:
+    figure = Picture(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, line in speedups.items():
+        axes.plot(list(fleet.PUBLISHED), line, marker="o", label=name)
+    axes.axhline(1.0, color="0.6", linewidth=1)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("speed-up over one network per GPU")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def tables_3_and_4(effort: Effort) -> Section:
+    each = ensemble(0, 80)
+    alone, local, rounds = (
+        one_per_gpu(each, random.Random(0)),
+        as_freed(each, delta=fleet.DELTA),
+        in_rounds(each, delta=fleet.DELTA),
+    )
+    rows = [
+        Figure(
+            "table 3, one network per GPU: mean length",
+            "10,372 s",
+            f"{mean(alone.spans):,.0f} s",
+            mean(alone.spans) / 10372.2,
+            How.SIMULATED,
+        ),
+        Figure(
+            "the same: deviation",
+            "4,179 s",
+            f"{pstdev(alone.spans):,.0f} s",
+            pstdev(alone.spans) / 4178.9,
+            How.SIMULATED,
+        ),
+        Figure(
+            "FLEET-L: mean length", "6,213 s", f"{mean(local.spans):,.0f} s", mean(local.spans) / 6213, How.SIMULATED
+        ),
+        Figure(
+            "the same: deviation", "3,580 s", f"{pstdev(local.spans):,.0f} s", pstdev(local.spans) / 3580, How.SIMULATED
+        ),
+        Figure(
+            "FLEET-G: length of a flotilla",
+            "336 to 2,322 s",
+            f"{min(rounds.spans):,.0f} to {max(rounds.spans):,.0f} s",
+            None,
+            How.SIMULATED,
+        ),
+    ]
+    for gpus, percent in CHECKPOINTS.items():
+        found = in_rounds(ensemble(0, gpus), delta=fleet.DELTA)
+        ours = 100 * found.plans * fleet.MOVE_SECONDS / found.seconds
+        rows.append(
+            Figure(
+                f"table 4, {gpus} GPUs: checkpoints, percent of the time",
+                f"{percent}",
+                f"{ours:.1f}",
+                ours / percent,
+                How.SIMULATED,
+            )
+        )
+    big = ensemble(0, 160)
+    began = time.process_time()
+    plans = in_rounds(big, delta=fleet.DELTA).plans
+    seconds = time.process_time() - began
+    rows.append(
+        Figure(
+            "160 GPUs: all decisions of a run",
+            "10.2 s",
+            f"{seconds:.2f} s for {plans} flotillas",
+            seconds / 10.2,
+            How.MEASURED,
+        )
+    )
+    return Section(
+        PAPER,
+        "Tables 3 and 4: lengths and overheads",
+        rows,
+        "A checkpoint takes 34 s, as in the paper. The profiling of rates is not repeated.",
+    )
+
+
+def real_runs(effort: Effort) -> Section:
+    if effort.level < 2:
+        rows = [
+            Figure(
+                "8 networks of unequal cost, preparation shared, by one network per worker",
+                "",
+                "`make papers FULL=1` measures it",
+                None,
+                How.NOT,
+            )
+        ]
+    else:
+        rows = [
+            Figure(row.what, "", f"{row.ours}, {row.other}", row.ratio, How.MEASURED) for row in fleet_live.measure()
+        ]
+    return Section(
+        PAPER, "Shared preparation in real runs", rows, "On this machine's cores, not on GPUs; see docs/scheduling.md."
+    )
+
+
+SECTIONS = (figure_5, tables_3_and_4, real_runs)

@@ -1,0 +1,78 @@
+"""The report as Markdown and as an HTML page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from itertools import groupby
+
+from benchmarks.papers.section import Figure, How, Section
+
+HEADER = ("what", "published", "ours", "ours / published", "how")
+
+INTRODUCTION = (
+    "Hopfleet unites four systems. This page repeats their tables and figures as far as one machine allows: what the "
+    "paper says, what we find, the ratio, and how it was obtained. Where a paper has a plot without numbers, its "
+    "statement stands instead. `make papers` makes this page again in some minutes, `make papers FULL=1` with more "
+    "seeds and real runs."
+)
+
+MEANINGS = {
+    How.MEASURED: "in this run, on this machine",
+    How.RECORDED: "in a longer run, recorded on another page",
+    How.SIMULATED: "in virtual time, with the planners and the controller of real runs",
+    How.FORMULA: "from the paper's formulas",
+    How.NOT: "and the remark says why",
+}
+
+STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: 0.9rem }
+th, td { text-align: left; padding: 0.35rem 0.7rem; border-bottom: 1px solid #ddd; vertical-align: top }
+td:nth-child(n+2) { white-space: nowrap } img { max-width: 100% } p.remark { color: #555 } h2 { margin-top: 3rem }
+@media (prefers-color-scheme: dark) { body { background: #161616; color: #ddd } th, td { border-color: #333 }
+p.remark { color: #aaa } img { background: #fff } }"""
+
+
+def cells(row: Figure) -> tuple[str, ...]:
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    return row.what, row.published, row.ours, ratio, row.how.value
+
+
+def markdown(sections: Sequence[Section], where: str) -> str:
+    lines = ["# The papers' tables, made again", "", INTRODUCTION, "", where, "", "| how | meaning |", "|---|---|"]
+    lines += [f"| {how.value} | {meaning} |" for how, meaning in MEANINGS.items()]
+    for paper, some in groupby(sections, key=lambda section: section.paper):
+        lines += ["", f"## {paper}"]
+        for section in some:
+            lines += ["", f"### {section.title}", "", f"| {' | '.join(HEADER)} |", "|---|---|---|---|---|"]
+            lines += [f"| {' | '.join(cells(row))} |" for row in section.rows]
+            if section.remark:
+                lines += ["", section.remark]
+            for name, shows in section.pictures:
+                lines += ["", f"![{shows}]({name})"]
+    return "\n".join(lines) + "\n"
+
+
+def page(sections: Sequence[Section], where: str) -> str:
+    """Return the report as an HTML page; pictures lie beside it."""
+    text = html.escape
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        f"<title>The papers' tables, made again</title><style>{STYLE}</style><h1>The papers' tables, made again</h1>",
+        f"<p>{text(INTRODUCTION.replace('`', ''))}</p><p class=remark>{text(where)}</p>",
+        _table(("how", "meaning"), [(how.value, meaning) for how, meaning in MEANINGS.items()]),
+    ]
+    for paper, some in groupby(sections, key=lambda section: section.paper):
+        parts.append(f"<h2>{text(paper)}</h2>")
+        for section in some:
+            parts.append(f"<h3>{text(section.title)}</h3>" + _table(HEADER, [cells(row) for row in section.rows]))
+            if section.remark:
+                parts.append(f"<p class=remark>{text(section.remark.replace('`', ''))}</p>")
+            parts += [f"<p><img src='{text(name)}' alt='{text(shows)}'></p>" for name, shows in section.pictures]
+    return "\n".join(parts) + "\n"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,116 @@
+"""Strategies on one GPU: a model larger than the memory that it may use, and teams of one member that speak NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.domain.placement import Placement
+from hopfleet.frameworks.base import EngineCache
+from hopfleet.frameworks.teams import Membership
+from hopfleet.frameworks.torch import checkpoint
+from hopfleet.frameworks.torch.parallel import choose
+from hopfleet.frameworks.torch.parallel.session import TeamSession
+from hopfleet.frameworks.torch.parallel.team import TorchTeam
+from hopfleet.frameworks.torch.session import TorchSession
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+GIB = 1 << 30
+WIDTH, BLOCKS = 4096, 48
+"""48 layers of 64 MiB: 3 GiB of weights."""
+
+
+class Batches(list[dict[str, Any]]):
+    rows = 64
+
+
+class Deep(hop.TorchTask):
+    def build(self, config: Any) -> Any:
+        blocks, width = config["blocks"], config["width"]
+        model = torch.nn.Sequential(
+            *(torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh()) for _ in range(blocks))
+        )
+        return model, torch.optim.Adam(model.parameters(), lr=1e-4)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]), batch["x"])
+
+
+def batches(width: int) -> Batches:
+    generator = torch.Generator().manual_seed(0)
+    return Batches({"x": torch.randn(32, width, generator=generator).cuda()} for _ in range(2))
+
+
+def weights(session: TorchSession) -> list[torch.Tensor]:
+    return [parameter.detach().cpu() for parameter in session.model.parameters()]
+
+
+@pytest.fixture
+def capped() -> Iterator[Callable[[int], None]]:
+    whole = torch.cuda.get_device_properties(0).total_memory
+
+    def cap(limit: int) -> None:
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(limit / whole)
+
+    yield cap
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_model_of_three_times_the_memory_has_the_bits_of_one_that_fits(capped: Callable[[int], None]) -> None:
+    task, config = Deep(), {"blocks": BLOCKS, "width": WIDTH}
+    given: Any = {"seed": 1, "threads": 1}
+    fits = task.framework.open(config, placement=Placement(("cuda:0",)), **given)
+    assert isinstance(fits, TorchSession)
+    fits.train(batches(WIDTH), last=True)
+    wanted = weights(fits)
+    assert sum(tensor.nbytes for tensor in wanted) >= 3 * GIB
+    del fits
+    capped(GIB)
+    spilled = task.framework.open(config, placement=Placement(("cuda:0",), "spill"), **given)
+    assert isinstance(spilled, TorchSession)
+    torch.cuda.reset_peak_memory_stats()
+    spilled.train(batches(WIDTH), last=True)
+    assert torch.cuda.max_memory_reserved() <= GIB
+    assert all(map(torch.equal, weights(spilled), wanted))
+
+
+class TeamOfOne(TorchTeam):
+    """A team that forms a process group although it has one member."""
+
+    def __init__(self) -> None:
+        super().__init__(Membership(0, Placement(("cuda:0",)), ()))
+        self._form()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "ps"])
+def test_a_team_of_one_over_nccl_trains_like_a_device(strategy: str, tmp_path: Path) -> None:
+    task, config = Deep(), {"blocks": 3, "width": 64}
+    alone = TorchSession(task, config, seed=1, device="cuda:0", threads=1)
+    alone.train(batches(64), last=True)
+    team = TeamOfOne()
+    try:
+        assert torch.distributed.get_backend() == "nccl"
+        session = TeamSession(
+            task,
+            config,
+            seed=1,
+            threads=1,
+            cache=EngineCache(),
+            team=team,
+            strategy=choose.find(strategy),
+            name=strategy,
+        )
+        session.train(batches(64), last=True)
+        session.save(tmp_path / "team")
+        found = checkpoint.weights(tmp_path / "team")
+        for name, tensor in alone.model.state_dict().items():
+            torch.testing.assert_close(found[name], tensor.cpu(), rtol=1e-5, atol=1e-5)
+    finally:
+        torch.distributed.destroy_process_group()
