@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from hopfleet.frameworks.torch.task import TorchTask as TorchTask
     from hopfleet.frameworks.torch.weights import state_dict as state_dict
     from hopfleet.frameworks.transformers.task import TransformersTask as TransformersTask
+    from hopfleet.runs.bundle import Bundle as Bundle
+    from hopfleet.runs.bundle import load_bundle as load_bundle
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
     from hopfleet.runs.results import Results as Results
@@ -97,6 +99,7 @@ _HOMES = {
     "AllTrialsFailed": "hopfleet.errors",
     "ASHA": "hopfleet.search.asha",
     "Budget": "hopfleet.search.stopping",
+    "Bundle": "hopfleet.runs.bundle",
     "Callback": "hopfleet.runtime.callbacks",
     "capturable": "hopfleet.frameworks.torch.capturable",
     "Category": "hopfleet.data.etl",
@@ -127,6 +130,7 @@ _HOMES = {
     "LightningTask": "hopfleet.frameworks.lightning.task",
     "live": "hopfleet.data",
     "load": "hopfleet.runs.results",
+    "load_bundle": "hopfleet.runs.bundle",
     "load_recipe": "hopfleet.data.etl",
     "Local": "hopfleet.backends.local.backend",
     "lograndint": "hopfleet.domain.space",

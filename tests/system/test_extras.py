@@ -20,7 +20,13 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-MODULES = {"mlflow-skinny": "mlflow", "pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+MODULES = {
+    "mlflow-skinny": "mlflow",
+    "opentelemetry-sdk": "opentelemetry",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+}
 """Names of packages that are imported under another name."""
 
 TOGETHER = {"all", "bench", "cluster", "demo", "dev"}
@@ -139,6 +145,7 @@ NEEDS = {
     "keras": ("hopfleet.KerasTask", "this needs Keras, .*'hopfleet[keras]'"),
     "tensorboard": ("hopfleet.trackers.TensorBoard()", "this needs TensorBoard, .*'hopfleet[tensorboard]'"),
     "mlflow": ("hopfleet.trackers.MLflow()", "this needs MLflow, .*'hopfleet[mlflow]'"),
+    "opentelemetry": ("hopfleet.trackers.OpenTelemetry()", "this needs OpenTelemetry, .*'hopfleet[otel]'"),
     "wandb": ("hopfleet.trackers.WandB()", "this needs wandb, .*'hopfleet[wandb]'"),
     "starlette": (
         "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
@@ -147,6 +154,13 @@ NEEDS = {
     "uvicorn": (
         "__import__('hopfleet.ui.companion').ui.companion.open_page(None)",
         "this needs uvicorn, .*'hopfleet[ui]'",
+    ),
+    **dict.fromkeys(
+        ("onnxruntime", "onnxscript"),
+        (
+            "__import__('hopfleet.frameworks.torch.formats').frameworks.torch.formats.onnx(None, None, None)",
+            "this needs ONNX with ONNX Runtime, .*'hopfleet[onnx]'",
+        ),
     ),
     "sklearn": ("hopfleet.SklearnTask", "this needs scikit-learn, .*'hopfleet[sklearn]'"),
 }
@@ -177,5 +191,5 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, package: str)
 def test_every_optional_package_is_tested() -> None:
     # greenlet comes with Optuna, a database with MLflow; users bring Flax modules and PEFT adapters; the store of a
     # bucket first needs s3fs.
-    together = {"alembic", "flax", "greenlet", "peft", "sqlalchemy", "sqlparse"}
+    together = {"alembic", "flax", "greenlet", "onnx", "peft", "sqlalchemy", "sqlparse"}
     assert set(OPTIONAL) - together == NEEDS.keys()

@@ -16,11 +16,15 @@ import torch
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local, ProcessHandle
 from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import AllTrialsFailed, UsageError
+from hopfleet.experiment.previewing import scratch_folder
+from hopfleet.experiment.trial_runs import run_trials
 from hopfleet.runs.replay import replay
 from hopfleet.runs.verify import verify
 from hopfleet.store.local import open_journal
 from hopfleet.worker.protocol import Report
+from tests.helpers import marks
 
 
 class Net(hop.TorchTask):
@@ -181,6 +185,19 @@ def test_killed_members_cost_nothing_but_time(strategy: str, reports: range) -> 
     assert verify(killed.folder).ok
 
 
+@pytest.mark.slow
+@marks.long
+def test_fifty_killed_members_cost_nothing_but_time() -> None:
+    options: Any = {"parallelism": "ddp:2", "search": hop.Grid(max_epochs=12), "space": {"dropout": 0.3}}
+    calm = experiment("calm", **options).fit(quiet=True)
+    backend = KillsMembers(range(9, 559, 11))
+    killed = experiment("killed", backend=backend, **options).fit(quiet=True)
+    assert backend.killed == 50
+    assert digests(killed) == digests(calm)
+    assert losses(killed) == losses(calm)
+    assert verify(killed.folder).ok
+
+
 def test_a_failing_trial_fails_alone() -> None:
     results = experiment("failing", Failing(), parallelism="ddp:2", batch_size=32).fit(quiet=True)
     states = {trial.config["lr"]: trial.state.value for trial in results.trials}
@@ -212,6 +229,20 @@ def test_batch_norm_on_a_team_is_announced(capfd: pytest.CaptureFixture[str]) ->
 def test_mistakes(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said.replace("(", r"\(")):
         experiment("wrong", **options).fit(quiet=True)
+
+
+@pytest.mark.slow
+def test_trial_runs_of_strategies() -> None:
+    tried = experiment("tried", space={"width": hop.choice(["cut", "whole"])}, train=data(64), partitions=1)
+    with scratch_folder(tried) as place:
+        shapes = [SINGLE, TeamShape("ddp", 2), TeamShape("pipeline", 5)]
+        runs = list(run_trials(tried, place, shapes, lambda text: None))
+    assert not place.path.exists()
+    assert [(run.config["width"], run.shape) for run in runs] == [
+        (width, shape) for shape in shapes for width in ("cut", "whole")
+    ]
+    assert all(run.rows_per_second > 0 for run in runs[:4])
+    assert all("for 5 stages" in run.error for run in runs[4:])
 
 
 def test_spilling_works_in_this_process(tmp_path: Path) -> None:

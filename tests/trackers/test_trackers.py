@@ -219,5 +219,5 @@ def test_wrong_arguments_are_refused() -> None:
         Webhook("http://example.com", events=["explosion"])
     with pytest.raises(UsageError, match="callbacks='cvs': unknown; did you mean"):
         curve_experiment("mine", callbacks=["cvs"])
-    assert set(TRACKERS) == {"csv", "jsonl", "mlflow", "tensorboard", "wandb"}
+    assert set(TRACKERS) == {"csv", "jsonl", "log", "mlflow", "otel", "tensorboard", "wandb"}
     assert all(issubclass(kind, Tracker) for kind in (Csv, JsonLines, MLflow, TensorBoard, WandB, Webhook))

@@ -195,3 +195,34 @@ def test_tokens_that_can_be_guessed_are_refused() -> None:
 def test_loopback_is_told_from_other_addresses() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "")))
+
+
+def test_a_port_for_metrics_has_nothing_else_and_needs_no_token() -> None:
+    guarded = gate(metrics_port=9001)
+
+    def there(method: str, path: str, **headers: str) -> httpx.Response:
+        async def send() -> httpx.Response:
+            transport = httpx.ASGITransport(app=guarded)
+            base = "http://127.0.0.1:9001"
+            async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+                return await client.request(method, path, headers=headers)
+
+        return asyncio.run(send())
+
+    answer = there("GET", "/metrics")
+    assert answer.status_code == 200
+    assert "# TYPE hopfleet_units_total counter" in answer.text
+    for method, path in (("GET", "/"), ("GET", "/api/experiments"), ("POST", "/metrics"), ("GET", "/metrics/")):
+        assert there(method, path).status_code == 404
+    assert there("GET", "/metrics", host="evil.example:9001").status_code == 421
+    assert ask("GET", "/metrics", gate=guarded).status_code == 401, "the other port still needs the token"
+
+
+def test_only_a_page_for_a_notebook_may_be_framed_and_only_by_this_machine() -> None:
+    plain = ask("GET", "/", headers=COOKIE).headers
+    assert plain["x-frame-options"] == "DENY"
+    assert "frame-ancestors 'none'" in plain["content-security-policy"]
+    framed = ask("GET", "/", gate=gate(framed=True), headers=COOKIE).headers
+    assert "x-frame-options" not in framed
+    assert framed["content-security-policy"].endswith("frame-ancestors http://localhost:* http://127.0.0.1:*")
+    assert "script-src 'self'" in framed["content-security-policy"]

@@ -23,6 +23,7 @@ from hopfleet.cli.experiments import best, export, ls, show
 from hopfleet.cli.page import top, ui
 from hopfleet.cli.planning import plan
 from hopfleet.cli.plotting import plot
+from hopfleet.cli.profiling import profile
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
 from hopfleet.cli.testing import predict, test
@@ -77,6 +78,7 @@ for command in (
     prepare,
     simulate,
     plan,
+    profile,
     doctor,
 ):
     # "hopfleet workers NAME -1": the number is an argument, not an option.

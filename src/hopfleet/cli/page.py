@@ -40,6 +40,12 @@ def ui(
         str | None,
         typer.Option(metavar="TEXT", help="The token of the address (default: a random one).", show_default=False),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="A port for /metrics alone, which needs no token there; 0 takes any.", show_default=False
+        ),
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, and steer nothing.")] = False,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     tls_cert: Annotated[
@@ -58,7 +64,7 @@ def ui(
     """
     from hopfleet.ui.server import Options, serve
 
-    options = Options(host, port, token, read_only, tls_cert, tls_key, browse=not no_browser)
+    options = Options(host, port, token, read_only, tls_cert, tls_key, browse=not no_browser, metrics_port=metrics_port)
     serve(name, options, lambda text: echo(text))
 
 

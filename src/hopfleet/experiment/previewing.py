@@ -65,7 +65,7 @@ def make_preview(
     began = time.perf_counter()
     tell("opening the data")
     data = scratch_data(experiment, place)
-    backend = _another_backend(experiment)
+    backend = another_backend(experiment)
     planned = plan(backend)
     if backend.name in IN_TURN:
         planned = WorkerPlan(planned.device, 1, f"{backend.name} workers take turns")
@@ -73,7 +73,7 @@ def make_preview(
     return found.preview(experiment.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
 
 
-def _another_backend(experiment: Experiment) -> Backend:
+def another_backend(experiment: Experiment) -> Backend:
     """Return a second backend of the same kind, since only those of clusters can be started twice."""
     given = experiment.backend
     if on_cluster(given) and not isinstance(given, type):

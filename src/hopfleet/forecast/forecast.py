@@ -114,7 +114,7 @@ class Forecast:
             return self.backend.probe(trial, batches)
 
         tell("starting a worker")
-        with _one_worker(
+        with one_worker(
             self.backend, dataclasses.replace(self.spec, run="", compare=not self.spec.task.framework.fusion_blocker)
         ):
             start_up = time.perf_counter() - began
@@ -212,7 +212,7 @@ def check_failures(profiles: Collection[Profile]) -> None:
 
 
 @contextlib.contextmanager
-def _one_worker(backend: Backend, spec: WorkerSpec) -> Iterator[None]:
+def one_worker(backend: Backend, spec: WorkerSpec) -> Iterator[None]:
     """Start a backend with one worker, wait until the worker is ready, and close the backend afterwards."""
     try:
         backend.start(spec, 1)

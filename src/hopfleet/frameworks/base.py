@@ -12,6 +12,7 @@ if its trials can train together.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
@@ -237,9 +238,45 @@ class Framework(TeamTrainer, ABC):
     #: Name of the file that ``export`` writes; empty if the framework has no format for weights alone.
     weights_file: str = ""
 
-    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
-        """Write the weights of a saved version to a file that the framework's users can load without Hopfleet."""
+    def export(self, config: Config, checkpoint: Path, path: Path) -> float | None:
+        """Write the weights of a saved version to a file that the framework's users can load without Hopfleet.
+
+        Return the largest deviation found on reading the file back; None if the file is not read back.
+        """
         raise NotImplementedError("a framework with a weights_file must implement Framework.export")
+
+    def pack(self, config: Config, checkpoint: Path, path: Path) -> None:
+        """Write everything that ``unpack`` needs to return the model of a saved version."""
+        shutil.copyfile(checkpoint, path)
+
+    def unpack(self, config: Config, path: Path) -> Any:
+        """Return the trained model that ``pack`` wrote, on the CPU, ready to predict."""
+        return self.model(config, path)
+
+    #: Formats that ``convert`` writes.
+    formats: Sequence[str] = ()
+
+    def convert(self, model: Any, kind: str, path: Path, call: Callable[[Any], object]) -> float:
+        """Write a trained model in one of the ``formats``, read it back, and return the largest deviation of outputs.
+
+        ``call`` runs the task's code with a model on a few rows.
+        """
+        raise NotImplementedError("a framework with formats must implement Framework.convert")
+
+    def measuring(self, config: Config, dtypes: Mapping[str, str]) -> Callable[[Any, Batch], dict[str, RowSum]]:
+        """Return a function that returns the metrics of a model on a batch of numpy arrays."""
+        raise TaskError("ensembles: this framework does not support them; results.best is the best single model")
+
+    def combined(self, outputs: Sequence[Any], weights: Sequence[float], *, logits: bool) -> Any:
+        """Return the weighted mean of what several models returned for the same rows.
+
+        With ``logits``, return the logarithm of the mean of their probabilities.
+        """
+        raise NotImplementedError("a framework that supports ensembles must implement Framework.combined")
+
+    def ensemble(self, models: Sequence[Any], weights: Sequence[float], *, logits: bool) -> Any:
+        """Return one model whose outputs are the ``combined`` outputs of several."""
+        raise NotImplementedError("a framework that supports ensembles must implement Framework.ensemble")
 
     @abstractmethod
     def devices(self) -> tuple[str, int]:

@@ -10,9 +10,10 @@ import contextlib
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -38,6 +39,7 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError
 from hopfleet.frameworks.base import Task
+from hopfleet.monitor.history import TrialHistory
 from hopfleet.runtime.driver import Driver
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.search.base import at_least_one
@@ -59,6 +61,14 @@ class Candidate:
         self.model = model
         self.digest = digest
         self.sums: dict[str, RowSum] = {}
+
+    @classmethod
+    def of(cls, history: TrialHistory, number: int) -> Self:
+        """Return the candidate of a trial's best epoch."""
+        assert history.best is not None
+        saved = history.saved[history.best.version]
+        trial = Trial(history.id, number, history.config, history.seed, history.best.epoch)
+        return cls(trial, history.best.epoch, saved.ref, saved.digest)
 
 
 def measure_models(
@@ -208,15 +218,17 @@ class Again(Recipe):
 
 
 @contextlib.contextmanager
-def opened_data(data: Any, train: Dataset, *, labelled: bool = True) -> Iterator[Dataset]:
+def opened_data(
+    data: Any, columns: Iterable[str], recipe: Callable[[], Prepared] | None, *, labelled: bool = True
+) -> Iterator[Dataset]:
     """Yield data as a data set with the columns of the training data; unless ``labelled``, some may be absent.
 
     Raw files pass through the recipe that prepared the training data; other sources are partitioned as they are. Both
     keep the order of their rows.
     """
     with tempfile.TemporaryDirectory(prefix="hopfleet-test-") as folder:
-        found = _opened(data, train, Path(folder) / "set", labelled)
-        missing = [name for name in train.columns if name not in found.columns and labelled]
+        found = _opened(data, recipe, Path(folder) / "set", labelled)
+        missing = [name for name in columns if name not in found.columns and labelled]
         if missing:
             raise DataError(
                 f"{found.url}: lacks the columns {', '.join(missing)} of the training data; it has "
@@ -225,13 +237,18 @@ def opened_data(data: Any, train: Dataset, *, labelled: bool = True) -> Iterator
         yield found
 
 
-def _opened(data: Any, train: Dataset, folder: Path, labelled: bool) -> Dataset:
+def recipe_of(train: Dataset) -> Callable[[], Prepared] | None:
+    """Return a function that loads the recipe of training data; None if it has no recipe."""
+    return partial(load_recipe, train) if (Path(train.url) / RECIPE).is_file() else None
+
+
+def _opened(data: Any, recipe: Callable[[], Prepared] | None, folder: Path, labelled: bool) -> Dataset:
     if isinstance(data, Dataset):
         return data
     named = isinstance(data, str | os.PathLike)
     if named and ((Path(data) / FILE).is_file() or ("://" in os.fspath(data) and not Path(data).suffix)):
         return open_dataset(data)
-    if (Path(train.url) / RECIPE).is_file():
-        made: Dataset = prepare(data, folder, Again(load_recipe(train), labelled), partitions=1, quiet=True)
+    if recipe is not None:
+        made: Dataset = prepare(data, folder, Again(recipe(), labelled), partitions=1, quiet=True)
         return made
     return partition(data, folder, partitions=1)

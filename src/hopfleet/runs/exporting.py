@@ -1,31 +1,127 @@
-"""Exports: the weights of a trial in a file that can be loaded without Hopfleet."""
+"""Trained models in files that other programs read, checked by reading them back."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hopfleet.domain.trial import Config
-from hopfleet.errors import UsageError
-from hopfleet.frameworks.base import Framework
+from hopfleet.errors import TaskError, UsageError
+from hopfleet.frameworks.base import Batch, Task
 from hopfleet.phrases import shown
-from hopfleet.support.files import trouble
+from hopfleet.runs.results import Results
+from hopfleet.runs.verify import find_data
+from hopfleet.support.files import trouble, write_atomically
 
-FORMATS = frozenset((".bin", ".ckpt", ".h5", ".joblib", ".keras", ".onnx", ".pkl", ".pt", ".pth", ".safetensors"))
+SUFFIXES = frozenset((".bin", ".ckpt", ".h5", ".joblib", ".keras", ".onnx", ".pkl", ".pt", ".pth", ".safetensors"))
 """Suffixes of files with models."""
 
+BUNDLE = "bundle"
+"""The format of a folder with everything that predictions need."""
 
-def write_weights(framework: Framework, config: Config, checkpoint: Path, path: str | os.PathLike[str]) -> None:
-    """Write the weights of a saved version to a file. Raise UsageError if the path promises another format."""
-    if not isinstance(path, str | os.PathLike) or Path(path).is_dir():
-        raise UsageError(f"path={shown(path)}: must be the name of a file to write, e.g. 'model.safetensors'")
-    suffix = Path(framework.weights_file).suffix
-    if suffix and Path(path).suffix in FORMATS - {suffix}:
+EXAMPLES = 8
+"""Rows with which an exported model is compared."""
+
+TOLERANCE = 1e-3
+"""The largest deviation of outputs that is taken for rounding."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported model. ``deviation`` is the largest difference of its outputs; None if it was not read back."""
+
+    path: Path
+    format: str
+    deviation: float | None
+
+    def __str__(self) -> str:
+        checked = "not read back" if self.deviation is None else f"largest deviation {self.deviation:.2g}"
+        return f"{self.path}: {self.format}, {checked}"
+
+
+def export_models(
+    results: Results,
+    members: Mapping[str, float],
+    path: str | os.PathLike[str],
+    kind: str | None,
+    task: Task,
+    *,
+    logits: bool = False,
+) -> Exported:
+    """Write the models of some trials, each with its weight, as one model; it is complete or absent."""
+    framework = task.framework
+    own = Path(framework.weights_file).suffix.removeprefix(".")
+    formats = [*dict.fromkeys([*([own] if own else []), *framework.formats, BUNDLE])]
+    chosen = kind if kind is not None else own
+    if chosen not in formats:
+        raise UsageError(f"format={shown(kind)}: must be {' or '.join(map(repr, formats))} for a {type(task).__name__}")
+    if not isinstance(path, str | os.PathLike) or (chosen != BUNDLE and Path(path).is_dir()):
         raise UsageError(
-            f"path={str(path)!r}: the file is written in the format {suffix}; for another one, save what trial.model() "
-            "returns with the functions of its framework"
+            f"path={shown(path)}: must be the name of a file to write, e.g. 'model.{chosen.split('.')[0]}'"
+        )
+    target = Path(path).expanduser()
+    if kind is None and own and target.suffix in SUFFIXES - {f".{own}"}:
+        raise UsageError(
+            f"path={str(path)!r}: the file is written in the format .{own}; for another one, give the format, as in "
+            f"format={formats[-2]!r}, or save what trial.model() returns with the functions of its framework"
         )
     try:
-        framework.export(config, checkpoint, Path(path).expanduser())
+        if chosen == BUNDLE:
+            from hopfleet.runs.bundle import write_bundle
+
+            return Exported(target, chosen, write_bundle(results, members, target, task, logits=logits))
+        if chosen == own and len(members) == 1:
+            with results[next(iter(members))].opened(task) as (found, config, checkpoint):
+                return Exported(target, chosen, found.export(config, checkpoint, target))
+        return Exported(target, chosen, _converted(results, members, target, chosen, task, logits))
     except OSError as error:
         raise UsageError(trouble(path, error)) from error
+
+
+def _converted(
+    results: Results, members: Mapping[str, float], path: Path, kind: str, task: Task, logits: bool
+) -> float:
+    model = joined_model(results, members, task, logits=logits)
+    found: list[float] = []
+
+    def fill(place: Path) -> None:
+        found.append(task.framework.convert(model, kind, place, calling(results, members, task)))
+        check_deviation(path, found[0])
+
+    write_atomically(path, fill, durable=True)
+    return found[0]
+
+
+def joined_model(results: Results, members: Mapping[str, float], task: Task, *, logits: bool) -> Any:
+    """Return the model of a trial, or one model of several."""
+    models = [results[name].model(task) for name in members]
+    return models[0] if len(models) == 1 else task.framework.ensemble(models, [*members.values()], logits=logits)
+
+
+def calling(results: Results, members: Mapping[str, float], task: Task) -> Callable[[Any], object]:
+    """Return a function that runs the task's code with a model on a few training rows."""
+    data = find_data(results.folder, "train")
+    batch = example(results, task)
+    if type(task).predict is not Task.predict:
+        return lambda model: task.predict(model, batch)
+    dtypes = {name: column.dtype for name, column in data.columns.items()}
+    with results[next(iter(members))].opened(task) as (framework, config, _):
+        measure = framework.measuring(config, dtypes)
+    return lambda model: measure(model, batch)
+
+
+def example(results: Results, task: Task) -> Batch:
+    """Return the first training rows, as the task's hooks get them in evaluation."""
+    batch = find_data(results.folder, "train").head(EXAMPLES)
+    return batch if task.transform is None else task.transform(batch, None)
+
+
+def check_deviation(path: Path, deviation: float) -> None:
+    """Raise TaskError if outputs differ by more than rounding."""
+    if not deviation <= TOLERANCE:
+        raise TaskError(
+            f"{path}: is not written: read back, its outputs on {EXAMPLES} rows deviate by {deviation:.3g}, and "
+            f"rounding explains at most {TOLERANCE:g}; check that the model computes the same each time in evaluation"
+        )

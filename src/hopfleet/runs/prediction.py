@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import pyarrow as pa
 
 from hopfleet.data import Dataset
 from hopfleet.errors import HopfleetError, TaskError, UsageError
-from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.base import Batch, Task
+from hopfleet.runs.evaluation import opened_data, recipe_of
+from hopfleet.runs.verify import find_data
+from hopfleet.store.folder import RunFolder
 from hopfleet.support.files import write_atomically
 from hopfleet.support.user_code import describe_with_place
 
@@ -32,20 +35,46 @@ def check_target(to: str | os.PathLike[str] | None) -> Path | None:
     return path
 
 
+def predict(
+    task: Task,
+    model: Callable[[], Any],
+    data: Any,
+    folder: RunFolder,
+    *,
+    to: str | os.PathLike[str] | None,
+    batch_size: int,
+) -> Any:
+    """Return the predictions of a run's model for new rows as a table, or write them and return their number."""
+    path, train = check_target(to), find_data(folder, "train")
+    found = model()
+    with opened_data(data, train.columns, recipe_of(train), labelled=False) as opened:
+        return collected(predictions(task, found, opened, batch_size), path)
+
+
+def collected(made: Iterator[pa.RecordBatch], path: Path | None) -> Any:
+    """Return predictions as a table, or write them to a file and return their number."""
+    return pa.Table.from_batches(made) if path is None else write(made, path)
+
+
 def predictions(task: Task, model: Any, data: Dataset, batch_size: int) -> Iterator[pa.RecordBatch]:
     """Yield the predictions for all rows of a data set, partition after partition."""
     for part in range(len(data)):
         for batch in data.batches(part, batch_size=batch_size):
-            given = batch if task.transform is None else task.transform(batch, None)
-            rows = len(next(iter(batch.values())))
-            try:
-                made = task.predict(model, given)
-            except HopfleetError:
-                raise
-            except Exception as error:
-                raise TaskError(f"predict() failed: {describe_with_place(error)}") from error
-            named = made if isinstance(made, Mapping) else {COLUMN: made}
-            yield pa.RecordBatch.from_pydict({str(name): _column(name, value, rows) for name, value in named.items()})
+            yield predicted(task, model, batch)
+
+
+def predicted(task: Task, model: Any, batch: Batch) -> pa.RecordBatch:
+    """Return the predictions for one batch."""
+    rows = len(next(iter(batch.values())))
+    given = batch if task.transform is None else task.transform(batch, None)
+    try:
+        made = task.predict(model, given)
+    except HopfleetError:
+        raise
+    except Exception as error:
+        raise TaskError(f"predict() failed: {describe_with_place(error)}") from error
+    named = made if isinstance(made, Mapping) else {COLUMN: made}
+    return pa.RecordBatch.from_pydict({str(name): _column(name, value, rows) for name, value in named.items()})
 
 
 def _column(name: str, value: Any, rows: int) -> Any:

@@ -16,7 +16,7 @@ from hopfleet.domain.expectation import Expectation
 from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
-from hopfleet.domain.trial import Config, Trial, TrialState
+from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
@@ -24,7 +24,6 @@ from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.phrases import did_you_mean, shown
-from hopfleet.runs.exporting import write_weights
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
@@ -34,6 +33,7 @@ from hopfleet.worker.secrets import read
 
 if TYPE_CHECKING:
     from hopfleet.backends.base import Backend
+    from hopfleet.runs.exporting import Exported
     from hopfleet.runs.verify import Verdict
 
 
@@ -147,16 +147,26 @@ class TrialResult(Signposted):
 
     def model(self, task: Task | None = None) -> Any:
         """Return the model of the best epoch, ready to predict."""
-        with self._framework(task) as (framework, config, checkpoint):
+        with self.opened(task) as (framework, config, checkpoint):
             return framework.model(config, checkpoint)
 
-    def export(self, path: str | os.PathLike[str], task: Task | None = None) -> None:
-        """Write the weights of the best epoch to a file that can be loaded without Hopfleet.
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        task: Task | None = None,
+        *,
+        format: str | None = None,  # noqa: A002
+    ) -> Exported:
+        """Write the model of the best epoch to a file that can be loaded without Hopfleet, or to a bundle.
 
-        With PyTorch the file has the model's own state dict, for ``safetensors.torch.load_file``.
+        By default the file has the weights in the framework's own format; with PyTorch, the model's own state dict for
+        ``safetensors.torch.load_file``. Other formats are "safetensors", "torch" (``torch.load``), "torch.export" and
+        "onnx" (whole programs), and "bundle": a folder for ``hop.load_bundle``. What was written is read back, and the
+        largest deviation of its outputs on a few training rows is returned.
         """
-        with self._framework(task) as (framework, config, checkpoint):
-            write_weights(framework, config, checkpoint, path)
+        from hopfleet.runs.exporting import export_models
+
+        return export_models(self._results, {self.id: 1.0}, path, format, self._results.find_task(task))
 
     def test(
         self, data: Any, *, task: Task | None = None, workers: int | str = "auto", backend: Backend | str = "local"
@@ -173,20 +183,13 @@ class TrialResult(Signposted):
         makes the predictions, in this process. With ``to``, they are written to a .parquet, .csv or .arrow file
         instead, a batch at a time, and the number of rows is returned.
         """
-        import pyarrow as pa
+        from hopfleet.runs.prediction import predict
 
-        from hopfleet.runs.evaluation import opened_data
-        from hopfleet.runs.prediction import check_target, predictions, write
-        from hopfleet.runs.verify import find_data
-
-        path, found = check_target(to), self._results.find_task(task)
-        model = self.model(found)
-        with opened_data(data, find_data(self._results.folder, "train"), labelled=False) as opened:
-            made = predictions(found, model, opened, batch_size)
-            return pa.Table.from_batches(made) if path is None else write(made, path)
+        found = self._results.find_task(task)
+        return predict(found, lambda: self.model(found), data, self._results.folder, to=to, batch_size=batch_size)
 
     @contextlib.contextmanager
-    def _framework(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
+    def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
         """Yield the framework with the settings of the run in place, the configuration and the best version."""
         path = self.checkpoint
         assert self._trial.best is not None
@@ -377,23 +380,18 @@ class Results(Signposted):
         data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
         trials' best epochs, a partition at a time.
         """
-        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data
+        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data, recipe_of
         from hopfleet.runs.verify import find_data
 
         found = self.find_task(task)
         names = list(trials) or [trial.id for trial in self.history.leaderboard() if trial.best is not None][:top]
         if not names:
             self.best  # noqa: B018, raises NotFound
-        candidates = []
-        for number, name in enumerate(names, 1):
-            trial = self[name]
-            trial.checkpoint  # noqa: B018, raises NotFound or CheckpointError
-            history = self.history.trials[name]
-            assert history.best is not None
-            saved = history.saved[history.best.version]
-            whole = Trial(name, number, history.config, history.seed, history.best.epoch)
-            candidates.append(Candidate(whole, history.best.epoch, saved.ref, saved.digest))
-        with opened_data(data, find_data(self.folder, "train")) as opened:
+        for name in names:
+            self[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
+        candidates = [Candidate.of(self.history.trials[name], number) for number, name in enumerate(names, 1)]
+        train = find_data(self.folder, "train")
+        with opened_data(data, train.columns, recipe_of(train)) as opened:
             return measure_models(
                 candidates,
                 opened,

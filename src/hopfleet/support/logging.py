@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
+from datetime import UTC, datetime
 from typing import TextIO
 
 from hopfleet.support.text import visible
@@ -13,12 +16,36 @@ STORAGE, TEAMS, BATCHES = "storage", "teams", "batches"
 train differently on a team, and a transform may change the number of rows."""
 
 
+FORMAT = "HOPFLEET_LOG"
+"""The environment variable that chooses the form of messages on standard error: ``json``, or text otherwise."""
+
+FIELDS = ("experiment", "trial", "worker", "epoch", "partition", "seconds", "metrics", "config")
+"""Attributes of records that a line of JSON has, where a record has them."""
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON: time, level, logger, message, and the ids of its trial and worker, if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: getattr(record, name) for name in FIELDS if hasattr(record, name)},
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
 class StandardError(logging.StreamHandler[TextIO]):
     """A handler for the standard error of the moment, which workers redirect to the log of a trial."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        as_json = os.environ.get(FORMAT) == "json"
+        self.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(name)s: %(message)s"))
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))

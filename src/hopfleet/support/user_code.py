@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from hopfleet.errors import HopfleetError, describe
 
@@ -84,3 +86,19 @@ def hook(error: BaseException) -> str:
     """Return the name of the user's first function in an exception's traceback, as in ``Digits.build``; or empty."""
     found = users_traceback(error)
     return "" if found is None else found.tb_frame.f_code.co_qualname
+
+
+def users_modules(starts: Iterable[object]) -> list[ModuleType]:
+    """Return the user's own modules that some values come from, and those that these modules refer to in turn."""
+    waiting, seen = list(starts), dict[str, ModuleType]()
+    while waiting:
+        value = waiting.pop()
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        module = sys.modules.get(name) if isinstance(name, str) else None
+        if module is None or module.__name__ in seen:
+            continue
+        if name != "__main__" and not users_file(getattr(module, "__file__", None) or "<builtin>"):
+            continue
+        seen[module.__name__] = module
+        waiting += vars(module).values()
+    return [seen[name] for name in sorted(seen)]

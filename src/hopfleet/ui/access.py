@@ -53,6 +53,10 @@ HEADERS = {
 """Headers of every answer. Scripts and styles come from this server's files alone."""
 
 
+FRAMERS = "frame-ancestors http://localhost:* http://127.0.0.1:*"
+"""What replaces ``frame-ancestors 'none'`` for a notebook, whose output shows the page in a frame."""
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine only."""
     if host == "localhost":
@@ -88,8 +92,25 @@ class Refusal(Exception):
 class Access:
     """The gate before the application: refuses what it must, and adds the headers to every answer."""
 
-    def __init__(self, app: App, *, token: str, host: str, port: int, secure: bool, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        token: str,
+        host: str,
+        port: int,
+        secure: bool,
+        read_only: bool = False,
+        metrics_port: int | None = None,
+        framed: bool = False,
+    ) -> None:
         self._app = app
+        self._headers = dict(HEADERS)
+        if framed:
+            policy = self._headers["content-security-policy"]
+            self._headers["content-security-policy"] = policy.replace("frame-ancestors 'none'", FRAMERS)
+            del self._headers["x-frame-options"]
+        self._metrics_port = metrics_port
         self._token = token
         self._secure = secure
         self._read_only = read_only
@@ -102,7 +123,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        more = dict(HEADERS)
+        more = dict(self._headers)
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -127,6 +148,10 @@ class Access:
         name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
         if self._loopback and not is_loopback(name):
             raise Refusal(421, "this server answers under the name of this machine only")
+        if self._metrics_port is not None and (scope.get("server") or ("", None))[1] == self._metrics_port:
+            if scope["method"] != "GET" or scope["path"] != "/metrics":
+                raise Refusal(404, "this port has nothing but /metrics")
+            return False
         changes = scope["method"] not in ("GET", "HEAD")
         if changes or scope["path"].startswith("/api/"):
             self._check_origin(headers, changes)

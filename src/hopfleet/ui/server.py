@@ -13,14 +13,14 @@ from pathlib import Path
 
 from hopfleet.errors import UsageError
 from hopfleet.store.folder import RunFolder, find_run
-from hopfleet.ui import PARENT, PORT, SOCKET, TOKEN
+from hopfleet.ui import FRAMED, PARENT, PORT, SOCKET, TOKEN
 from hopfleet.ui.access import Access, checked_token, is_loopback
 from hopfleet.ui.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to serve. ``show`` tells the address to the user; ``browse`` opens a browser at it."""
+    """How to serve. ``browse`` opens a browser; ``metrics_port`` has the figures for Prometheus, without a token."""
 
     host: str = "127.0.0.1"
     port: int = PORT
@@ -29,6 +29,7 @@ class Options:
     certificate: Path | None = None
     key: Path | None = None
     browse: bool = False
+    metrics_port: int | None = None
 
 
 def serve(name: str | None, options: Options, show: Callable[[str], None]) -> None:
@@ -47,26 +48,40 @@ def serve(name: str | None, options: Options, show: Callable[[str], None]) -> No
     inherited = os.environ.get(SOCKET, "")
     listener = socket.socket(fileno=int(inherited)) if inherited else _listen(options.host, options.port)
     port = listener.getsockname()[1]
+    listeners = [listener]
+    if options.metrics_port is not None:
+        listeners.append(_listen(options.host, options.metrics_port))
+    metrics_port = listeners[-1].getsockname()[1] if options.metrics_port is not None else None
     application = Application(shelf, read_only=options.read_only, start=start)
     gate = Access(
-        application.routes(), token=token, host=options.host, port=port, secure=secure, read_only=options.read_only
+        application.routes(),
+        token=token,
+        host=options.host,
+        port=port,
+        secure=secure,
+        read_only=options.read_only,
+        metrics_port=metrics_port,
+        framed=FRAMED in os.environ,
     )
     config = configuration(gate, options.certificate, options.key)
     host = f"[{options.host}]" if ":" in options.host else options.host
     if host in ("0.0.0.0", "[::]"):
         host = socket.gethostname()
     place = f"#/x/{start}" if start else ""
-    address = f"{'https' if secure else 'http'}://{host}:{port}/?token={token}{place}"
+    scheme = "https" if secure else "http"
+    address = f"{scheme}://{host}:{port}/?token={token}{place}"
     if not is_loopback(options.host):
         plain = "" if secure else "; the traffic is not encrypted, so use --tls-cert and --tls-key or an SSH tunnel"
         show(f"--host {options.host}: other machines can reach this server and need the token in the address{plain}")
     show(address)
+    if metrics_port is not None:
+        show(f"{scheme}://{host}:{metrics_port}/metrics")
     if options.browse:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     server = Server(config, application)
     _end_with_parent(lambda: setattr(server, "should_exit", True))
     with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+        server.run(sockets=listeners)
 
 
 def _shelf(name: str | None) -> tuple[Shelf, str]:

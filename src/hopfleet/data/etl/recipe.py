@@ -212,18 +212,18 @@ def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def load_recipe(data: Dataset | str | os.PathLike[str]) -> Prepared:
+def load_recipe(data: Dataset | str | os.PathLike[str], *, trust: bool = False) -> Prepared:
     """Return the recipe of a data set, with its statistics.
 
-    This runs code that is stored with the data set, so only this user may be able to write to its folder, and the
-    folder must be one that you trust.
+    This runs code that is stored with the data set, so the folder must be one that you trust, and unless ``trust`` is
+    True only this user may be able to write to it.
     """
     from safetensors.numpy import load_file
 
     folder = Path(data.url if isinstance(data, Dataset) else data).expanduser()
     if not (folder / RECIPE).is_file():
         raise DataError(f"{folder}: has no {RECIPE}; only data sets that hop.prepare made have a recipe")
-    if (folder / PICKLE).is_file():
+    if (folder / PICKLE).is_file() and not trust:
         check_private(folder, folder / PICKLE)
     try:
         content = read_json(folder / RECIPE)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from hopfleet.domain.placement import CPU, SINGLE, Placement, TeamShape
+from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Config
 from hopfleet.errors import TaskError
-from hopfleet.frameworks.base import Batches, EngineCache, Flotilla, Framework
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Flotilla, Framework
 from hopfleet.frameworks.estimate import ResourceEstimate
 from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch import settings as process
@@ -19,11 +20,27 @@ from hopfleet.frameworks.torch import weights
 from hopfleet.frameworks.torch.checkpoint import averages
 from hopfleet.frameworks.torch.engines import choose
 from hopfleet.frameworks.torch.explain import explain
+from hopfleet.frameworks.torch.formats import WRITERS, Call, Combined, combined
 from hopfleet.frameworks.torch.parallel import choose as choose_strategy
 from hopfleet.frameworks.torch.session import TorchSession
 from hopfleet.frameworks.torch.settings import Value
 from hopfleet.frameworks.torch.shared import SharedTensors
-from hopfleet.frameworks.torch.trial import SharedTask
+from hopfleet.frameworks.torch.steps import rows_of
+from hopfleet.frameworks.torch.trial import Model, Part, SharedTask
+
+
+class OneBatch:
+    """The batches of a unit that has one."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.rows = rows_of(batch)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter([self._batch])
 
 
 class TorchFramework(Framework):
@@ -107,10 +124,39 @@ class TorchFramework(Framework):
         session.exchange_average()
         return session.model.eval()
 
-    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+    def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         # Only the model tells which weights are averaged.
         averaged = averages(checkpoint)
         weights.write(path, self.model(config, checkpoint).state_dict() if averaged else weights.state_dict(checkpoint))
+        return 0.0
+
+    def pack(self, config: Config, checkpoint: Path, path: Path) -> None:
+        self.export(config, checkpoint, path)
+
+    def unpack(self, config: Config, path: Path) -> torch.nn.Module:
+        model = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads()).model
+        model.load_state_dict(weights.state_dict(path))
+        return model.eval()
+
+    formats = ("safetensors", "torch", "torch.export", "onnx")
+
+    def convert(self, model: torch.nn.Module, kind: str, path: Path, call: Call) -> float:
+        return WRITERS[kind](model, path, call)
+
+    def measuring(self, config: Config, dtypes: Mapping[str, str]) -> Callable[[Model, Batch], dict[str, RowSum]]:
+        session = self.open(config, seed=0, placement=CPU, threads=torch.get_num_threads())
+
+        def measure(model: Model, batch: Batch) -> dict[str, RowSum]:
+            session.callable = model
+            return session.evaluate(OneBatch(session.prepare(batch, dtypes)), seed=0)
+
+        return measure
+
+    def combined(self, outputs: Sequence[Part], weights: Sequence[float], *, logits: bool) -> Part:
+        return combined(outputs, weights, logits=logits)
+
+    def ensemble(self, models: Sequence[torch.nn.Module], weights: Sequence[float], *, logits: bool) -> torch.nn.Module:
+        return Combined(models, weights, logits=logits).eval()
 
     def devices(self) -> tuple[str, int]:
         if torch.cuda.is_available():

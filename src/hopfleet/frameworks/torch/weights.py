@@ -48,7 +48,24 @@ def state_dict(source: object) -> Weights:
 def write(path: Path, weights: Weights) -> None:
     """Write weights to a file that ``safetensors.torch.load_file`` reads. Weights that are tied are written twice."""
     plain = {name: value.detach().cpu().contiguous() for name, value in weights.items() if torch.is_tensor(value)}
-    write_atomically(path, lambda place: safetensors.write(place, plain, {"format": "pt"}), durable=True)
+
+    def fill(place: Path) -> None:
+        safetensors.write(place, plain, {"format": "pt"})
+        check_equal(path, plain, safetensors.read(place)[0])
+
+    write_atomically(path, fill, durable=True)
+
+
+def check_equal(path: Path, weights: Weights, found: Weights) -> None:
+    """Raise CheckpointError unless a file that was read back has the very weights that were written."""
+    for name, value in weights.items():
+        if name not in found or bits(found[name]) != bits(value):
+            raise CheckpointError(f"{path}: {name} differs from what was written; check that disk, and export again")
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor's elements."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _read(path: Path) -> Weights:

@@ -226,8 +226,9 @@ class TransformersFramework(TorchFramework):
             delattr(model, preferences.REFERENCE)
         return model
 
-    def export(self, config: Config, checkpoint: Path, path: Path) -> None:
+    def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         weights.write(path, self.model(config, checkpoint).state_dict())
+        return 0.0
 
 
 def _network(model: Any) -> Any:

@@ -1,0 +1,58 @@
+"""Trial runs of an experiment: each class of configurations with each strategy, on a worker of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hopfleet.domain.placement import TeamShape
+from hopfleet.experiment.previewing import another_backend, scratch_data
+from hopfleet.experiment.resources import plan_workers, worker_spec
+from hopfleet.forecast.forecast import one_worker
+from hopfleet.forecast.profiling import BATCHES, architectures, trial_for_probe
+from hopfleet.forecast.trial_runs import TrialRun
+from hopfleet.store.folder import RunFolder
+from hopfleet.support.machine import choose_workers, this_machine
+
+if TYPE_CHECKING:
+    from hopfleet.experiment.experiment import Experiment
+
+DRAWN = 64
+"""Configurations among which to look for classes: those that differ in more than numbers."""
+
+
+def device_count(experiment: Experiment) -> int:
+    """Return the number of devices of this machine that workers of the experiment can have."""
+    options = experiment.worker_options
+    kind, count = experiment.task.framework.devices()
+    if options.device not in ("auto", kind):
+        kind, count = options.device, 1
+    return choose_workers(this_machine(), device=kind, devices=count, threads=options.threads, trials=4096)[0]
+
+
+def run_trials(
+    experiment: Experiment, place: RunFolder, shapes: Sequence[TeamShape], tell: Callable[[str], None]
+) -> Iterator[TrialRun]:
+    """Train a few mini-batches of each class of configurations with each strategy; keep nothing but the figures."""
+    data = scratch_data(experiment, place)
+    configs = architectures(dict(enumerate([*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN])))
+    options = experiment.worker_options
+    for shape in shapes:
+        tell(f"trying {shape}")
+        backend = another_backend(experiment)
+        plan = plan_workers(
+            backend,
+            experiment.task,
+            workers=1,
+            device=options.device,
+            threads=options.threads,
+            trials=1,
+            teams=(shape,),
+        )
+        spec = worker_spec(experiment, data, place, device=plan.device, spare=0, teams=plan.teams)
+        with one_worker(backend, dataclasses.replace(spec, run="")):
+            for number, config in configs.items():
+                found = backend.probe(trial_for_probe(number, config), BATCHES)
+                rate = 0.0 if found.error or not found.seconds_per_row else 1.0 / found.seconds_per_row
+                yield TrialRun(config, plan.teams[0], rate, found.memory, found.error)

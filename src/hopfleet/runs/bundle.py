@@ -1,0 +1,265 @@
+"""Bundles: folders with a trained model and everything that its predictions need.
+
+A bundle has weights, configurations, the task and the recipe as code to run and as text to read, versions of packages,
+metrics and a model card. It holds one model, or the members of an ensemble.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from hopfleet.data.etl.recipe import PICKLE, RECIPE, Prepared, load_recipe
+from hopfleet.domain.secrets import references, revealed
+from hopfleet.domain.signatures import explained
+from hopfleet.errors import TaskError, UsageError, describe
+from hopfleet.frameworks.base import Task
+from hopfleet.runs.card import model_card
+from hopfleet.runs.evaluation import opened_data
+from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
+from hopfleet.runs.prediction import check_target, collected, predicted, predictions
+from hopfleet.runs.results import Results
+from hopfleet.runs.verify import find_data
+from hopfleet.support.files import check_private, digest, read_json, sync, write_text
+from hopfleet.support.plain import plain
+from hopfleet.support.user_code import users_modules
+from hopfleet.version import __version__
+from hopfleet.worker.pickling import dumps
+from hopfleet.worker.secrets import read
+
+FILE, TASK, CARD, CODE = "bundle.json", "task.pickle", "README.md", "code"
+"""Files of a bundle, and its folder of code to read."""
+
+PACKAGES = {
+    "flax": "flax", "jax": "jax", "keras": "keras", "lightning": "lightning", "numpy": "numpy", "optax": "optax",
+    "peft": "peft", "pyarrow": "pyarrow", "scikit-learn": "sklearn", "tensorflow": "tensorflow", "torch": "torch",
+    "transformers": "transformers",
+}  # fmt: skip
+"""Packages whose versions a bundle records if they are in use, and the names of their modules."""
+
+
+class Bundle:
+    """A trained model, or an ensemble of several, that predicts without the run that trained it."""
+
+    def __init__(self, folder: Path, content: Mapping[str, Any], task: Task, configs: list[Any], trust: bool) -> None:
+        self.folder = folder
+        self.content = content
+        self._task = task
+        self._configs = configs
+        self._trust = trust
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """The validation metrics of each model, by trial."""
+        return {each["trial"]: each["metrics"] for each in self.content["models"]}
+
+    @functools.cached_property
+    def model(self) -> Any:
+        """The model on the CPU, ready to predict."""
+        framework, members = self._task.framework, self.content["models"]
+        with framework.applied(self.content["settings"]):
+            models = [
+                framework.unpack(
+                    revealed(config, {one: read(one) for one in references(config)}), self.folder / each["file"]
+                )
+                for each, config in zip(members, self._configs, strict=True)
+            ]
+        if len(models) == 1:
+            return models[0]
+        return framework.ensemble(models, [each["weight"] for each in members], logits=self.content["logits"])
+
+    def predict(self, rows: Any, *, to: str | os.PathLike[str] | None = None, batch_size: int = 1024) -> Any:
+        """Return predictions for new rows as an Arrow table, or write them to a file and return their number.
+
+        Rows are a data set, its folder, or any source of ``hop.partition``. Raw rows pass through the recipe of the
+        bundle, if it has one.
+        """
+        path, model = check_target(to), self.model
+        recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
+        with opened_data(rows, self.content["columns"], recipe, labelled=False) as data:
+            return collected(predictions(self._task, model, data, batch_size), path)
+
+    def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:
+        """Return the predictions for a batch of prepared rows."""
+        return predicted(self._task, self.model, dict(batch))
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether raw rows pass through a recipe."""
+        return (self.folder / RECIPE).is_file()
+
+    def __repr__(self) -> str:
+        trials = ", ".join(self.metrics)
+        return f"<Bundle {str(self.folder)!r}: {trials} of {self.content['experiment']}>"
+
+
+@explained
+def load_bundle(path: str | os.PathLike[str], *, trust: bool = False) -> Bundle:
+    """Return the bundle in a folder.
+
+    A bundle has code, which runs. Unless ``trust`` is True, it must belong to this user, and no other user may be able
+    to write to it. Read the code of a bundle that someone sent you before you load it; it is in the folder ``code``.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / FILE).is_file():
+        raise UsageError(f"{folder}: is not a bundle: it has no {FILE}; trial.export(path, format='bundle') writes one")
+    try:
+        content = read_json(folder / FILE)
+        known = content["format"] == "hopfleet-bundle" and content["version"] == 1
+        damaged = [name for name, found in content["files"].items() if digest(folder / name) != found] if known else []
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{folder}: is damaged ({describe(error)}); export it again") from error
+    if not known:
+        raise UsageError(f"{folder / FILE}: is not a bundle of a format that Hopfleet {__version__} reads")
+    if damaged:
+        raise UsageError(f"{folder / damaged[0]}: differs from what was exported; export the bundle again")
+    if not trust:
+        for name in (TASK, PICKLE):
+            if (folder / name).exists():
+                _check_private(folder, folder / name)
+    try:
+        task, configs = cloudpickle.loads((folder / TASK).read_bytes())
+    except Exception as error:
+        wanted = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+        raise UsageError(
+            f"{folder}: its task cannot be loaded ({describe(error)}); it was made with {wanted}"
+        ) from error
+    return Bundle(folder, content, task, configs, trust)
+
+
+def _check_private(folder: Path, file: Path) -> None:
+    try:
+        check_private(folder, file)
+    except UsageError as error:
+        raise UsageError(f"{error}; or, once you have read {folder / CODE}, pass trust=True") from None
+
+
+def write_bundle(results: Results, members: Mapping[str, float], path: Path, task: Task, *, logits: bool) -> float:
+    """Write a bundle, load it again, and return the largest deviation of its predictions; it is complete or absent."""
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"{path}: exists already; remove it, or give the name of a new folder")
+    batch = find_data(results.folder, "train").head(EXAMPLES)
+    wanted = predicted(task, joined_model(results, members, task, logits=logits), batch)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.mkdir(mode=0o700)
+    try:
+        content = _fill(beside, results, members, task, logits)
+        _describe(beside, {**content, "deviation": None})
+        found = deviation(wanted, load_bundle(beside).predicted(batch))
+        check_deviation(path, found)
+        _describe(beside, {**content, "deviation": found})
+        sync(beside)
+        beside.rename(path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return found
+
+
+def _fill(folder: Path, results: Results, members: Mapping[str, float], task: Task, logits: bool) -> dict[str, Any]:
+    """Write the files of a bundle, and return what its description has."""
+    train = find_data(results.folder, "train")
+    recipe = load_recipe(train) if (Path(train.url) / RECIPE).is_file() else None
+    models, configs = [], []
+    for number, (name, weight) in enumerate(members.items()):
+        trial = results[name]
+        file = f"model{number or ''}{Path(task.framework.weights_file or trial.checkpoint.name).suffix}"
+        with trial.opened(task) as (framework, config, checkpoint):
+            framework.pack(config, checkpoint, folder / file)
+        configs.append(trial.config)
+        models.append(
+            {
+                "trial": name, "file": file, "weight": weight, "config": plain(trial.config),
+                "epoch": trial.best_epoch, "metrics": trial.metrics,
+            }
+        )  # fmt: skip
+    _write_code(folder, task, configs, recipe)
+    versions = {"python": platform.python_version(), "hopfleet": __version__}
+    versions |= {name: metadata.version(name) for name, module in PACKAGES.items() if module in sys.modules}
+    return {
+        "format": "hopfleet-bundle",
+        "version": 1,
+        "experiment": results.name,
+        "task": type(task).__qualname__,
+        "metric": results.definition["metric"],
+        "mode": results.definition["mode"],
+        "models": models,
+        "logits": logits,
+        "columns": {name: str(column) for name, column in train.columns.items()},
+        "raw_columns": {} if recipe is None else {name: str(kind) for name, kind in recipe.layout.types.items()},
+        "data": {"rows": train.rows, "fingerprint": train.fingerprint},
+        "settings": results.definition.get("settings", {}),
+        "versions": versions,
+    }
+
+
+def _write_code(folder: Path, task: Task, configs: list[Any], recipe: Prepared | None) -> None:
+    """Write the task and the recipe as pickles that need no file of the user's, and as text."""
+    starts: list[object] = [type(task), *vars(task).values()] if hasattr(task, "__dict__") else [type(task)]
+    if recipe is not None:
+        starts += [type(recipe.recipe), *vars(recipe.recipe).values()]
+    modules = users_modules(starts)
+    try:
+        with _by_value(modules):
+            (folder / TASK).write_bytes(dumps((task, configs)))
+            if recipe is not None:
+                recipe.save(folder)
+    except Exception as error:
+        raise TaskError(f"{type(task).__name__} cannot be stored in a bundle: {describe(error)}") from error
+    (folder / CODE).mkdir()
+    for module in modules:
+        source = Path(getattr(module, "__file__", None) or "")
+        if source.is_file():
+            shutil.copyfile(source, folder / CODE / f"{module.__name__.strip('_')}.py")
+
+
+@contextlib.contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+    """Have classes and functions of some modules pickled whole rather than by name."""
+    added = [each for each in modules if each.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _describe(folder: Path, content: dict[str, Any]) -> None:
+    """Write the model card and the description, with a digest of every other file."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = {name: digest(folder / name) for name in names if name not in (FILE, CARD)}
+    write_text(folder / FILE, json.dumps({**content, "files": files}, indent=2, default=str) + "\n", durable=True)
+    write_text(folder / CARD, model_card(content), durable=True)
+
+
+def deviation(wanted: pa.RecordBatch, found: pa.RecordBatch) -> float:
+    """Return the largest difference between predictions: infinite for other columns or other values than numbers."""
+    if wanted.schema != found.schema:
+        return np.inf
+    largest = 0.0
+    for one, other in zip(wanted.columns, found.columns, strict=True):
+        if one.equals(other):
+            continue
+        flat = [part.flatten() if pa.types.is_fixed_size_list(part.type) else part for part in (one, other)]
+        if not pa.types.is_floating(flat[0].type):
+            return np.inf
+        first, second = (np.asarray(part, np.float64) for part in flat)
+        gaps = np.abs(first - second)[~(np.isnan(first) & np.isnan(second))]
+        largest = max(largest, float(np.nan_to_num(gaps, nan=np.inf).max(initial=0.0)))
+    return largest

@@ -1,0 +1,231 @@
+"""Exported models: files that others load, and bundles that predict without the run, all read back and compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopfleet as hop
+from hopfleet.errors import TaskError, UsageError
+from hopfleet.frameworks.torch import formats
+from hopfleet.testing.tasks import CountingTask
+
+SCALE = 2.0
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(x)
+        return found.squeeze(1)
+
+
+class Line(hop.TorchTask):
+    def build(self, config: Any) -> Any:
+        model = Net()
+        return model, torch.optim.Adam(model.parameters(), lr=config["lr"])
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        return torch.nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+
+class Predicting(Line):
+    def predict(self, model: Any, batch: Any) -> Any:
+        with torch.no_grad():
+            return SCALE * model(torch.as_tensor(batch["x"]))
+
+
+class Wild(Predicting):
+    """Its predictions differ each time."""
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        return np.asarray(np.random.default_rng().random(len(batch["x"])))
+
+
+def trained(task: hop.TorchTask, folder: Path, **options: Any) -> hop.Results:
+    rows = np.linspace(0, 1, 24)
+    data = {"x": np.stack([rows, rows[::-1]], axis=1).astype("f4"), "y": (rows * 2).astype("f4")}
+    made = hop.partition(data, folder / "data", partitions=2)
+    return hop.Experiment(
+        task, train=made, valid=made, space={"lr": hop.grid_search([0.01, 0.1])}, search=hop.Grid(max_epochs=1),
+        batch_size=6, name="line", backend="inline", **options,
+    ).fit(quiet=True)  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOPFLEET_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+ROWS = {"x": np.array([[0.5, 0.25], [1, 0], [0, 0.1]], "f4")}
+
+
+def test_weights_load_elsewhere(home: Path) -> None:
+    best = trained(Line(), home).best
+    for kind in (None, "safetensors", "torch"):
+        made = best.export(home / "weights", format=kind)
+        assert made.deviation == 0
+        model = Net()
+        model.load_state_dict(torch.load(home / "weights") if kind == "torch" else hop.state_dict(home / "weights"))
+        assert torch.equal(model(torch.as_tensor(ROWS["x"])), best.model()(torch.as_tensor(ROWS["x"])))
+    assert str(made) == f"{home / 'weights'}: torch, largest deviation 0"
+
+
+@pytest.mark.parametrize("task", [Line(), Predicting()], ids=["metrics", "predict"])
+def test_a_program_takes_any_number_of_rows(home: Path, task: Line) -> None:
+    best = trained(task, home).best
+    made = best.export(home / "model.pt2", format="torch.export")
+    assert made.deviation == 0
+    program = torch.export.load(home / "model.pt2").module()
+    assert torch.allclose(program(torch.as_tensor(ROWS["x"])), best.model()(torch.as_tensor(ROWS["x"])))
+    assert sorted(path.name for path in home.iterdir()) == ["data", "home", "model.pt2"]
+
+
+@pytest.mark.slow
+def test_onnx_runtime_computes_the_same(home: Path) -> None:
+    import onnxruntime
+
+    best = trained(Line(), home).best
+    made = best.export(home / "model.onnx", format="onnx")
+    assert made.deviation is not None and made.deviation < 1e-5
+    session = onnxruntime.InferenceSession(str(home / "model.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: ROWS["x"]})
+    assert np.allclose(found, best.model()(torch.as_tensor(ROWS["x"])).detach(), atol=1e-5)
+
+
+def test_a_bundle_predicts_in_a_process_that_has_nothing_else(home: Path) -> None:
+    best = trained(Predicting(), home).best
+    made = best.export(home / "bundle", format="bundle")
+    assert made.deviation == 0
+    wanted = best.predict(ROWS).to_pydict()
+    assert hop.load_bundle(home / "bundle").predict(ROWS).to_pydict() == wanted
+    code = (
+        "import hopfleet as hop, numpy as np, json\n"
+        f"rows = {{'x': np.array({ROWS['x'].tolist()}, 'f4')}}\n"
+        f"print(json.dumps(hop.load_bundle({str(home / 'bundle')!r}).predict(rows).to_pydict()))"
+    )
+    (home / "data").rename(home / "gone")
+    source = str(Path(hop.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=home / "home", env={**os.environ, "PYTHONPATH": source},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert np.allclose(json.loads(done.stdout)["prediction"], wanted["prediction"])
+
+
+def test_a_bundle_says_what_it_is(home: Path) -> None:
+    best = trained(Predicting(), home).best
+    best.export(home / "bundle", format="bundle")
+    names = {path.relative_to(home / "bundle").as_posix() for path in (home / "bundle").rglob("*")}
+    assert {"README.md", "bundle.json", "model.safetensors", "task.pickle", "code"} <= names
+    assert "class Predicting" in (home / "bundle" / "code" / f"{__name__}.py").read_text()
+    content = json.loads((home / "bundle" / "bundle.json").read_text())
+    assert content["models"][0]["config"] == dict(best.config) and content["models"][0]["metrics"] == best.metrics
+    assert {"python", "hopfleet", "numpy", "torch"} <= content["versions"].keys()
+    card = (home / "bundle" / "README.md").read_text()
+    assert f"| lr | {best.config['lr']} |" in card.replace(f"| {best.id} ", "") and "deviated by at most 0" in card
+    loaded = hop.load_bundle(home / "bundle")
+    assert loaded.metrics == {best.id: best.metrics} and best.id in repr(loaded)
+
+
+def test_raw_rows_pass_through_the_recipe_of_a_bundle(home: Path) -> None:
+    data = hop.prepare(
+        {"a": [0.0, 5.0, 10.0, 2.0], "b": [1.0, 2.0, 3.0, 4.0], "y": [0.0, 1.0, 2.0, 3.0]},
+        home / "data", Halved(), partitions=2,
+    )  # fmt: skip
+    results = hop.Experiment(
+        Predicting(), train=data, valid=data, space={"lr": 0.1}, search=hop.Grid(max_epochs=1), batch_size=2,
+        name="raw", backend="inline",
+    ).fit(quiet=True)  # fmt: skip
+    results.best.export(home / "bundle", format="bundle")
+    new = {"a": [1.0, 3.0], "b": [2.0, 2.0]}
+    found = hop.load_bundle(home / "bundle").predict(new)
+    assert found.to_pydict() == results.best.predict(new).to_pydict()
+    assert hop.load_bundle(home / "bundle").predict(new, to=home / "made.csv") == 2
+    with pytest.raises(hop.HopfleetError, match="lack the columns 'b'"):
+        hop.load_bundle(home / "bundle").predict({"a": [1.0]})
+
+
+class Halved(hop.Recipe):
+    labels = ("y",)
+
+    def apply(self, batch: Any, fitted: Any) -> Any:
+        made = {"x": np.stack([batch["a"], batch["b"]], axis=1).astype("f4") / 2}
+        return made | ({"y": batch["y"].astype("f4")} if "y" in batch else {})
+
+
+def test_code_of_others_does_not_run_unasked(home: Path) -> None:
+    trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    (home / "bundle").chmod(0o777)
+    with pytest.raises(UsageError, match=r"others can write to it.* read .*code, pass trust=True"):
+        hop.load_bundle(home / "bundle")
+    assert hop.load_bundle(home / "bundle", trust=True).predict(ROWS).num_rows == 3
+
+
+def test_a_damaged_bundle_is_refused(home: Path) -> None:
+    trained(Predicting(), home).best.export(home / "bundle", format="bundle")
+    with (home / "bundle" / "task.pickle").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(UsageError, match=r"task\.pickle: differs from what was exported"):
+        hop.load_bundle(home / "bundle")
+    (home / "bundle" / "model.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"is damaged \(FileNotFoundError"):
+        hop.load_bundle(home / "bundle")
+    (home / "bundle" / "bundle.json").write_text('{"format": "hopfleet-bundle", "version": 9, "files": {}}')
+    with pytest.raises(UsageError, match="not a bundle of a format that Hopfleet"):
+        hop.load_bundle(home / "bundle")
+    with pytest.raises(UsageError, match=r"is not a bundle: it has no bundle\.json"):
+        hop.load_bundle(home)
+
+
+def test_nothing_is_written_that_does_not_compute_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best = trained(Wild(), home).best
+    with pytest.raises(TaskError, match=r"bundle: is not written: read back, its outputs on 8 rows deviate by 0\.\d+"):
+        best.export(home / "bundle", format="bundle")
+    with pytest.raises(TaskError, match=r"does not call Net with tensors"):
+        best.export(home / "model", format="torch.export")
+    monkeypatch.setattr(formats.Inputs, "deviation", lambda *_: 0.5)
+    with pytest.raises(TaskError, match=r"model: is not written: .* deviate by 0\.5"):
+        best.export(home / "model", Predicting(), format="torch.export")
+    assert sorted(path.name for path in home.iterdir()) == ["data", "home"]
+
+
+def test_what_cannot_be_exported_is_said(home: Path) -> None:
+    best = trained(Line(), home).best
+    with pytest.raises(UsageError, match=r"format='h5': must be 'safetensors' or 'torch' .* or 'bundle' for a Line"):
+        best.export(home / "model", format="h5")
+    with pytest.raises(TaskError, match=r"Line has no predict\(model, batch\): define it"):
+        best.export(home / "bundle", format="bundle")
+    with pytest.raises(UsageError, match=r"data: exists already; remove it"):
+        best.export(home / "data", format="bundle")
+    with pytest.raises(UsageError, match=r"make the folder .*none first"):
+        best.export(home / "none" / "bundle", Predicting(), format="bundle")
+
+
+class Counted(CountingTask):
+    def predict(self, model: Any, batch: Any) -> Any:
+        return 2 * batch["x"]
+
+
+def test_other_frameworks_have_bundles_too(home: Path) -> None:
+    results = hop.Experiment(
+        Counted(), train={"x": np.arange(8.0)}, valid={"x": np.arange(4.0)}, space={"number": 1}, batch_size=2,
+        search=hop.Grid(max_epochs=1), name="counted", backend="inline",
+    ).fit(quiet=True)  # fmt: skip
+    assert results.best.export(home / "bundle", format="bundle").deviation == 0
+    assert hop.load_bundle(home / "bundle").predict({"x": [3.0]}).to_pydict() == {"prediction": [6.0]}
+    with pytest.raises(UsageError, match=r"format='onnx': must be 'bundle' for a Counted"):
+        results.best.export(home / "model", format="onnx")
