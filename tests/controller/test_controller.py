@@ -91,6 +91,19 @@ def test_a_version_that_waits_is_saved_at_once_when_the_run_is_drained():
     assert of(desk.saved(1), m.Finish)
 
 
+def test_a_best_version_that_waits_is_saved_with_the_next_one_when_the_run_is_drained():
+    """Its worker trains on, so the copy that waits is all there is of the version."""
+    desk = Desk("w1", partitions=2, valid=0, epochs=3)
+    desk.finished(loss=1.0)
+    (waiting,) = of(desk.finished(loss=1.0), m.SaveVersion)
+    assert waiting.waits and desk["t0001"].trains_on == "w1"
+    assert not of(desk.tell(m.RequestMade("drain")), m.SaveVersion)
+    (save,) = of(desk.finished(loss=1.0), m.SaveVersion)
+    assert (save.ref.version, save.durable, save.waits, save.replaces) == (3, True, False, ())
+    assert not of(desk.saved(3), m.Finish)
+    assert of(desk.saved(2), m.Finish)
+
+
 def test_a_version_that_other_workers_evaluate_does_not_wait():
     desk = Desk("w1", "w2", partitions=1, valid=3)
     (save,) = of(desk.finished(), m.SaveVersion)

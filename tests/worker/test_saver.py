@@ -243,6 +243,17 @@ def test_newer_versions_replace_those_that_wait(tmp_path: Path) -> None:
     assert lazy.told.empty()
 
 
+def test_a_version_that_waits_and_must_not_is_written_from_its_copy(tmp_path: Path) -> None:
+    """Its worker may not hold the model any more."""
+    lazy = Lazy(tmp_path)
+    lazy.save("t0001", 1, 1)
+    lazy.model = None
+    lazy.save("t0001", 1, 2, waits=False, replaces=(1,))
+    assert lazy.saved() == 2
+    lazy.saver.close()
+    assert lazy.saver._copies == 0 and lazy.told.empty()
+
+
 def test_copies_are_written_when_their_time_is_up(tmp_path: Path) -> None:
     """A trial keeps its turn when a newer version takes the place of its old one."""
     lazy = Lazy(tmp_path, patience=0.5)

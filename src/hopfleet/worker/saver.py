@@ -125,7 +125,13 @@ class Saver:
             if self._delayed or not self._done(save):
                 self._delayed.append(save)
             return
-        due = self._replace(command)
+        due, copy = self._replace(command)
+        if copy is not None:
+            save = replace(copy, command=command, due=0.0)
+            with self._changed:
+                self._queue.append(save)
+                self._changed.notify_all()
+            return
         if small and not self._saves(command.trial) and self._done(save, quietly=True):
             return
         save = save if session is None else self._copied(save, session)
@@ -138,22 +144,25 @@ class Saver:
                 self._queue.append(save)
             self._changed.notify_all()
 
-    def _replace(self, command: SaveVersion) -> float:
-        """Forget the waiting saves that a command replaces, and return when its own save is due.
+    def _replace(self, command: SaveVersion) -> tuple[float, Save | None]:
+        """Forget the waiting saves that a command replaces; return when its own save is due, and a copy of its version.
 
         Unless that save may wait, those of the same trial that still wait are written before it.
         """
-        due = time.monotonic() + self._patience
+        due, copy = time.monotonic() + self._patience, None
         with self._changed:
             for save in [save for save in self._waiting if save.command.trial == command.trial]:
                 if save.command.ref.attempt in command.replaces:
                     self._waiting.remove(save)
-                    self._copies -= save.size
                     due = min(due, save.due)
+                    if save.command.ref.version == command.ref.version:
+                        copy = save
+                    else:
+                        self._copies -= save.size
                 elif not command.waits:
                     self._waiting.remove(save)
                     self._queue.append(save)
-        return due
+        return due, copy
 
     def _defer(self, save: Save, due: float) -> None:
         """Let a save wait. Older versions of the same trial are due first: one of them may be the best."""

@@ -27,7 +27,8 @@ def keep_versions(state: State, progress: Progress, begun: Collection[str]) -> I
     durable = boundary or urgent
     waits = boundary and not urgent and not state.in_rounds and progress.units_left > 0 and _stays(state, progress)
     enough = progress.durable(version) or (version in progress.saved and not durable)
-    told = progress.told(version, durable=durable, waits=waits)
+    # Once its worker trains on, a version that waits is in the worker's copy alone, and follows with the next save.
+    told = progress.told(version, durable=durable, waits=waits or progress.trains_on is not None)
     if goes_on and trial in begun:
         unsaved = version - max(progress.saved, default=0)
         goes_on = unsaved * state.schedule.unit_seconds(progress) < AT_RISK
