@@ -26,7 +26,7 @@ from hopfleet.cli.plotting import plot
 from hopfleet.cli.profiling import profile
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
-from hopfleet.cli.testing import predict, test
+from hopfleet.cli.testing import ensemble, predict, test
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
@@ -74,6 +74,7 @@ for command in (
     replay,
     test,
     predict,
+    ensemble,
     partition,
     prepare,
     simulate,
