@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from hopfleet.runs.bundle import load_bundle as load_bundle
     from hopfleet.runs.control import Control as Control
     from hopfleet.runs.control import control as control
+    from hopfleet.runs.ensemble import Ensemble as Ensemble
     from hopfleet.runs.results import Results as Results
     from hopfleet.runs.results import TrialResult as TrialResult
     from hopfleet.runs.results import load as load
@@ -111,6 +112,7 @@ _HOMES = {
     "Counts": "hopfleet.data.etl",
     "Dataset": "hopfleet.data",
     "Date": "hopfleet.data.etl",
+    "Ensemble": "hopfleet.runs.ensemble",
     "ETLSpec": "hopfleet.data.etl",
     "Experiment": "hopfleet.experiment.experiment",
     "Files": "hopfleet.data.etl",

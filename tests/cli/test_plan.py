@@ -82,6 +82,12 @@ def test_this_machine(cli: Cli, target: str) -> None:
     assert "this machine" in outcome.out
 
 
+def test_a_plan_for_one_node_is_a_setting(cli: Cli, target: str, tmp_path: Path) -> None:
+    nodes = [{"name": "a", "cpus": 8, "gpus": 4, "memory": 8e9}]
+    outcome = cli("plan", target, "--cluster", described(tmp_path, nodes=nodes))
+    assert 'parallelism="ddp:4"' in outcome.out
+
+
 def test_a_mistake_in_the_file_comes_before_the_model(cli: Cli, script: Write, tmp_path: Path) -> None:
     outcome = cli("plan", str(script(below="raise SystemExit(3)")), "--cluster", described(tmp_path, bandwidth=0))
     assert outcome.code == 2 and "bandwidth: 0 bytes per second" in outcome.err

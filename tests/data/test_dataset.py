@@ -385,7 +385,7 @@ class TestRemote:
             memory.pipe_file(remote, Path(local).read_bytes())
 
         monkeypatch.setattr(memory, "put_file", fail)
-        with pytest.raises(OSError, match="the line is dead"):
+        with pytest.raises(DataError, match=r"memory://set: cannot be written \(OSError: the line is dead"):
             partition({"x": np.arange(20)}, "memory://set", partitions=2)
         assert not memory.exists("/set")
 

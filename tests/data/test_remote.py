@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from hopfleet.data import open_dataset
+from hopfleet.data import open_dataset, partition
 from hopfleet.errors import DataError, MissingExtra
 
 
@@ -21,3 +23,13 @@ def test_a_missing_file_system_names_what_to_install(monkeypatch: pytest.MonkeyP
         open_dataset("gs://bucket/data")
     with pytest.raises(DataError, match="nonsense://bucket"):
         open_dataset("nonsense://bucket")
+
+
+@pytest.mark.parametrize(("call", "words"), [("exists", "cannot be read"), ("put_file", "cannot be written")])
+def test_a_file_system_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, call: str, words: str) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("could not connect")
+
+    monkeypatch.setattr(MemoryFileSystem, call, fail)
+    with pytest.raises(DataError, match=rf"memory://unreachable/set: {words} \(RuntimeError: could not connect\)"):
+        partition({"x": [1, 2]}, "memory://unreachable/set", partitions=1)

@@ -271,6 +271,19 @@ def refused(task: Any, columns: Mapping[str, Any] | None = None, **config: Any) 
     return str(caught.value)
 
 
+def test_a_name_that_the_hub_does_not_give_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+    class Named(hop.TransformersTask):
+        def build(self, config):
+            return transformers.AutoModelForCausalLM.from_pretrained("nowhere/at-all")
+
+    with pytest.raises(OSError, match="huggingface") as caught:
+        opened(Named())
+    Named().framework.explain(caught.value)
+    assert "load a folder that save_pretrained() wrote" in caught.value.__notes__[0]
+
+
 def test_a_missing_tokenizer_is_named() -> None:
     assert "the batch has text in 'text', but the task has no tokenizer" in refused(Classify())
     wrong = type("Wrong", (Classify,), {"tokenizer": "nowhere/at/all"})

@@ -19,6 +19,9 @@ TOKEN = "the-token-of-the-tests"
 SECONDS = 60.0
 """The longest time to wait for anything."""
 
+PICTURES = Path(os.environ.get("HOPFLEET_PICTURES", Path(__file__).parents[2] / "build" / "pictures"))
+"""Where screenshots are kept, for people to look at."""
+
 
 def chromium() -> str:
     """Return the path of the browser. Skip the test if there is none, except in continuous integration."""
@@ -81,3 +84,38 @@ def until(condition: Any, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.05)
+
+
+class Visitor:
+    """One browser window that remembers every error of its console."""
+
+    def __init__(self, opened: Any, server: Server, **options: Any) -> None:
+        self.server = server
+        self.context = opened.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(SECONDS * 1000)
+        self.problems: list[str] = []
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.problems.append(said.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
+        self.page.goto(f"{server.address}?token={TOKEN}")
+
+    def go(self, place: str) -> None:
+        self.page.evaluate("place => { location.hash = place }", place)
+
+    def drawn(self) -> None:
+        """Wait for a chart, and check that there is something on it."""
+        self.page.wait_for_selector(".frame[data-drawn]")
+        colours = """() => { const canvas = document.querySelector('.frame canvas');
+            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            const pixels = new Uint32Array(data.buffer); return new Set(pixels).size }"""
+        until(lambda: self.page.evaluate(colours) > 3, "a chart with colours")
+
+    def picture(self, name: str) -> None:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"{name}.png"
+        self.page.screenshot(path=path)
+        assert path.stat().st_size > 5000
+
+    def says(self, text: str) -> None:
+        self.page.locator(".messages", has_text=text).wait_for()

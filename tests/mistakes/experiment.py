@@ -174,6 +174,12 @@ MISTAKES = [
         UsageError,
         ("folder=3", "the path of a folder"),
     ),
+    Mistake(
+        "a run folder in a bucket",
+        lambda: hop.RunOptions(folder="s3://bucket/runs"),
+        UsageError,
+        ("folder='s3://bucket/runs'", "a folder of this machine", "hop.Ray(storage=...)"),
+    ),
     Mistake("a misspelt option", lambda: hop.RunOptions(polcy="auto"), TypeError, ("'polcy'", "mean 'policy'?")),  # type: ignore[call-arg]
     Mistake("verbosity of fit", lambda: experiment().fit(verbose=0), TypeError, ("'verbose'", "did you mean 'quiet'?")),  # type: ignore[call-arg]
     Mistake("epochs of fit", lambda: experiment().fit(epochs=3), TypeError, ("'epochs'", "it takes overwrite, quiet")),  # type: ignore[call-arg]

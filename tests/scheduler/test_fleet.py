@@ -124,3 +124,12 @@ def test_no_idle_worker():
     desk = Desk(None, trials=2)
     desk.start("w1", "t1", 0)
     assert fleet(desk.schedule, random.Random(0)) is None
+
+
+def test_a_worker_that_can_take_nothing_is_passed_over():
+    desk = Desk((0,), (1,), trials=1, valid=0, epochs=3)
+    desk.train("w1", "t1", 0)
+    # The model is on w1 alone, which has nothing left for it; w2 has.
+    assert fleet(desk.schedule, random.Random(0)) is None
+    desk.schedule.saved(VersionRef("t1", 1, 0), durable=False)
+    assert choice(desk) == Assignment("w2", Unit("t1", 1, 1), ())

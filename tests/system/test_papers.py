@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.paradigms.network import missing
+
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "papers"
 HEADLINES = (
     *("Table 2", "Figure 5: schedules", "Figure 6", "Figure 7", "Figure 8", "Figure 9", "Figures 10 and 11"),
     *("Section 6.3", "Figures 4.1 to 4.3", "Figure 5: speed-ups", "Tables 3 and 4", "Figure 4", "Candidates"),
+    "Plans that were run",
 )
 
 
@@ -28,6 +31,16 @@ def check(folder: Path) -> None:
 
 def test_the_kept_report() -> None:
     check(KEPT)
+
+
+@pytest.mark.slow
+def test_plans_are_run_on_hosts() -> None:
+    if lacks := missing():
+        pytest.skip("; ".join(lacks))
+    command = [sys.executable, "-m", "benchmarks.paradigms.plans", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "by the best of 9 that were run" in done.stdout
 
 
 @pytest.mark.slow

@@ -216,3 +216,13 @@ def test_a_port_for_metrics_has_nothing_else_and_needs_no_token() -> None:
         assert there(method, path).status_code == 404
     assert there("GET", "/metrics", host="evil.example:9001").status_code == 421
     assert ask("GET", "/metrics", gate=guarded).status_code == 401, "the other port still needs the token"
+
+
+def test_only_a_page_for_a_notebook_may_be_framed_and_only_by_this_machine() -> None:
+    plain = ask("GET", "/", headers=COOKIE).headers
+    assert plain["x-frame-options"] == "DENY"
+    assert "frame-ancestors 'none'" in plain["content-security-policy"]
+    framed = ask("GET", "/", gate=gate(framed=True), headers=COOKIE).headers
+    assert "x-frame-options" not in framed
+    assert framed["content-security-policy"].endswith("frame-ancestors http://localhost:* http://127.0.0.1:*")
+    assert "script-src 'self'" in framed["content-security-policy"]

@@ -6,8 +6,10 @@ import json
 import re
 from pathlib import Path
 
+import hopfleet as hop
 from hopfleet.ui.application import STATIC
-from hopfleet.ui.metrics import FAMILIES, _labels, _number
+from hopfleet.ui.metrics import FAMILIES, _labels, _number, exposition
+from hopfleet.ui.shelf import Shelf
 from tests.helpers.cli import Cli, fitted
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboard.json"
@@ -29,6 +31,24 @@ def test_labels_and_numbers_are_escaped() -> None:
         "-Inf",
         "NaN",
     ]
+
+
+def test_a_running_experiment_has_memory_and_workers_that_report(own_home: Path) -> None:
+    class Scrape(hop.Callback):
+        figures = ""
+
+        def on_epoch_end(self, *arguments: object) -> None:
+            self.figures = exposition(Shelf(own_home), 60.0)
+
+    scrape = Scrape()
+    results = fitted("mine", callbacks=[scrape])
+    memory = re.search(r'hopfleet_memory_bytes\{experiment="mine"\} (\S+)', scrape.figures)
+    assert memory is not None
+    assert 10e6 < float(memory[1]) < 1e12
+    heard = re.findall(r'hopfleet_worker_last_report_seconds\{experiment="mine",worker="(\w+)"\} (\S+)', scrape.figures)
+    assert {worker for worker, _ in heard} == set(results.history.workers)
+    assert all(results.history.started <= float(when) <= results.history.updated for _, when in heard)
+    assert "hopfleet_memory_bytes{" not in exposition(Shelf(own_home), 60.0), "it does not run any more"
 
 
 def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:

@@ -20,13 +20,14 @@ from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, 
 from hopfleet.cli.data import partition, prepare
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
+from hopfleet.cli.looking import data
 from hopfleet.cli.page import top, ui
 from hopfleet.cli.planning import plan
 from hopfleet.cli.plotting import plot
 from hopfleet.cli.profiling import profile
 from hopfleet.cli.render import echo
 from hopfleet.cli.simulating import simulate
-from hopfleet.cli.testing import predict, test
+from hopfleet.cli.testing import ensemble, predict, test
 from hopfleet.cli.training import demo, resume, run
 from hopfleet.errors import HopfleetError, NotFound, UsageError
 from hopfleet.version import __version__
@@ -74,8 +75,10 @@ for command in (
     replay,
     test,
     predict,
+    ensemble,
     partition,
     prepare,
+    data,
     simulate,
     plan,
     profile,

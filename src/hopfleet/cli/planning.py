@@ -92,7 +92,7 @@ def _report(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], b
         ring = by_rings[0]
         workers, need = sum(ring.workers), ring.worker
         how = f"all-reduce with {workers} workers" if workers > 1 else "one worker"
-        chosen = f"{how}: {_ring_counts(cluster, ring)}"
+        chosen, strategy, nodes = f"{how}: {_ring_counts(cluster, ring)}", "ddp", len(ring.nodes)
         speed, other = ring.rows_per_second, f"{best.rows_per_second:,.0f} with parameter servers"
     else:
         workers, need = best.workers, best.assignment.worker
@@ -101,14 +101,24 @@ def _report(cluster: Cluster, measured: MeasuredModel, by_servers: list[Plan], b
             f"{plural(workers, 'worker')} on {_counts(cluster, best.placement.workers)}"
         )
         speed, other = best.rows_per_second, f"{against:,.0f} by all-reduce"
+        strategy, nodes = (
+            "ps",
+            len({*best.placement.servers, *(at for at, n in enumerate(best.placement.workers) if n)}),
+        )
     each = f"{plural(need.gpus, 'device')}, {plural(need.cpus, 'core')}, {size(int(need.memory))} of memory"
     computing = model.batch_seconds(cluster.gpu_flops)
     preparing = model.batch * need.gpus * model.prepare_seconds / need.cpus
     transfers = workers * need.gpus * model.batch / speed - max(computing, preparing)
     step = f"computing {_short(computing)} beside preparing {_short(preparing)}, then transfers {_short(transfers)}"
-    facts(
-        [("chosen", chosen), ("each worker", each), ("why", f"{speed:,.0f} rows/s against {other}"), ("a step", step)]
-    )
+    pairs = [
+        ("chosen", chosen),
+        ("each worker", each),
+        ("why", f"{speed:,.0f} rows/s against {other}"),
+        ("a step", step),
+    ]
+    if nodes == 1 and workers * need.gpus > 1:  # a team lies on one machine
+        pairs.append(("to train so", f'hop.Experiment(..., parallelism="{strategy}:{workers * need.gpus}")'))
+    facts(pairs)
 
 
 def _short(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The commands that use trained models on new data: test and predict."""
+"""The commands that use trained models on new data: test, predict and ensemble."""
 
 from __future__ import annotations
 
@@ -83,4 +83,47 @@ def predict(
     task, _ = task_and_train(results)
     rows = chosen.predict(data, to=to, task=task)
     echo(f"{rows:,} predictions of {chosen.id} in {to}")
+    return 0
+
+
+def ensemble(
+    name: Name,
+    top: Annotated[int, typer.Option(metavar="N", help="Number of trials to choose from, the best first.")] = 8,
+    weights: Annotated[
+        str, typer.Option(metavar="HOW", help="greedy (chosen with validation data) or uniform.")
+    ] = "greedy",
+    logits: Annotated[
+        bool, typer.Option("--logits", help="The models return logits of classes; average their probabilities.")
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Test on this data instead of the validation data.")
+    ] = None,
+    export: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Write the ensemble as a bundle for hop.load_bundle.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Test an ensemble of the best trials, and export it as one model.
+
+    Raw files pass through the recipe that prepared the training data.
+
+    Example: hopfleet ensemble demo --top 5 --export models/demo
+    """
+    from hopfleet.runs.ensemble import Ensemble
+    from hopfleet.runs.results import Results
+
+    results = Results(find_run(name))
+    with json_alone(json):
+        task, _ = task_and_train(results)
+        made = Ensemble(results, top=top, weights=weights, logits=logits, task=task)
+        metrics = made.test(data)
+        written = None if export is None else made.export(export)
+    if json:
+        print_json({"weights": made.weights, "metrics": metrics})
+        return 0
+    for trial, weight in made.weights.items():
+        echo(f"{trial}  weight {weight:.3g}")
+    echo("ensemble  " + "  ".join(f"{metric} {value:.6g}" for metric, value in metrics.items()))
+    if written is not None:
+        echo(written)
     return 0

@@ -83,6 +83,14 @@ class RemoteFolder:
     def url(self) -> str:
         return self._url
 
+    def has_entries(self) -> bool:
+        """Whether the folder exists and is not empty. Raise DataError if the file system does not answer."""
+        files, path = self.filesystem()
+        try:
+            return bool(files.exists(path) and files.ls(path))
+        except Exception as error:
+            raise DataError(f"{self._url}: {why(error)}") from error
+
     def manifest(self) -> bytes:
         files, path = self.filesystem()
         try:
@@ -93,7 +101,7 @@ class RemoteFolder:
         except DataError:
             raise
         except Exception as error:
-            raise DataError(f"{self._url}: {_why(error)}") from error
+            raise DataError(f"{self._url}: {why(error)}") from error
 
     def file(self, partition: PartitionFile) -> Path:
         path = cache_folder() / partition.sha256
@@ -111,7 +119,7 @@ class RemoteFolder:
         except FileNotFoundError:
             self._refuse(partition, "is missing")
         except Exception as error:
-            raise DataError(f"{self._url}/{partition.name}: {_why(error)}") from error
+            raise DataError(f"{self._url}/{partition.name}: {why(error)}") from error
         if size != partition.size:
             self._refuse(partition, f"has {size} bytes instead of {partition.size}")
 
@@ -147,7 +155,7 @@ class RemoteFolder:
             except FileNotFoundError:
                 self._refuse(partition, "is missing")
             except Exception as error:
-                raise DataError(f"{self._url}/{partition.name}: {_why(error)}") from error
+                raise DataError(f"{self._url}/{partition.name}: {why(error)}") from error
             if (size := fetched.stat().st_size) != partition.size:
                 self._refuse(partition, f"has {size} bytes instead of {partition.size}")
             if digest(fetched) != partition.sha256:
@@ -182,11 +190,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception, done: str = "read") -> str:
     """Describe an error of a file system and its remedy."""
     if denied(error):
         return f"access is denied ({error}); configure credentials for this file system on every machine"
-    return f"cannot be read ({describe(error)})"
+    return f"cannot be {done} ({describe(error)})"
 
 
 def cache_folder() -> Path:

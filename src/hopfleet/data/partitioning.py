@@ -23,7 +23,7 @@ from hopfleet.data import manifest
 from hopfleet.data.cells import Cells
 from hopfleet.data.dataset import Dataset
 from hopfleet.data.files import write_cells
-from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder
+from hopfleet.data.folders import Folder, LocalFolder, RemoteFolder, open_folder, why
 from hopfleet.data.live import ROW, Live
 from hopfleet.data.manifest import LiveItems, Manifest, PartitionFile, partition_name, read_manifest
 from hopfleet.data.schema import Chunk, Schema
@@ -170,8 +170,7 @@ def _existing(target: Folder, overwrite: bool) -> Manifest | None:
             raise DataError(f"{target.url}: is a file; give the path of a folder")
         entries = any(target.path.iterdir())
     else:
-        files, path = target.filesystem()
-        entries = files.exists(path) and bool(files.ls(path))
+        entries = target.has_entries()
     if not entries:
         return None
     try:
@@ -241,7 +240,7 @@ def _move(built: Path, target: Path, workspace: Path) -> None:
 def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
     """Upload the partitions and, last, the manifest, after deleting old files: no manifest is ever wrong."""
     files, path = target.filesystem()
-    if files.exists(path):
+    if target.has_entries():
         files.rm(path, recursive=True)
     try:
         if has_folders(files):  # elsewhere a mistyped bucket would be created
@@ -250,9 +249,11 @@ def _upload(built: Path, made: Manifest, target: RemoteFolder) -> None:
             files.put_file(str(built / name), f"{path}/{name}")
     except FileNotFoundError as error:
         raise DataError(f"{target.url}: there is no such bucket; create the bucket, or correct its name") from error
-    except BaseException:
-        with contextlib.suppress(OSError):
+    except BaseException as error:
+        with contextlib.suppress(Exception):
             files.rm(path, recursive=True)
+        if isinstance(error, Exception):
+            raise DataError(f"{target.url}: {why(error, 'written')}") from error
         raise
 
 

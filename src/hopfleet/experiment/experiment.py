@@ -54,7 +54,7 @@ from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.trackers import TRACKERS
-from hopfleet.ui.companion import open_page
+from hopfleet.ui.companion import show_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -233,7 +233,7 @@ class Experiment(Signposted):
         with contextlib.closing(lock(self.folder)):
             try:
                 start = prepare(self, overwrite=overwrite)
-                note = f"{start.note} watch it on {open_page(self.folder)}".strip() if ui else start.note
+                note = f"{start.note} {show_page(self.folder)}".strip() if ui else start.note
             except BaseException:
                 take_back(self.folder)
                 raise

@@ -49,6 +49,11 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.folder is not None and not isinstance(self.folder, str | os.PathLike):
             raise UsageError(f"folder={self.folder!r}: must be the path of a folder")
+        if "://" in str(self.folder):
+            raise UsageError(
+                f"folder={str(self.folder)!r}: must be a folder of this machine; data sets may be elsewhere, models "
+                "with hop.Ray(storage=...)"
+            )
         arguments.order(self.order)
         arguments.fail_fast(self.fail_fast)
         arguments.all_failed(self.all_failed)

@@ -53,6 +53,10 @@ HEADERS = {
 """Headers of every answer. Scripts and styles come from this server's files alone."""
 
 
+FRAMERS = "frame-ancestors http://localhost:* http://127.0.0.1:*"
+"""What replaces ``frame-ancestors 'none'`` for a notebook, whose output shows the page in a frame."""
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine only."""
     if host == "localhost":
@@ -98,8 +102,14 @@ class Access:
         secure: bool,
         read_only: bool = False,
         metrics_port: int | None = None,
+        framed: bool = False,
     ) -> None:
         self._app = app
+        self._headers = dict(HEADERS)
+        if framed:
+            policy = self._headers["content-security-policy"]
+            self._headers["content-security-policy"] = policy.replace("frame-ancestors 'none'", FRAMERS)
+            del self._headers["x-frame-options"]
         self._metrics_port = metrics_port
         self._token = token
         self._secure = secure
@@ -113,7 +123,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        more = dict(HEADERS)
+        more = dict(self._headers)
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":

@@ -8,6 +8,7 @@ from typing import Any
 
 from hopfleet.errors import HopfleetError
 from hopfleet.ui.board import Board
+from hopfleet.ui.processes import run_memory
 from hopfleet.ui.shelf import Shelf
 
 Sample = tuple[dict[str, str], float]
@@ -23,6 +24,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "hopfleet_faults_total": ("counter", "Lost workers, failed units, units that hung, and delayed saves."),
     "hopfleet_trials": ("gauge", "Trials by state."),
     "hopfleet_workers": ("gauge", "Workers that are present."),
+    "hopfleet_memory_bytes": ("gauge", "Memory of a running experiment and its workers on this machine."),
+    "hopfleet_worker_last_report_seconds": ("gauge", "When a worker has last reported, in seconds since 1970."),
     "hopfleet_utilisation": ("gauge", "Fraction of the workers' time that was spent on units."),
     "hopfleet_best": ("gauge", "The metric of the best trial."),
 }
@@ -58,6 +61,11 @@ def _figures(board: Board) -> Iterator[tuple[str, dict[str, str], float]]:
     for state, count in history.counts().items():
         yield "hopfleet_trials", {"state": state.value}, count
     yield "hopfleet_workers", {}, len(history.live_workers())
+    if (memory := run_memory(board.folder)) is not None:
+        yield "hopfleet_memory_bytes", {}, memory
+    for worker in board.workers():
+        if worker["lost"] is None:
+            yield "hopfleet_worker_last_report_seconds", {"worker": worker["name"]}, worker["heard"]
     if header["utilisation"] is not None:
         yield "hopfleet_utilisation", {}, header["utilisation"]
     if header["value"] is not None:

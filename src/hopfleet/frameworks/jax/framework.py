@@ -14,7 +14,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.frameworks.base import EngineCache, Flotilla, Framework
 from hopfleet.frameworks.jax.flotilla import InTurn, Stacked
 from hopfleet.frameworks.jax.programs import Hooks, assembled
-from hopfleet.frameworks.jax.session import JaxSession
+from hopfleet.frameworks.jax.session import JaxSession, leave_memory
 from hopfleet.support.files import write_atomically
 
 DEFAULTS: Mapping[str, Any] = {
@@ -73,6 +73,7 @@ class JaxFramework(Framework):
         write_atomically(path, write, durable=True)
 
     def devices(self) -> tuple[str, int]:
+        leave_memory()
         backend = jax.default_backend()
         return {"gpu": "cuda"}.get(backend, backend), len(jax.devices())
 

@@ -41,11 +41,14 @@ class Row(NamedTuple):
     number: int
 
 
+def leave_memory() -> None:
+    """Let JAX take memory of a GPU as it needs it: otherwise the first process takes most of it, and others fail."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
 def device_of(placement: Placement) -> Any:
     """Return the device that a placement names."""
-    if placement.kind == "cuda":
-        # Otherwise the first process takes most of the memory of a GPU, and another worker on it finds none.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    leave_memory()
     return jax.devices(placement.kind)[int(placement.device.partition(":")[2] or 0)]
 
 
@@ -158,7 +161,9 @@ class JaxSession(HostSession):
         if work not in self._chosen or self._chosen[work][0] != self.programs.changes:
             program = self.programs.of(work, self.task, self.config, self.threads)
             own = split(self.config)[0]
-            self._chosen[work] = self.programs.changes, program, {name: own[name] for name in program.names}
+            # On the device already: a number of Python would be converted for each batch.
+            numbers = jax.device_put({name: own[name] for name in program.names}, self.device)
+            self._chosen[work] = self.programs.changes, program, numbers
         return self._chosen[work][1:]
 
     def note_reads(self) -> None:

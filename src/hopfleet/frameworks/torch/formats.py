@@ -154,7 +154,7 @@ class Inputs:
                 except Exception as error:
                     raise TaskError(
                         f"the exported model fails on rows that {type(self._model).__name__} takes "
-                        f"({describe(error)}); use format='bundle'"
+                        f"({describe(error)}); write x.shape[0] rather than len(x) in it, or use format='bundle'"
                     ) from error
             for one, other in zip(wanted, outputs, strict=True):
                 difference = (

@@ -28,6 +28,11 @@ from hopfleet.frameworks.torch.trial import Metrics, Model, Part
 from hopfleet.frameworks.transformers import preferences
 from hopfleet.frameworks.transformers.settings import DEFAULTS, make_optimizer, make_schedule, settings
 
+_HUB = (
+    "the name is neither a local folder nor available from the hub: check the name and the network, or load a folder "
+    "that save_pretrained() wrote"
+)
+
 
 class Tokenizers:
     """The tokenizers that a worker has loaded, by name: one part of its engine cache."""
@@ -225,6 +230,11 @@ class TransformersFramework(TorchFramework):
         if hasattr(model, preferences.REFERENCE):
             delattr(model, preferences.REFERENCE)
         return model
+
+    def explain(self, error: BaseException) -> None:
+        super().explain(error)
+        if isinstance(error, OSError) and "huggingface.co" in str(error):
+            error.__notes__ = [_HUB, *getattr(error, "__notes__", ())]
 
     def export(self, config: Config, checkpoint: Path, path: Path) -> float:
         weights.write(path, self.model(config, checkpoint).state_dict())

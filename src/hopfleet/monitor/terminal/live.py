@@ -315,7 +315,7 @@ def open_view(history: History, *, quiet: bool, stream: TextIO | None = None) ->
     """Return the view, a context manager, that suits ``stream``, which defaults to standard output."""
     if quiet:
         return QuietView(history)
-    if stream is None and _in_notebook():
+    if stream is None and in_notebook():
         return NotebookView(history)
     stream = sys.stdout if stream is None else stream
     if stream.isatty() and os.environ.get("TERM") != "dumb":
@@ -323,7 +323,7 @@ def open_view(history: History, *, quiet: bool, stream: TextIO | None = None) ->
     return PlainView(history, stream)
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
     """Whether an IPython kernel runs this process. An IPython shell in a terminal has no kernel."""
     shells: ModuleType | None = sys.modules.get("IPython")
     return shells is not None and getattr(shells.get_ipython(), "kernel", None) is not None
