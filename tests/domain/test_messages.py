@@ -203,6 +203,21 @@ PINNED = [
         "SaveVersion",
         {"worker": "w1", "trial": "t1", "version": 5, "attempt": 9, "durable": True, "saved": 4, "digest": "abc"},
     ),
+    (
+        m.SaveVersion("w1", REF, True, waits=True, replaces=(3, 4)),
+        "SaveVersion",
+        {
+            "worker": "w1",
+            "trial": "t1",
+            "version": 5,
+            "attempt": 9,
+            "durable": True,
+            "saved": None,
+            "digest": "",
+            "waits": True,
+            "replaces": [3, 4],
+        },
+    ),
     (m.DropVersion(REF), "DropVersion", {"trial": "t1", "version": 5, "attempt": 9}),
     (
         m.CopyVersion(REF, VersionRef("t2", 5, 11), "abc"),

@@ -7,6 +7,8 @@ import importlib
 import importlib.util
 import io
 import logging
+import pickle
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from hopfleet.worker.changed_modules import changes
 from hopfleet.worker.logs import copied
@@ -160,6 +163,16 @@ def test_loggers_and_filters_travel(modules: dict[str, Any], capsys: pytest.Capt
         assert capsys.readouterr().err == "own / hello\n"
         assert [(one[0], one[2], one[4]) for one in warnings.filters] == [(one[0], one[2], one[4]) for one in filters]
         assert warnings.filters[0][1].match("no use at all") and warnings.filters[0][3].match("own")
+
+
+def test_filters_of_pytorch_do_not_import_it(modules: dict[str, Any]) -> None:
+    """Workers of a task without PyTorch would otherwise import it each, if the script has."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
+        found = pickle.dumps(Surroundings.of(modules["own_task"].Task()))
+    code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read()).adopt(); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], input=found, capture_output=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_a_handler_warnings_are_written_as_usual(capsys: pytest.CaptureFixture[str]) -> None:

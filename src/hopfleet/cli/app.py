@@ -20,6 +20,7 @@ from hopfleet.cli.control import add, clone, delete, extend, pause, prioritise, 
 from hopfleet.cli.data import partition, prepare
 from hopfleet.cli.doctor import doctor
 from hopfleet.cli.experiments import best, export, ls, show
+from hopfleet.cli.looking import data
 from hopfleet.cli.page import top, ui
 from hopfleet.cli.planning import plan
 from hopfleet.cli.plotting import plot
@@ -77,6 +78,7 @@ for command in (
     ensemble,
     partition,
     prepare,
+    data,
     simulate,
     plan,
     profile,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -60,8 +61,8 @@ class Surroundings:
     output: Output = field(default_factory=Output)
     #: Whether ``logging.captureWarnings`` is on.
     logs_warnings: bool = False
-    #: The filters of warnings, each pickled by itself; None leaves those of the worker.
-    filters: tuple[bytes, ...] | None = None
+    #: The filters of warnings, each pickled by itself, with the package of its category; None leaves the worker's own.
+    filters: tuple[tuple[str, bytes], ...] | None = None
     #: Values that the script has set in modules, by the name of the module and of the attribute.
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Names that the script has replaced in modules, whose values cannot travel.
@@ -110,17 +111,21 @@ def _levels() -> Iterator[tuple[str, int]]:
             yield name, logger.level
 
 
-def _filters() -> Iterator[bytes]:
-    """Yield the filters of warnings. One that cannot be pickled is left out."""
+def _filters() -> Iterator[tuple[str, bytes]]:
+    """Yield the filters of warnings, each with the package of its category. One that cannot be pickled is left out."""
     for action, message, category, module, line in warnings.filters:
         patterns = [getattr(pattern, "pattern", pattern) or "" for pattern in (message, module)]
         with contextlib.suppress(Exception):
-            yield dumps((action, patterns[0], category, patterns[1], line))
+            pickled = dumps((action, patterns[0], category, patterns[1], line))
+            yield category.__module__.partition(".")[0], pickled
 
 
-def _adopt_filters(filters: tuple[bytes, ...]) -> None:
+def _adopt_filters(filters: tuple[tuple[str, bytes], ...]) -> None:
     warnings.resetwarnings()
-    for each in filters:
+    for package, each in filters:
+        # Importing PyTorch takes seconds and makes these filters itself: a task that does without it need not wait.
+        if package == "torch" and package not in sys.modules:
+            continue
         # A category of a module that cannot be imported here cannot be warned of here.
         with contextlib.suppress(Exception):
             action, message, category, module, line = cloudpickle.loads(each)

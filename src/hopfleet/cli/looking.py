@@ -1,0 +1,139 @@
+"""The command that looks into a data set: data show, check, head and diff."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hopfleet.cli.experiments import Json
+from hopfleet.cli.render import echo, facts, print_json, size
+from hopfleet.errors import UsageError
+
+if TYPE_CHECKING:
+    from hopfleet.data import Dataset
+    from hopfleet.data.summary import ColumnSummary
+
+ACTIONS = ("show", "check", "head", "diff")
+BARS = " ▁▂▃▄▅▆▇█"
+ACROSS = 3
+"""Histograms beside each other in a picture."""
+
+
+def data(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="show, check, head or diff.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder or URL of a data set.")],
+    other: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="For diff: the data set to compare.", show_default=False)
+    ] = None,
+    rows: Annotated[int, typer.Option(metavar="N", help="For head: number of rows.")] = 5,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For show: draw the histograms as .png, .svg or .pdf.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Look into a data set: show its columns, check its files, print its first rows, or compare two.
+
+    The exit code of diff is 1 if the data sets differ.
+
+    Example: hopfleet data show data/train --plot columns.png
+    """
+    from hopfleet.data import open_dataset
+
+    if action not in ACTIONS:
+        raise UsageError(f"{action}: must be one of {', '.join(ACTIONS)}, as in hopfleet data show {folder}")
+    if (action == "diff") != (other is not None):
+        raise UsageError("hopfleet data diff compares two data sets, as in hopfleet data diff data/old data/new")
+    opened = open_dataset(folder)
+    if action == "show":
+        _show(opened, plot, json)
+    elif action == "check":
+        opened.check(checksums=True)
+        text = f"{opened.rows:,} rows in {len(opened)} partitions: every file is complete and as recorded"
+        print_json({"ok": True, "rows": opened.rows}) if json else echo(text)
+    elif action == "head":
+        _head(opened, rows, json)
+    else:
+        from hopfleet.data.summary import differences
+
+        found = differences(opened, open_dataset(str(other)))
+        print_json(found) if json else echo("\n".join(found) or "the same rows in the same partitions")
+        return 1 if found else 0
+    return 0
+
+
+def _show(opened: Dataset, plot: Path | None, json: bool) -> None:
+    from hopfleet.data.summary import ranged, summarize
+
+    found = summarize(opened)
+    if plot is not None:
+        _draw(opened, found, plot)
+    if json:
+        columns = [dataclasses.asdict(each) for each in found]
+        print_json({"url": opened.url, "rows": opened.rows, "size": opened.size, "columns": columns,
+                    "partition_rows": list(opened.partition_rows), "fingerprint": opened.fingerprint})  # fmt: skip
+        return
+    few, many = min(opened.partition_rows), max(opened.partition_rows)
+    facts(
+        [
+            ("data set", opened.url),
+            ("rows", f"{opened.rows:,} in {len(opened)} partitions of {few:,} to {many:,} rows"),
+            ("size", size(opened.size)),
+            ("fingerprint", opened.fingerprint),
+        ]
+    )
+    echo()
+    wide = max(len(each.name) for each in found)
+    kinds = max(len(each.type) for each in found)
+    for each in found:
+        echo(f"{each.name:{wide}}  {each.type:{kinds}}  {bars(each.counts)}  {ranged(each)}")
+
+
+def bars(counts: tuple[int, ...]) -> str:
+    """Return a histogram as one character per bar; a bar that is not empty is visible."""
+    highest = max(counts) or 1
+    return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts)
+
+
+def _head(opened: Dataset, rows: int, json: bool) -> None:
+    if rows < 1:
+        raise UsageError(f"--rows {rows}: must be at least 1")
+    batch = opened.head(rows)
+    listed = {name: [_plain(value) for value in values] for name, values in batch.items()}
+    if json:
+        print_json(listed)
+        return
+    for number in range(min(rows, opened.rows)):
+        facts([(name, _short(str(values[number]))) for name, values in listed.items()])
+        echo()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return repr(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _draw(opened: Dataset, found: list[ColumnSummary], path: Path) -> None:
+    from hopfleet.monitor.charts.canvas import dress, paper, save
+
+    lines = -(-len(found) // ACROSS)
+    height = 1.0 + 2.1 * lines
+    figure = paper(10, height, Path(opened.url).name, [f"{opened.rows:,} rows", f"{len(opened)} partitions"], 0.5)
+    for number, each in enumerate(found):
+        line, place = divmod(number, ACROSS)
+        axes = figure.add_axes(
+            ((0.5 + 3.2 * place) / 10, 1 - (1.35 + 2.1 * line + 1.15) / height, 2.7 / 10, 1.15 / height)
+        )
+        if any(each.counts):
+            edges = [each.least + each.width * bar for bar in range(len(each.counts))]
+            axes.bar(edges, each.counts, each.width, align="edge")
+        axes.set_title(each.name if each.of == "values" else f"{each.name} (lengths)", fontsize=9, loc="left")
+        dress(axes, "y")
+    save(figure, path)
