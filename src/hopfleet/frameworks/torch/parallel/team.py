@@ -20,15 +20,12 @@ from typing import NamedTuple
 
 import torch
 from torch import distributed
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.teams import Membership, Team
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.support.user_code import describe_with_place, format_traceback
-
-LOOPBACK = "127.0.0.1"
-"""The address at which the members of a team meet."""
 
 MEETING_TIMEOUT = datetime.timedelta(minutes=5)
 """Time limit for members to meet and to form further groups."""
@@ -76,29 +73,19 @@ class TorchTeam(Team):
             self._form()
 
     def _form(self) -> None:
-        """Form the process group. The members meet at a port of the first one, which serves as long as it lives."""
+        """Form the process group. The members meet in a file that only this user's processes can open."""
         if self.rank == 0:
-            with socket.create_server((LOOPBACK, 0)) as server:
-                port = server.getsockname()[1]
-                store = self._store(port, server.detach())
+            file = os.memfd_create("hopfleet-team")
             for link in self.links:
-                wire.send(link, port)
+                wire.send(link, f"/proc/{os.getpid()}/fd/{file}")
         else:
-            store = self._store(wire.receive(self.links[0]))
+            file = os.open(wire.receive(self.links[0]), os.O_RDWR | os.O_CLOEXEC)
+        # The file has no name. Each member keeps it open to its own end, since members form further groups in it.
+        store = FileStore(f"/proc/self/fd/{file}", self.size)
+        store.set_timeout(MEETING_TIMEOUT)
         self._join(store)
 
-    def _store(self, port: int, listener: int | None = None) -> TCPStore:
-        return TCPStore(
-            LOOPBACK,
-            port,
-            self.size,
-            is_master=listener is not None,
-            timeout=MEETING_TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=listener,
-        )
-
-    def _join(self, store: TCPStore) -> None:
+    def _join(self, store: FileStore) -> None:
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         if backend == "gloo":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
@@ -201,7 +188,9 @@ def _hang_up() -> None:
     """Close all connections of this process to the network, whichever objects still refer to them."""
     for path in list(Path("/dev/fd").iterdir()):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
-            if connection.family != socket.AF_UNIX:
+            if (
+                connection.family != socket.AF_UNIX and connection.getpeername()
+            ):  # a listening socket has no peer: OSError
                 connection.shutdown(socket.SHUT_RDWR)
 
 
