@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,14 @@ else:
     # The same commit gets the same verdict, from everybody; who has time looks for new examples.
     settings.register_profile("steady", derandomize=True)
     settings.load_profile("default" if os.environ.get("HOPFLEET_LONG") else "steady")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files of slow tests alone if those are not wanted: they import what takes seconds, such as Ray."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    slow = re.search(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.slow", collection_path.read_text(), re.MULTILINE)
+    return None if slow is None else True
 
 
 @pytest.fixture(autouse=True)

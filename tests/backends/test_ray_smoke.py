@@ -1,4 +1,4 @@
-"""One experiment on a real Ray cluster of one node. ``make test-all`` runs many more, in ``test_ray.py``."""
+"""Experiments on a real Ray cluster of one node; ``test_ray.py`` has larger ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.cluster.started import fingerprints, messages
 from tests.helpers.sample_tasks import Augmented, Dropping
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def test_a_cluster_gives_the_bits_of_one_process() -> None:
     assert len({unit.worker for unit in messages(spread.folder, UnitFinished)}) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_live_items_have_the_same_bits_on_a_cluster() -> None:
     def fitted(name: str, backend: str, workers: int) -> hop.Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from hopfleet.errors import CheckpointError, DataError, UsageError
 from hopfleet.store.versions.cluster import NodeVersions, RemoteVersions, content, local_versions, receive
 from hopfleet.support import files
 
-pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(not (find_spec("s3fs") and find_spec("moto")), reason="needs s3fs and moto"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ X, Y = load_breast_cancer(return_X_y=True)
 PIPELINE = make_pipeline(StandardScaler(), SGDClassifier(random_state=0))
 GRID = {"sgdclassifier__alpha": [1e-4, 1e-2, 10.0]}
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> Any:

@@ -32,6 +32,8 @@ RNG = np.random.default_rng(3)
 X = np.abs(RNG.normal(size=(ROWS, 6)))
 Y = RNG.integers(0, 3, ROWS)
 
+pytestmark = pytest.mark.slow
+
 
 class Linear(hop.SklearnTask):
     classes = (0, 1, 2)

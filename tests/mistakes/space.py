@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import scipy.stats
 import torch
 
 import hopfleet as hop
@@ -22,6 +21,17 @@ optuna_choice = optuna.distributions.CategoricalDistribution
 def space(name: str, made: Any, *says: str) -> Mistake:
     """An experiment with a space that is refused at once."""
     return Mistake(name, lambda: experiment(space=made), SpaceError, says)
+
+
+def of_scipy(name: str, key: str, distribution: str, *numbers: float, says: tuple[str, ...]) -> Mistake:
+    """An experiment with a distribution of SciPy, which takes seconds to import."""
+
+    def make() -> object:
+        import scipy.stats
+
+        return experiment(space={key: getattr(scipy.stats, distribution)(*numbers)})
+
+    return Mistake(name, make, SpaceError, says)
 
 
 def asked(name: str, function: Any, *says: str) -> Mistake:
@@ -52,9 +62,9 @@ MISTAKES = [
     space("a set", {"lr": {0.1, 0.01}}, "lr={0.1, 0.01}", "hop.choice([0.01, 0.1])"),
     space("numpy's linspace", {"lr": np.linspace(0, 1, 3)}, "lr=array(", "hop.choice([0.0, 0.5, 1.0])"),
     space("torch's linspace", {"lr": torch.linspace(0, 1, 3)}, "lr=tensor(", "hop.choice([0.0, 0.5, 1.0])"),
-    space("scipy's uniform", {"lr": scipy.stats.uniform(1, 3)}, "lr=<scipy", "hop.uniform(1.0, 4.0)"),
-    space("scipy's loguniform", {"lr": scipy.stats.loguniform(1e-4, 0.1)}, "hop.loguniform(0.0001, 0.1)"),
-    space("scipy's randint", {"width": scipy.stats.randint(1, 5)}, "hop.randint(1, 5)"),
+    of_scipy("scipy's uniform", "lr", "uniform", 1, 3, says=("lr=<scipy", "hop.uniform(1.0, 4.0)")),
+    of_scipy("scipy's loguniform", "lr", "loguniform", 1e-4, 0.1, says=("hop.loguniform(0.0001, 0.1)",)),
+    of_scipy("scipy's randint", "width", "randint", 1, 5, says=("hop.randint(1, 5)",)),
     # Habits from Ray Tune and Optuna; Ray's dimensions are in tests/domain/test_foreign.py
     space("Ray's grid_search", {"lr": {"grid_search": [1, 2]}}, "grid of Ray", "hop.grid_search([1, 2])"),
     space("Optuna's float", {"lr": optuna_float(1e-4, 0.1, log=True)}, "hop.loguniform(0.0001, 0.1)"),

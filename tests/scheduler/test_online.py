@@ -89,7 +89,7 @@ def experiments(draw: st.DrawFn) -> Setting:
 
 
 @pytest.mark.parametrize("policy", LOOKING_AHEAD)
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(setting=experiments())
 def test_whatever_happens(policy, setting):
     """The driver checks every invariant at every step, and that no worker waits for an event that never comes."""

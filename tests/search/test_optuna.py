@@ -112,7 +112,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "gp")) for name in SEARCHES])
 @pytest.mark.parametrize("goal", [LOSS, MANY, LIMITED], ids=["one", "two", "limited"])
 @pytest.mark.parametrize("space", [SPACE, conditional, named], ids=["dict", "conditional", "named"])
 def test_a_resumed_search_goes_on_as_an_undisturbed_one(name, goal, space):

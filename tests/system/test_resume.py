@@ -76,6 +76,7 @@ def test_killed_again_and_again(own_home: Path, backend: str, workers: str) -> N
     assert_undisturbed_bits(own_home)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cold")
 def test_killed_workers_do_not_outlive_their_controller(own_home: Path) -> None:
     run_and_signal(own_home, ["local", "2"], 40, signal.SIGKILL)
@@ -107,8 +108,8 @@ def signal_a_worker(home: Path, after: int, *steps: float) -> None:
     ("after", "steps", "reason"),
     [
         (40, (signal.SIGKILL,), "killed by SIGKILL"),
-        (90, (signal.SIGSTOP,), "stopped (SIGSTOP)"),
-        (40, (signal.SIGSTOP, 0.5, signal.SIGCONT), ""),
+        pytest.param(90, (signal.SIGSTOP,), "stopped (SIGSTOP)", marks=pytest.mark.slow),
+        pytest.param(40, (signal.SIGSTOP, 0.5, signal.SIGCONT), "", marks=pytest.mark.slow),
     ],
 )
 def test_a_disturbed_worker_changes_no_bits(own_home: Path, after: int, steps: tuple[float, ...], reason: str) -> None:
@@ -173,6 +174,7 @@ def _interrupted(_: object) -> object:
     return drained
 
 
+@pytest.mark.slow
 def test_a_finished_or_different_experiment_is_not_touched(own_home: Path) -> None:
     run_and_signal(own_home, ["inline", "1"], 60, signal.SIGKILL)
     different = experiment("inline", 1)
