@@ -27,9 +27,7 @@ ROWS, BATCH = 16_384, 1024
 
 def measure(quick: bool = False) -> list[Row]:
     pair = _pair(1 if quick else 5)
-    rows = [Row("teams", "a team of two by one device, ddp on this machine", f"{pair:.2f}")]
-    if pair > 1:
-        rows.append(_last_trials(f"measured ({pair:.2f} for two devices)", pair, bar=True))
+    rows = [_last_trials(f"of ddp on this machine ({pair:.2f} for two devices)", pair, bar=True)]
     rows += [_last_trials(f"assumed ({assumed} for two devices)", assumed) for assumed in (1.6, 1.8, 1.95)]
     return [*rows, *_drawn(10 if quick else 100)]
 
@@ -59,7 +57,9 @@ def _pair(rounds: int) -> float:
 
 
 def _last_trials(name: str, pair: float, *, bar: bool = False) -> Row:
-    last = Scenario((SimulatedNode("a", 8),), (100.0,) * 3, 8000, 8, 5, scaling=(1.0, pair), form=1.0)
+    last = Scenario(
+        (SimulatedNode("a", 8),), (100.0,) * 3, 8000, 8, 5, scaling=(1.0, pair) if pair > 1 else (1.0,), form=1.0
+    )
     switched, without = _makespan(last), _makespan(replace(last, switch=False))
     gain = without / switched
     return Row(
