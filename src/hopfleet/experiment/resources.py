@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopfleet.backends.base import Backend, Cluster
 from hopfleet.data import Dataset, Live, open_dataset, partition
+from hopfleet.data.partitioning import join
 from hopfleet.data.sources import open_source
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.secrets import references
@@ -67,13 +68,22 @@ class Data:
         return [self.train] if self.valid is None else [self.train, self.valid]
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Several data sets whose partitions become those of one data set, without a copy of the rows."""
+
+    sets: tuple[Dataset, ...]
+
+
 def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset:
-    """Return ``source`` as a data set: as is, or partitioned into ``folder``.
+    """Return ``source`` as a data set: as is, or joined or partitioned into ``folder``.
 
     Raise DataChanged if ``folder`` already holds a data set made from other rows.
     """
     if isinstance(source, Dataset):
         return source
+    if isinstance(source, Joined):
+        return join(source.sets, folder)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if partitions is None:
         partitions = len(open_dataset(folder)) if folder.exists() else _fitting_partitions(source)

@@ -380,27 +380,31 @@ class Results(Signposted):
         data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
         trials' best epochs, a partition at a time.
         """
-        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data, recipe_of
-        from hopfleet.runs.verify import find_data
+        from hopfleet.runs.evaluation import measure_trials
 
-        found = self.find_task(task)
-        names = list(trials) or [trial.id for trial in self.history.leaderboard() if trial.best is not None][:top]
-        if not names:
-            self.best  # noqa: B018, raises NotFound
-        for name in names:
-            self[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
-        candidates = [Candidate.of(self.history.trials[name], number) for number, name in enumerate(names, 1)]
-        train = find_data(self.folder, "train")
-        with opened_data(data, train.columns, recipe_of(train)) as opened:
-            return measure_models(
-                candidates,
-                opened,
-                folder=self.folder,
-                task=found,
-                definition=self.definition,
-                workers=workers,
-                backend=backend,
-            )
+        return measure_trials(self, data, trials, top=top, task=self.find_task(task), workers=workers, backend=backend)
+
+    def refit(
+        self,
+        trial: str | None = None,
+        *,
+        on: Any = "train+valid",
+        epochs: int | str = "best",
+        name: str | None = None,
+        task: Task | None = None,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
+        overwrite: bool = False,
+        quiet: bool = False,
+    ) -> Results:
+        """Train the best configuration, or a ``trial``'s, anew on training and validation data; return its results.
+
+        The new experiment, NAME-refit by default, trains until the trial's best epoch. ``on`` may also be other data.
+        """
+        from hopfleet.experiment.refit import refit
+
+        found = self[trial] if trial else self.best
+        return refit(self, found, on, epochs, name, self.find_task(task), workers, backend, overwrite, quiet)
 
     def verify(self) -> Verdict:
         """Check the run folder against its journal: invariants, checksums of models and data, permissions.
