@@ -114,7 +114,7 @@ class TestWhatGoesWrong:
 
     def test_a_small_validation_set(self, home: Path) -> None:
         found = searched({"x": np.arange(4.0)}, {"x": np.arange(1.0)})
-        with pytest.raises(UsageError, match=r"a batch has 2 rows, but the smallest partition .* only 1; pass the data"):
+        with pytest.raises(UsageError, match=r"a batch has 2 rows, but the smallest partition .* only 1; pass"):
             found.refit(backend="inline")
 
     def test_other_columns_are_named(self, home: Path) -> None:
