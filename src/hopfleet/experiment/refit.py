@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hopfleet.backends.base import Backend
+from hopfleet.data import Dataset
 from hopfleet.domain.objectives import EPOCH
 from hopfleet.errors import UsageError
 from hopfleet.experiment.experiment import Experiment
@@ -65,8 +66,10 @@ def _epochs(trial: TrialResult, epochs: int | str) -> int:
     return trial.best_epoch
 
 
-def _both(results: Results, trial: TrialResult) -> Joined:
-    """Return the training and the validation data of an experiment."""
+def _both(results: Results, trial: TrialResult) -> Joined | Dataset:
+    """Return the training and the validation data of an experiment; folds are both."""
+    if results.definition.get("folds"):
+        return find_data(results.folder, "train")
     own = "pass the data to train on, as in on=data"
     if results.definition["valid"] is None:
         raise UsageError(f"on={BOTH!r}: {results.name} has no validation data; {own}")

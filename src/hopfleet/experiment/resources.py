@@ -17,6 +17,7 @@ from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.folds import KFold, folded
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
@@ -75,8 +76,10 @@ class Joined:
     sets: tuple[Dataset, ...]
 
 
-def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset:
+def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int, least: int = 0) -> Dataset:
     """Return ``source`` as a data set: as is, or joined or partitioned into ``folder``.
+
+    If ``partitions`` is None, their number suits the rows, and is not below ``least``.
 
     Raise DataChanged if ``folder`` already holds a data set made from other rows.
     """
@@ -86,7 +89,7 @@ def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int)
         return join(source.sets, folder)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if partitions is None:
-        partitions = len(open_dataset(folder)) if folder.exists() else _fitting_partitions(source)
+        partitions = len(open_dataset(folder)) if folder.exists() else max(least, _fitting_partitions(source))
     return partition(source, folder, partitions=partitions, seed=seed)
 
 
@@ -223,6 +226,11 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
     return device, count if device == found else 1
 
 
+def folds_of(experiment: Experiment) -> int:
+    """Return the number of folds; 0 if the experiment has none."""
+    return experiment.valid.count if isinstance(experiment.valid, KFold) else 0
+
+
 def worker_spec(
     experiment: Experiment,
     data: Data,
@@ -235,7 +243,7 @@ def worker_spec(
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = experiment.worker_options, experiment.run_options.unit_timeout
     return WorkerSpec(
-        task=experiment.task,
+        task=folded(experiment.task, folds_of(experiment), len(data.train)),
         train=data.train,
         valid=data.valid,
         checkpoints=place.checkpoints,

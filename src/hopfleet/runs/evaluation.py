@@ -39,6 +39,7 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError
 from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.history import TrialHistory
 from hopfleet.runs.verify import find_data
 from hopfleet.runtime.driver import Driver
@@ -86,6 +87,7 @@ def measure_trials(
     backend: Backend | str,
 ) -> dict[str, dict[str, float]]:
     """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first."""
+    refuse_folds(results.definition.get("folds", 0))
     names = list(trials) or [trial.id for trial in results.history.leaderboard() if trial.best is not None][:top]
     if not names:
         results.best  # noqa: B018, raises NotFound

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from hopfleet.domain.expectation import Expectation
-from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
+from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.charts.canvas import save
-from hopfleet.monitor.history import History, Span, TrialHistory
+from hopfleet.monitor.history import Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.runs.state import empty_history
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
@@ -41,19 +41,6 @@ if TYPE_CHECKING:
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
-
-
-def empty_history(definition: Mapping[str, Any]) -> History:
-    """Return the history of an experiment before its first message."""
-    return History(
-        metric=definition["metric"],
-        mode=definition["mode"],
-        partitions=definition["train"]["partitions"],
-        name=definition["name"],
-        others=[(name, mode) for name, mode in definition.get("others", ())],
-        limits=[Limit.parse(text) for text in definition.get("limits", ())],
-        expected=Expectation.parse(definition.get("expected")),
-    )
 
 
 class TrialResult(Signposted):
@@ -191,6 +178,7 @@ class TrialResult(Signposted):
     @contextlib.contextmanager
     def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
         """Yield the framework with the settings of the run in place, the configuration and the best version."""
+        refuse_folds(self._results.definition.get("folds", 0))
         path = self.checkpoint
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
