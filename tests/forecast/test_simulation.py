@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ def test_rounds_make_trials_wait_for_the_slowest() -> None:
         spans = run.history.spans
         ended = max(span.ended for span in spans if span.epoch == 1)
         assert (min(span.started for span in spans if span.epoch == 2) >= ended) is waits
+
+
+def test_hops_are_counted() -> None:
+    history = simulate(trials=6, partitions=3, epochs=2).history
+    workers = {trial.id: [span.worker for span in trial.units] for trial in history.trials.values()}
+    assert history.hops == sum(one != other for visited in workers.values() for one, other in pairwise(visited)) > 0
 
 
 def test_replicas_lower_the_bound() -> None:

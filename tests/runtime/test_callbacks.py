@@ -195,5 +195,5 @@ def test_without_hooks_there_is_nothing_to_call() -> None:
 def test_what_is_no_callback_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(UsageError, match=r"must be an .*of a class derived from hop"):
         experiment(tmp_path, wrong)
-    with pytest.raises(UsageError, match="callbacks='nothing': unknown; there are csv, jsonl, mlflow, tens"):
+    with pytest.raises(UsageError, match="callbacks='nothing': unknown; there are csv, jsonl, log, mlflow, otel, tens"):
         experiment(tmp_path, "nothing")

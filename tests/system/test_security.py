@@ -87,16 +87,21 @@ def test_pickles_come_from_a_socket_pair_or_from_ray_alone() -> None:
     }
     pickles = {(file, name) for file, name in imports if name in ("pickle", "cloudpickle", "dill", "joblib", "shelve")}
     # What surroundings.py loads has come as a part of the WorkerSpec, which process.py and worker_actor.py load. What
-    # recipe.py and workspace.py load lies in a folder that only this user can write to: they ask check_private.
-    loading = {"process.py", "worker_actor.py", "surroundings.py", "pool.py", "recipe.py"}
+    # recipe.py, bundle.py and workspace.py load lies in a folder that only this user can write to: they ask
+    # check_private.
+    loading = {"process.py", "worker_actor.py", "surroundings.py", "pool.py", "recipe.py", "bundle.py"}
     plain = {"wire.py", "workspace.py"}
     cloud = {(file, "cloudpickle") for file in (*loading, "pickling.py", "frameworks.py")}
     assert pickles == cloud | {(file, "pickle") for file in plain}
     assert {file for file, name in calls() if name == "cloudpickle.loads"} == loading
     assert {file for file, name in calls() if name == "pickle.loads"} == plain
     asking = {path.name for path in SOURCES if "check_private(" in path.read_text()}
-    assert {"recipe.py", "workspace.py"} <= asking
-    assert not {name for _, name in calls()} & {"torch.load", "marshal.loads"}
+    assert {"recipe.py", "bundle.py", "workspace.py"} <= asking
+    assert "marshal.loads" not in {name for _, name in calls()}
+    # An exported file is read back, without pickles.
+    assert {file for file, name in calls() if name == "torch.load"} == {"formats.py"}
+    (formats,) = [path.read_text() for path in SOURCES if path.name == "formats.py"]
+    assert formats.count("torch.load(") == formats.count("weights_only=True)") == 1
     # NumPy refuses pickles unless it is told otherwise.
     assert not [path.name for path in SOURCES if "allow_pickle" in path.read_text()]
 
@@ -107,5 +112,6 @@ def test_no_socket_has_a_name_or_a_port() -> None:
     # To Ray's own ports, to see whether they answer; and to find a port for the page, which asks for a token.
     assert made <= here | {"socket.create_connection", "socket.create_server"}
     assert {file for file, name in calls() if name == "socket.create_server"} <= {"companion.py"}
-    listening = {file for file, name in calls() if name.endswith((".bind", ".listen")) or "Listener" in name}
+    bound = {(file, name) for file, name in calls() if not name.endswith("signature.bind")}
+    listening = {file for file, name in bound if name.endswith((".bind", ".listen")) or "Listener" in name}
     assert listening <= {"server.py"}  # of the page

@@ -5,6 +5,7 @@ Nothing is trained. The caller gives the times of units, and metrics for searche
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import time
@@ -90,6 +91,8 @@ class Simulated:
         #: When each worker will have finished all its units, and its last unit of each trial.
         self._free: dict[str, float] = {}
         self._done: dict[tuple[str, str], float] = {}
+        #: The worker that has made the newest version of each trial.
+        self.makers: dict[str, str] = {}
         self._clock = clock
         self._order = itertools.count()
         self._queue: list[tuple[float, int, Event | Failure]] = []
@@ -193,6 +196,10 @@ class Simulated:
                 self._alive.add(event.worker)
             elif isinstance(event, Report) and event.worker not in self._alive:
                 continue
+            elif isinstance(event, UnitFinished) and event.unit.trains:
+                hopped = self.makers.get(event.trial, event.worker) != event.worker
+                self.makers[event.trial] = event.worker
+                event = dataclasses.replace(event, hopped=hopped)
             events.append(event)
         if not events:
             time.sleep(timeout)  # nothing happens until a command arrives

@@ -15,7 +15,7 @@ from typing import Any
 
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import DropVersion, Event, RunStarted, RunUnit, SaveVersion, UnitFinished, VersionSaved
+from hopfleet.domain.messages import DropVersion, RunStarted, RunUnit, SaveVersion, VersionSaved
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.forecast.profiling import BATCHES, Probe, Profiles, profile_trials
 from hopfleet.monitor.history import History
@@ -130,7 +130,6 @@ class Rehearsal:
         self.hop_bytes = 0
         self.shared_bytes = 0  #: peak of the bytes in shared memory
         self.complete = False
-        self._maker: dict[str, str] = {}  #: the worker that holds the newest version of each trial
         self._opened: set[tuple[str, str]] = set()  #: pairs of a worker and a trial that it has built
         self._written: dict[str, float] = {}  #: when the durable save of a trial is done
         self._shared: dict[tuple[str, int], int] = {}
@@ -173,16 +172,9 @@ class Rehearsal:
         for events in self._driver.moments([RunStarted(__version__, self._outline.workers)]):
             if clock() >= until:
                 break
-            self._driver.step([self._arrived(event) for event in events])
+            self._driver.step(events)
         self.complete = self._controller.finished
         return self
-
-    def _arrived(self, event: Event) -> Event:
-        if not isinstance(event, UnitFinished) or not event.unit.trains:
-            return event
-        before = self._maker.get(event.trial)
-        self._maker[event.trial] = event.worker
-        return dataclasses.replace(event, hopped=before not in (None, event.worker))
 
     def _profile(self, trial: str) -> Profile:
         progress = self._controller.schedule.find(trial)
@@ -209,7 +201,7 @@ class Rehearsal:
         if (command.worker, trial.id) not in self._opened:
             self._opened.add((command.worker, trial.id))
             seconds += profile.open_seconds
-        if command.model.version and self._maker[trial.id] != command.worker:
+        if command.model.version and self._backend.makers[trial.id] != command.worker:
             # One worker writes the model to memory and the other reads it.
             seconds += 2 * profile.load_seconds
             self.hop_bytes += profile.size if command.unit.trains else 0

@@ -15,10 +15,14 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._ops import OpOverload as OpOverload
 from torch.optim import Optimizer
 from torch.optim import optimizer as _optimizers
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 # ------------------------------------------------------------------------------------- operations on lists of tensors
 

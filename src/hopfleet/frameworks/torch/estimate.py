@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Batches
 from hopfleet.frameworks.estimate import ResourceEstimate
-from hopfleet.frameworks.torch._compat import TorchDispatchMode, in_backward, tree_leaves
+from hopfleet.frameworks.torch._compat import OpOverload, TorchDispatchMode, in_backward, tree_leaves
 from hopfleet.frameworks.torch.session import TorchSession
 
 
@@ -56,7 +56,7 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload[..., object],
+        func: OpOverload[..., object],
         types: object,
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch.utils import _pytree as pytree
 
 from hopfleet.errors import MissingExtra, TaskError, UsageError, describe
-from hopfleet.frameworks.torch import weights
+from hopfleet.frameworks.torch import _compat, weights
 from hopfleet.frameworks.torch.trial import Model, Part
 from hopfleet.support.files import write_atomically
 
@@ -116,7 +115,7 @@ class Arguments:
         def cut(value: Part) -> Part:
             return value[: rows - 1] if _has_rows(value, rows) else value
 
-        args, kwargs = pytree.tree_map(cut, (self.args, self.kwargs))
+        args, kwargs = _compat.tree_map(cut, (self.args, self.kwargs))
         return Arguments(args, kwargs)
 
 
@@ -183,11 +182,12 @@ def _exported(model: torch.nn.Module, given: Inputs) -> torch.export.ExportedPro
         return {0: torch.export.Dim.AUTO} if _has_rows(value, given.rows) else None
 
     # The keys are the parameters of forward(); those of a parameter such as *args share one entry.
-    bound = inspect.signature(model.forward).bind(*given.first.args, **given.first.kwargs).arguments
+    signature = inspect.signature(model.forward)
+    bound = signature.bind(*given.first.args, **given.first.kwargs).arguments
     shapes: dict[str, Part] = {}
     for name, value in bound.items():
-        kind = inspect.signature(model.forward).parameters[name].kind
-        mapped = pytree.tree_map(dynamic, value)
+        kind = signature.parameters[name].kind
+        mapped = _compat.tree_map(dynamic, value)
         shapes |= mapped if kind is inspect.Parameter.VAR_KEYWORD else {name: mapped}
     try:
         return torch.export.export(model, given.first.args, given.first.kwargs, dynamic_shapes=shapes)
@@ -204,7 +204,7 @@ def _has_rows(value: Part, rows: int) -> bool:
 
 def tensors(value: object) -> list[torch.Tensor]:
     """Return all tensors in nested tuples, lists and dicts, in order."""
-    return [leaf for leaf in pytree.tree_leaves(value) if torch.is_tensor(leaf)]
+    return [leaf for leaf in _compat.tree_leaves(value) if torch.is_tensor(leaf)]
 
 
 # ----------------------------------------------------------------------------------------------------------- ensembles
@@ -225,12 +225,12 @@ class Combined(torch.nn.Module):
 
 def combined(outputs: Sequence[Part], shares: Sequence[float], *, logits: bool) -> Part:
     """Return the weighted mean of nested outputs; values that are not tensors of floats are those of the first."""
-    leaves = [pytree.tree_flatten(output) for output in outputs]
+    leaves = [_compat.tree_flatten(output) for output in outputs]
     structure = leaves[0][1]
     if any(other != structure for _, other in leaves):
         raise TaskError("the models of an ensemble return outputs of different structures; they must return the same")
     means = [_mean(values, shares, logits) for values in zip(*(found for found, _ in leaves), strict=True)]
-    return pytree.tree_unflatten(means, structure)
+    return _compat.tree_unflatten(means, structure)
 
 
 def _mean(values: Sequence[Part], shares: Sequence[float], logits: bool) -> Part:
