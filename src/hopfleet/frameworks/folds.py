@@ -62,7 +62,7 @@ def refuse_folds(folds: int) -> None:
     """Raise UsageError if a trial has a model for each fold, where one model is asked for."""
     if folds:
         raise UsageError(
-            f"valid='kfold({folds})': a trial has {folds} models, none of which has seen all rows; results.refit() "
+            f"valid='kfold({folds})': a trial has {folds} models, and none has seen all rows; results.refit() "
             "trains one model on all of them"
         )
 
@@ -272,7 +272,7 @@ def _part(folder: Path, number: int) -> Path:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield a temporary folder for the files of models. It has no folder for shared tensors: versions hold their own."""
+    """Yield a temporary folder for the files of models. Without a folder for shared tensors, versions hold them."""
     with tempfile.TemporaryDirectory(prefix="hopfleet-folds-") as folder:
         (Path(folder) / "models").mkdir()
         yield Path(folder)
