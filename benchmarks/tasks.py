@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Mapping
@@ -90,6 +91,16 @@ class Perceptron(TorchTask):
 
     def loss(self, model: Any, batch: Batch) -> Any:
         return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+class Wide(Perceptron):
+    """A network whose steps take longer than the exchange of its gradients."""
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        sizes = (64, 512, 512, 512, 10)
+        layers = [torch.nn.Sequential(torch.nn.Linear(*pair), torch.nn.ReLU()) for pair in itertools.pairwise(sizes)]
+        model = torch.nn.Sequential(*layers)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 class Augmented(TorchTask):

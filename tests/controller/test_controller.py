@@ -184,6 +184,15 @@ def test_all_metrics_of_the_goal_must_come():
     assert end.reason == "metric='params': is not among those that the task returned (loss)"
 
 
+def test_the_last_epoch_is_best_by_its_number():
+    desk = Desk("w1", epochs=2)
+    desk.controller.search.goal = Goal("epoch", "max")
+    ends = [of(desk.epoch(loss=loss), m.EpochEnded)[0] for loss in (1.0, 2.0)]
+    assert [(end.metrics, end.best) for end in ends] == [
+        ({"loss": 1.0, "epoch": 1.0}, True), ({"loss": 2.0, "epoch": 2.0}, True)
+    ]  # fmt: skip
+
+
 def test_an_epoch_within_limits_is_better_than_any_beyond():
     desk = Desk("w1", epochs=4)
     desk.controller.search.goal = Goal("loss", "min", limits=(Limit.parse("size <= 5"),))

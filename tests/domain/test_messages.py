@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopfleet.domain import messages as m
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -35,6 +35,7 @@ BY_TYPE = {
     "tuple[str, ...]": st.lists(text, max_size=3).map(tuple),
     "tuple[int, ...]": st.lists(st.integers(0), max_size=3).map(tuple),
     "tuple[int, ...] | None": st.none() | st.lists(st.integers(0), max_size=3).map(tuple),
+    "tuple[TeamShape, ...]": st.lists(st.builds(TeamShape, text, st.integers(0)), max_size=3).map(tuple),
     "Mapping[str, RowSum]": st.dictionaries(text, st.builds(RowSum.of, finite, st.integers(0, 10**6)), max_size=3),
     "Mapping[str, float]": st.dictionaries(text, finite, max_size=3),
     "Mapping[str, Any]": st.dictionaries(text, json_values, max_size=3),

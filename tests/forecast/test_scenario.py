@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,40 @@ def test_noise_and_failures() -> None:
         EQUAL.simulate(noise=-1)
 
 
+FEW = Scenario((SimulatedNode("a", 8),), (100.0,) * 3, rows=8000, partitions=8, epochs=5, scaling=(1.0, 1.9))
+
+
+def test_teams_take_the_time_of_their_scaling() -> None:
+    """Efficiency falls by the same factor with each device."""
+    pairs = replace(FEW, nodes=(SimulatedNode("a", 8, team=2),), switch=False).simulate("longest-remaining").simulation
+    assert pairs.workers == 4 and pairs.makespan == pytest.approx(5 * 80 / 1.9)
+    fours = replace(FEW, nodes=(SimulatedNode("a", 8, team=4),), rates=(100.0,) * 2, switch=False).simulate().simulation
+    assert fours.makespan == pytest.approx(fours.lower_bound) == pytest.approx(5 * 80 / (4 * 0.95**3))
+
+
+def test_idle_devices_join_when_networks_are_fewer() -> None:
+    switched, without = FEW.simulate().simulation, replace(FEW, switch=False).simulate().simulation
+    assert without.makespan == pytest.approx(400)
+    assert switched.lower_bound <= switched.makespan < without.makespan / 1.5
+    assert len(switched.history.workers) > 8, "teams joined"
+    assert replace(FEW, form=500).simulate().simulation.makespan == pytest.approx(400), "forming takes longer"
+    enough = replace(FEW, rates=(100.0,) * 8).simulate().simulation
+    assert enough.makespan == pytest.approx(400) and len(enough.history.workers) == 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_switch_never_makes_a_run_longer(seed: int) -> None:
+    rng = random.Random(seed)
+    rates = tuple(rng.uniform(20, 200) for _ in range(rng.randint(1, 10)))
+    devices, scaling = rng.choice([2, 4, 8]), (1.0, 1 + rng.uniform(0.05, 1))
+    options = {"partitions": rng.choice([1, 2, 4]), "epochs": rng.randint(1, 4), "form": rng.choice([0, 1, 20, 100])}
+    drawn = Scenario(
+        (SimulatedNode("a", devices),), rates, rows=4000, scaling=scaling, fuse=rng.random() < 0.5, **options
+    )
+    without = replace(drawn, switch=False).simulate().simulation
+    assert drawn.simulate().simulation.makespan <= without.makespan * (1 + 1e-9)
+
+
 CONTENT = {
     "rows": "1e3",
     "partitions": 2,
@@ -80,7 +115,7 @@ def test_a_file(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"speed": 1}, "speed: unknown in a scenario; there are bandwidth"),
-        ({"nodes": 3}, "nodes: must be a list of items with devices, name, speed"),
+        ({"nodes": 3}, "nodes: must be a list of items with devices, name, speed, team"),
         ({"nodes": []}, "at least one node and one network"),
         ({"nodes": [{"gpus": 1}]}, "nodes, item 1: gpus: unknown; there are devices"),
         ({"nodes": [{"name": "x", "devices": 0}]}, "node x: 0 devices of speed 1"),
@@ -90,6 +125,12 @@ def test_a_file(tmp_path: Path) -> None:
         ({"rows": 1}, "rows=1: must be at least the number of partitions"),
         ({"prepare": -1}, "prepare=-1: must be finite"),
         ({"bandwidth": 0}, "bandwidth=0 bytes per second: must be above 0"),
+        ({"nodes": [{"name": "x", "devices": 4, "team": 2}]}, "node x: team=2 of 4 devices: .* teams need scaling"),
+        ({"nodes": [{"devices": 4, "team": 3}], "scaling": [1, 2]}, "team=3 of 4 devices: must divide the devices"),
+        ({"scaling": [1, 2]}, "2 nodes: devices join as teams on a single node only; set switch: false"),
+        ({"scaling": [1, 0.9]}, r"scaling=\[1.0, 0.9\]: rates must be above 0 and grow"),
+        ({"scaling": 2}, "scaling=2: must be a list of rates"),
+        ({"form": -1}, "form=-1 seconds: must be finite and at least 0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

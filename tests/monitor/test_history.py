@@ -331,6 +331,6 @@ def test_every_message_is_applied_or_known_to_change_no_view() -> None:
     ignored = {
         *(m.PartitionPlaced, m.PartitionUnavailable, m.UnitOverdue, m.SaveFailed, m.RequestMade, m.RequestAnswered),
         *(m.RecordLogged, m.TrialStopped, m.TrialPrioritised, m.SearchExtended, m.WorkerRetired),
-        *(m.SaveVersion, m.CopyVersion, m.StopUnit, m.PlacePartition, m.AddWorkers, m.ReleaseWorker),
+        *(m.SaveVersion, m.CopyVersion, m.StopUnit, m.PlacePartition, m.AddWorkers, m.FormTeams, m.ReleaseWorker),
     }
     assert _HANDLERS.keys() == messages - ignored

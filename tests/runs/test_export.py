@@ -105,6 +105,7 @@ def test_onnx_runtime_computes_the_same(home: Path) -> None:
     assert np.allclose(found, best.model()(torch.as_tensor(ROWS["x"])).detach(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_bundle_predicts_in_a_process_that_has_nothing_else(home: Path) -> None:
     best = trained(Predicting(), home).best
     made = best.export(home / "bundle", format="bundle")
@@ -139,6 +140,7 @@ def test_a_bundle_says_what_it_is(home: Path) -> None:
     assert f"| lr | {best.config['lr']} |" in card.replace(f"| {best.id} ", "") and "deviated by at most 0" in card
     loaded = hop.load_bundle(home / "bundle")
     assert loaded.metrics == {best.id: best.metrics} and best.id in repr(loaded)
+    assert loaded.predict(ROWS).to_pydict() == best.predict(ROWS).to_pydict()
 
 
 def test_raw_rows_pass_through_the_recipe_of_a_bundle(home: Path) -> None:

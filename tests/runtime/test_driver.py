@@ -11,6 +11,7 @@ import pytest
 from hopfleet.backends.simulated import Simulated
 from hopfleet.controller.controller import Controller
 from hopfleet.domain import messages as m
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
@@ -90,6 +91,7 @@ COMMANDS = {
     m.CopyVersion: (m.CopyVersion(REF, REF), "send"),
     m.StopUnit: (m.StopUnit("w1", "t0001", 1), "give_up"),
     m.AddWorkers: (m.AddWorkers(3), "add"),
+    m.FormTeams: (m.FormTeams((TeamShape("ddp", 2),)), ""),
     m.ReleaseWorker: (m.ReleaseWorker("w1"), "release"),
     m.PlacePartition: (m.PlacePartition("w1", 1), "place"),
     m.DropVersion: (m.DropVersion(REF), ""),

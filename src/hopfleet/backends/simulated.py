@@ -29,7 +29,7 @@ from hopfleet.domain.messages import (
     WorkerJoined,
     WorkerLost,
 )
-from hopfleet.domain.placement import Placement
+from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial
 from hopfleet.store.versions.local import Versions
@@ -63,6 +63,7 @@ class Simulated:
     at first, or all if ``partitions`` is None. ``failures`` are the losses of workers. ``together`` returns the time of
     a flotilla, given the time of each member alone; the default is their sum. ``fails`` tells whether the user's code
     raises in a unit. ``fetch`` returns the seconds that a worker takes to fetch a partition, or None if it cannot.
+    ``teams`` are the shapes of the first workers, in turn; ``placement`` tells ``seconds`` what a worker has.
     """
 
     name = "simulated"
@@ -78,6 +79,7 @@ class Simulated:
         fails: Fails = lambda command, trial: False,
         fetch: Fetch = lambda worker, partition: 0.0,
         clock: float = 0.0,
+        teams: Sequence[TeamShape] = (SINGLE,),
     ) -> None:
         self._seconds = seconds
         self._metrics = metrics
@@ -88,6 +90,7 @@ class Simulated:
         #: Commands of incomplete flotillas, with their trials.
         self._members: list[tuple[RunUnit, Trial]] = []
         self._fetch = fetch
+        self._teams = teams
         #: When each worker will have finished all its units, and its last unit of each trial.
         self._free: dict[str, float] = {}
         self._done: dict[tuple[str, str], float] = {}
@@ -106,7 +109,8 @@ class Simulated:
 
     def start(self, spec: WorkerSpec | None, workers: int) -> None:
         for number in range(workers):
-            self._join(self._partitions[number] if self._partitions is not None else None)
+            shape = self._teams[number % len(self._teams)]
+            self._join(self._partitions[number] if self._partitions is not None else None, shape)
         for failure in self._failures:
             self._later(failure.time, failure)
 
@@ -152,6 +156,15 @@ class Simulated:
     def add(self, count: int) -> None:
         for _ in range(count):
             self._join(None if self._partitions is None else ())
+
+    def form_teams(self, shapes: Sequence[TeamShape], seconds: float = 0.0) -> None:
+        """Let teams that read all partitions join in ``seconds`` seconds."""
+        for shape in shapes:
+            self._join(None, shape, seconds)
+
+    def placement(self, worker: str) -> Placement:
+        """Return the devices and the strategy of a worker that is here or was."""
+        return self._joined[worker].placement
 
     def retire(self, worker: str) -> None:
         self._retired.add(worker)
@@ -220,11 +233,12 @@ class Simulated:
     def close(self, *, kill: bool = False) -> None:
         self._queue.clear()
 
-    def _join(self, partitions: Sequence[int] | None) -> None:
+    def _join(self, partitions: Sequence[int] | None, shape: TeamShape = SINGLE, seconds: float = 0.0) -> None:
         name = f"w{next(self._names)}"
-        joined = WorkerJoined(name, Placement.on("simulated"), None if partitions is None else tuple(partitions))
+        place = Placement(("simulated",) * shape.devices, shape.strategy)
+        joined = WorkerJoined(name, place, None if partitions is None else tuple(partitions))
         self._joined[name] = joined
-        self._later(self._clock, joined)
+        self._later(self._clock + seconds, joined)
 
     def _later(self, when: float, event: Event | Failure) -> None:
         heapq.heappush(self._queue, (when, next(self._order), event))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hopfleet.controller.decisions.dispatch import Dispatcher
 from hopfleet.controller.decisions.rounds import close_round
+from hopfleet.controller.decisions.teams import regroup
 from hopfleet.controller.decisions.trials import (
     add_trials,
     advance,
@@ -32,6 +33,7 @@ from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config
+from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.dispatch import Policy
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.fusion import Fusion
@@ -62,6 +64,7 @@ class Controller:
         sticky: bool = False,
         lookahead: bool = False,
         fail_fast: bool = False,
+        scaling: Scaling | None = None,
     ) -> None:
         self.schedule = Schedule(partitions, valid_partitions, estimates)
         self.schedule.sticky = sticky
@@ -75,6 +78,10 @@ class Controller:
             in_rounds=deterministic and search.listens,
         )
         self.max_live = max_live
+        #: How fast teams are; without it, no worker ever gives way to a team.
+        self.scaling = scaling
+        if scaling is not None:
+            self.schedule.speed = scaling.speed
         self.unit_timeout: Timeout = unit_timeout
         self.dispatcher = Dispatcher(policy, random.Random(derive(seed, "policy")), fusion, lookahead)
 
@@ -210,6 +217,8 @@ class Controller:
             if not state.touched and not state.wanted:
                 break
         yield from place_partitions(state)
+        if self.scaling is not None:
+            yield from regroup(state, self.scaling)
         self.schedule.more_to_come = search.streams and not state.dry and not state.over
         starts = list(self.dispatcher.dispatch(state))
         begun = {start.trial for start in starts}

@@ -41,8 +41,7 @@ class State:
     ) -> None:
         self.schedule = schedule
         self.schedule.epoch_limit = search.epoch_limit
-        self.search = search
-        self.seed = seed
+        self.search, self.seed = search, seed
         self.fixed_order = fixed_order
         #: Whether trials train in rounds, so that no timing changes what the search hears; see ``decisions.rounds``.
         self.in_rounds = in_rounds
@@ -50,9 +49,7 @@ class State:
         self.planned_workers: int | None = None
         #: Configurations to try before those of the search.
         self.points = points
-        self.finished = False
-        self.draining = False
-        self.held = False
+        self.finished = self.draining = self.held = False
         #: Seconds for which a run was active.
         self.elapsed = 0.0
         self._last_time: float | None = None
@@ -169,18 +166,17 @@ class State:
         self.touch_all()
         self.finished = self.draining = self.held = self.dry = False
         self.starting, self.waiting = message.workers, message.requests
+        self.schedule.regrouping = self.schedule.spare = 0
         self.planned_workers = self.planned_workers or message.workers
         self.stopped.clear()  # the names of workers begin anew
         self.losses.clear()
         self.failures.clear()
-        self.coming.clear()
-        self.refused.clear()
-        self.missing, self.pinned = (), False
-        self._last_time = None
+        self.coming, self.refused = {}, set()
+        self.missing, self.pinned, self._last_time = (), False, None
 
     @_apply.register
     def _(self, message: m.WorkerJoined) -> None:
-        self.schedule.join(message.worker, message.partitions)
+        self.schedule.join(message.worker, message.partitions, len(message.placement.devices))
         self.starting = max(0, self.starting - 1)
         self.pinned = self.pinned or message.partitions is not None
         self.refused.clear()  # a placement that failed may succeed now
@@ -216,6 +212,11 @@ class State:
     @_apply.register
     def _(self, message: m.AddWorkers) -> None:
         self.starting += message.count
+
+    @_apply.register
+    def _(self, message: m.FormTeams) -> None:
+        self.starting += len(message.shapes)
+        self.schedule.form_teams(message.shapes)
 
     @_apply.register
     def _(self, message: m.WorkerRetired) -> None:
@@ -397,8 +398,7 @@ class State:
 
     @_apply.register
     def _(self, message: m.TrialStopped) -> None:
-        outcome = Outcome(TrialState.STOPPED, message.reason, delete=message.delete)
-        self.schedule.settle(message.trial, outcome)
+        self.schedule.settle(message.trial, Outcome(TrialState.STOPPED, message.reason, delete=message.delete))
         self.touch(self.schedule.trials[message.trial])
 
     @_apply.register

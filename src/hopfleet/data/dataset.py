@@ -10,6 +10,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -51,7 +52,8 @@ class Dataset:
 
     def __init__(self, folder: Folder, manifest: Manifest, items: Live | None = None) -> None:
         self._folder = folder
-        self._manifest = manifest
+        #: the description of the columns and files
+        self.manifest = manifest
         self._items = items
         self._mapped: dict[int, dict[str, Cells]] = {}
         #: partitions whose files this process has validated
@@ -83,14 +85,14 @@ class Dataset:
         return f"Dataset({self.url!r}, {self.rows:,} {rows} in {len(self)} partitions, {columns})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.url, self._manifest, self._items)
+        return _reopened, (self.url, self.manifest, self._items)
 
     def check(self, *, checksums: bool = False) -> None:
         """Raise DataError for the first file that is missing, has the wrong size, or cannot be read.
 
         ``checksums=True`` also compares the contents, which fetches every partition of a remote data set.
         """
-        for index, part in enumerate(self._manifest.partitions):
+        for index, part in enumerate(self.manifest.partitions):
             self._folder.probe(part)
             if checksums:
                 self._folder.verify(part)
@@ -99,33 +101,37 @@ class Dataset:
 
     def probe(self) -> None:
         """Raise DataError for the first file that is missing or has the wrong size, without fetching any."""
-        for part in self._manifest.partitions:
+        for part in self.manifest.partitions:
             self._folder.probe(part)
 
     def fetch(self, partition: int) -> None:
         """Fetch a partition to this host and verify its checksum. A partition of a local data set is only verified."""
-        self._folder.verify(self._manifest.partitions[self._index(partition)])
+        self._folder.verify(self.manifest.partitions[self._index(partition)])
+
+    def file(self, partition: int) -> Path:
+        """Return the file of a partition on this host; the file of a remote data set is fetched first."""
+        return self._folder.file(self.manifest.partitions[self._index(partition)])
 
     def copied(self) -> Dataset:
         """Return the same data set, read from copies that this host makes on first use. A remote one returns itself."""
         if isinstance(self._folder, RemoteFolder):
             return self
-        return Dataset(RemoteFolder(f"file://{self.url}"), self._manifest, self._items)
+        return Dataset(RemoteFolder(f"file://{self.url}"), self.manifest, self._items)
 
     @functools.cached_property
     def stored(self) -> Dataset:
         """The rows as stored in files: those of a live data set are the numbers of its items."""
-        return Dataset(self._folder, replace(self._manifest, live=None)) if self.is_live else self
+        return Dataset(self._folder, replace(self.manifest, live=None)) if self.is_live else self
 
     def made_by(self, items: Live) -> Dataset:
         """Return this live data set with the object that makes its items. Raise DataChanged if it makes others."""
-        made = replace(self._manifest, live=items.describe())
-        changes = self._manifest.changes(made)
+        made = replace(self.manifest, live=items.describe())
+        changes = self.manifest.changes(made)
         if len(items) != self.rows:
             changes.insert(0, f"rows {self.rows:,} → {len(items):,}")
         if changes:
             raise DataChanged(f"{items!r}: makes other items than those of {self.url} ({', '.join(changes)})", changes)
-        return Dataset(self._folder, self._manifest, items)
+        return Dataset(self._folder, self.manifest, items)
 
     def items(self, stored: Batch, *, seed: int, epoch: int | None) -> Batch:
         """Return the items of a live data set for a batch of ``stored``; for any other data set, the batch itself."""
@@ -204,7 +210,7 @@ class Dataset:
                 count = max(0, min(rows, self.partition_rows[partition]))
                 parts.append({name: column.take(np.arange(count)).values() for name, column in cells.items()})
                 rows -= count
-        stored = {name: _joined([part[name] for part in parts]) for name in self._manifest.columns}
+        stored = {name: _joined([part[name] for part in parts]) for name in self.manifest.columns}
         return self.items(stored, seed=0, epoch=None)
 
     def _batches(
@@ -246,9 +252,9 @@ class Dataset:
         return cells
 
     def _open(self, partition: int) -> dict[str, Cells]:
-        part = self._manifest.partitions[partition]
-        path = self._folder.file(part)
-        cells = map_cells(path, self._manifest.columns, part.rows, validate=partition not in self._validated)
+        part = self.manifest.partitions[partition]
+        path = self.file(partition)
+        cells = map_cells(path, self.manifest.columns, part.rows, validate=partition not in self._validated)
         self._validated.add(partition)
         return cells
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,67 @@ def partition(
         else:
             _upload(built, made, target)
     return Dataset(target, made, items)
+
+
+def join(sets: Sequence[Dataset], folder: Path) -> Dataset:
+    """Make a data set in ``folder`` that has all partitions of several data sets, in order. No row is copied.
+
+    Partition files are links to those of the data sets. The seed and the recipe are those of the first data set.
+    Raise DataChanged if ``folder`` already holds another data set.
+    """
+    first, target = sets[0], LocalFolder(folder)
+    for data in sets:
+        _check_columns(first, data)
+    files = [(data.file(index), part) for data in sets for index, part in enumerate(data.manifest.partitions)]
+    parts = [replace(part, name=partition_name(index)) for index, (_, part) in enumerate(files)]
+    made = Manifest(first.columns, tuple(parts), first.seed)
+    before = _existing(target, overwrite=False)
+    if before is not None:
+        _refuse_changes(target, before.changes(made))
+        if _intact(existing := Dataset(target, before)):
+            return existing
+    with _workspace(target) as workspace:
+        built = workspace / "built"
+        built.mkdir()
+        try:
+            for part, (file, _) in zip(parts, files, strict=True):
+                _link(file, built / part.name)
+            for file in sorted(Path(first.url).glob("recipe.*")):
+                shutil.copyfile(file, built / file.name)
+            _write_manifest(built, made)
+        except OSError as error:
+            raise DataError(trouble(folder, error)) from error
+        _move(built, folder.resolve(), workspace)
+    return Dataset(target, made)
+
+
+def _check_columns(first: Dataset, other: Dataset) -> None:
+    """Raise DataError unless the partitions of two data sets can be those of one."""
+    for data in (first, other):
+        if data.is_live:
+            raise DataError(f"{data.url}: is a live data set, which cannot be joined with another one")
+    mine, theirs = first.columns, other.columns
+    differ = [
+        f"{name}: {mine.get(name, 'missing')} and {theirs.get(name, 'missing')}"
+        for name in dict.fromkeys([*mine, *theirs])
+        if mine.get(name) != theirs.get(name)
+    ]
+    if not differ and list(mine) != list(theirs):
+        differ = [f"the order is {', '.join(mine)} and {', '.join(theirs)}"]
+    if differ:
+        raise DataError(
+            f"{first.url} and {other.url}: cannot be joined, because their columns differ ({'; '.join(differ)}); "
+            "make both with the same columns and types"
+        )
+
+
+def _link(file: Path, name: Path) -> None:
+    """Make another name for a file: a hard link, or a symbolic link to a file on another file system."""
+    file = file.resolve()
+    try:
+        name.hardlink_to(file)
+    except OSError:
+        name.symlink_to(file)
 
 
 def _shares(partitions: int | None, capacities: Sequence[float] | None) -> tuple[int, list[float] | None]:
@@ -215,10 +277,14 @@ def _write(built: Path, spill: Spill, schema: Schema, seed: int, live: LiveItems
         write_cells(path, schema.columns, spill.partition(index, schema.columns), sync=True)
         files.append(PartitionFile(path.name, rows, path.stat().st_size, digest(path)))
     made = Manifest(schema.columns, tuple(files), seed, live)
+    _write_manifest(built, made)
+    return made
+
+
+def _write_manifest(built: Path, made: Manifest) -> None:
     (built / manifest.FILE).write_text(made.to_json())
     sync(built / manifest.FILE)
     sync(built)
-    return made
 
 
 def _move(built: Path, target: Path, workspace: Path) -> None:

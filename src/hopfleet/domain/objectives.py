@@ -13,6 +13,9 @@ from hopfleet.errors import UsageError
 PARAMS = "params"
 """Name of the metric that Hopfleet computes itself on request: the number of trainable parameters."""
 
+EPOCH = "epoch"
+"""Name of the metric that the controller computes on request: the number of the epoch. Maximised, the last is best."""
+
 _LIMIT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
 
 

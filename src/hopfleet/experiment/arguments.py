@@ -18,11 +18,12 @@ from hopfleet.backends.base import Backend
 from hopfleet.data import open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import Limit
-from hopfleet.domain.placement import TeamShape
+from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError, describe
 from hopfleet.forecast.fusion import FUSES
 from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.folds import KFold
 from hopfleet.phrases import shown
 from hopfleet.runs.results import Results
 from hopfleet.scheduler.dispatch import Policy
@@ -68,6 +69,18 @@ def dataset(role: str, source: Any) -> Any:
             )
         return open_dataset(source)
     return source
+
+
+def valid(source: Any, task: Task, teams: Sequence[TeamShape]) -> Any:
+    """Return the validation data as ``dataset`` does, the folds that text like ``kfold(5)`` asks for, or None."""
+    folds = KFold.parse(source) if isinstance(source, str) else None
+    if folds is None:
+        return None if source is None else dataset("valid", source)
+    if blocker := task.framework.fusion_blocker:
+        raise UsageError(f"valid={source!r}: the models of {type(task).__name__} cannot train together: {blocker}")
+    if any(shape != SINGLE for shape in teams):
+        raise UsageError(f"valid={source!r}: needs parallelism='single', since the folds of a trial share its device")
+    return folds
 
 
 def name(given: str | None, task: Task) -> str:
@@ -315,6 +328,15 @@ def fuse(given: str, task: Task | None = None) -> str:
     if task is not None and given == "fast" and (blocker := task.framework.fusion_blocker):
         raise UsageError(f"fuse='fast': trials of {type(task).__name__} cannot train together: {blocker}")
     return given
+
+
+def fused(given: str, valid: Any) -> str:
+    """Return how trials train together: those with folds do not, since the models of each already do."""
+    if not isinstance(valid, KFold):
+        return given
+    if given == "fast":
+        raise UsageError(f"fuse='fast': trials with valid='{valid}' do not train together; leave fuse out")
+    return "off"
 
 
 def transform_workers(given: Any) -> int | str:

@@ -16,7 +16,7 @@ from hopfleet.data import Dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.placement import SINGLE
 from hopfleet.errors import ExperimentExists
-from hopfleet.experiment.resources import Data
+from hopfleet.experiment.resources import Data, folds_of
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.results import Results, load
 from hopfleet.search.base import name_of
@@ -31,7 +31,7 @@ UNDER_RUN = "__hopfleet__"
 """The ``__name__`` of a file that ``hopfleet run`` loads."""
 
 SAME = (
-    *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start"),
+    *("task", "space", "search", "metric", "mode", "others", "limits", "rules", "points", "warm_start", "folds"),
     *("seed", "batch_size", "drop_last", "order", "deterministic", "fuse", "store", "settings", "train", "valid"),
 )
 """Parts of the definition that must not change between a run and its resumption."""
@@ -53,6 +53,7 @@ def define(experiment: Experiment, data: Data) -> dict[str, Any]:
         "limits": [str(limit) for limit in goal.limits],
         "rules": [name_of(constraint) for constraint in goal.constraints],
         "points": experiment.points,
+        "folds": folds_of(experiment),
         # "exact" and "off" leave no trace in a model.
         "fuse": worker.fuse if worker.fuse == "fast" else "",
         "store": run.store if run.store != LOCAL else "",

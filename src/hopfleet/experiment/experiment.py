@@ -81,8 +81,8 @@ class FitAvoided(HopfleetError):
 class Experiment(Signposted):
     """One model selection: a task, a search, data and workers.
 
-    ``train`` and ``valid`` are data set folders, URLs or data sets, or anything that ``hop.partition`` takes and that
-    is then partitioned into the run folder. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
+    ``train`` and ``valid`` are data sets, their folders or URLs, or sources that ``hop.partition`` puts into the run
+    folder; ``"kfold(5)"`` validates by folds. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
     strategy and the devices of each worker: ``"ddp:2"``. ``experiment.options`` lists replacements of ``old`` keywords.
     """
 
@@ -130,7 +130,8 @@ class Experiment(Signposted):
         self.callbacks = named_callbacks(callbacks, TRACKERS)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
         self.parallelism = arguments.parallelism(parallelism, self.task)
-        self.use(policy=self.run_options.policy, fuse=self.worker_options.fuse)
+        self.valid = arguments.valid(valid, self.task, self.parallelism)
+        self.use(policy=self.run_options.policy, fuse=arguments.fused(self.worker_options.fuse, self.valid))
         self.batch_size = arguments.batch_size(batch_size)
         self.partitions = None if partitions is None else at_least_one("partitions", partitions)
         resumed = os.environ.pop(RESUME, None) if name is None else None
@@ -139,7 +140,6 @@ class Experiment(Signposted):
         self.folder = RunFolder(Path(folder).expanduser().absolute() if folder is not None else home() / self.name)
         self.store = find_store(self.run_options.store)
         self.train = arguments.dataset("train", train)
-        self.valid = None if valid is None else arguments.dataset("valid", valid)
         #: How to make this experiment again, for ``hopfleet resume``; ``hopfleet run`` sets its own value.
         self.origin: dict[str, Any] = script_origin()
         #: Why the last run ended early, unless a person asked for the end.

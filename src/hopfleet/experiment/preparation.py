@@ -12,7 +12,7 @@ from hopfleet.domain.messages import Finish, RequestAnswered, TrialEnded, UnitFi
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import DataChanged, UsageError
 from hopfleet.experiment.definition import changed_code, define, earlier_trials, refuse_changes
-from hopfleet.experiment.resources import Data, check_configs, check_device, on_cluster, partitioned
+from hopfleet.experiment.resources import Data, check_configs, check_device, folds_of, on_cluster, partitioned
 from hopfleet.store.base import JournalStore
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.local import last_message
@@ -101,10 +101,12 @@ def open_data(experiment: Experiment, place: RunFolder, changes: list[str] | Non
     If ``place`` holds other data from an earlier run, that data is returned, and ``changes`` tells how it differs.
     """
 
+    folds = folds_of(experiment)
+
     def opened(role: str, source: Any, partitions: int | None) -> Dataset:
         folder = place.data / role
         try:
-            return partitioned(source, folder, partitions=partitions, seed=experiment.seed)
+            return partitioned(source, folder, partitions=partitions, seed=experiment.seed, least=folds)
         except DataChanged as error:
             if changes is None:
                 raise
@@ -112,6 +114,13 @@ def open_data(experiment: Experiment, place: RunFolder, changes: list[str] | Non
             return open_dataset(folder)
 
     train = opened("train", experiment.train, experiment.partitions)
+    if folds > len(train):
+        raise UsageError(
+            f"valid='{experiment.valid}': needs at least {folds} partitions, and the training data has {len(train)}; "
+            "use more partitions, or fewer folds"
+        )
+    if folds:
+        return Data(train, train)
     return Data(train, None if experiment.valid is None else opened("valid", experiment.valid, None))
 
 

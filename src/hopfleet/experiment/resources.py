@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopfleet.backends.base import Backend, Cluster
 from hopfleet.data import Dataset, Live, open_dataset, partition
+from hopfleet.data.partitioning import join
 from hopfleet.data.sources import open_source
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.secrets import references
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.folds import KFold, folded
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
@@ -67,16 +69,27 @@ class Data:
         return [self.train] if self.valid is None else [self.train, self.valid]
 
 
-def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int) -> Dataset:
-    """Return ``source`` as a data set: as is, or partitioned into ``folder``.
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Several data sets whose partitions become those of one data set, without a copy of the rows."""
+
+    sets: tuple[Dataset, ...]
+
+
+def partitioned(source: Any, folder: Path, *, partitions: int | None, seed: int, least: int = 0) -> Dataset:
+    """Return ``source`` as a data set: as is, or joined or partitioned into ``folder``.
+
+    If ``partitions`` is None, their number suits the rows, and is not below ``least``.
 
     Raise DataChanged if ``folder`` already holds a data set made from other rows.
     """
     if isinstance(source, Dataset):
         return source
+    if isinstance(source, Joined):
+        return join(source.sets, folder)
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if partitions is None:
-        partitions = len(open_dataset(folder)) if folder.exists() else _fitting_partitions(source)
+        partitions = len(open_dataset(folder)) if folder.exists() else max(least, _fitting_partitions(source))
     return partition(source, folder, partitions=partitions, seed=seed)
 
 
@@ -213,6 +226,11 @@ def _device(backend: Backend, task: Task, device: str) -> tuple[str, int]:
     return device, count if device == found else 1
 
 
+def folds_of(experiment: Experiment) -> int:
+    """Return the number of folds; 0 if the experiment has none."""
+    return experiment.valid.count if isinstance(experiment.valid, KFold) else 0
+
+
 def worker_spec(
     experiment: Experiment,
     data: Data,
@@ -225,7 +243,7 @@ def worker_spec(
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = experiment.worker_options, experiment.run_options.unit_timeout
     return WorkerSpec(
-        task=experiment.task,
+        task=folded(experiment.task, folds_of(experiment), len(data.train)),
         train=data.train,
         valid=data.valid,
         checkpoints=place.checkpoints,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hopfleet.backends.base import Backend
 from hopfleet.backends.supervision import SupervisedBackend
 from hopfleet.domain.messages import WorkerJoined
-from hopfleet.domain.objectives import PARAMS
+from hopfleet.domain.objectives import EPOCH, PARAMS
 from hopfleet.domain.placement import SINGLE
 from hopfleet.domain.trial import Config, Trial
 from hopfleet.errors import TaskError, UsageError, WorkersLost
@@ -187,7 +187,7 @@ class Forecast:
 
 def check_metrics(goal: Goal, *, has_valid: bool, found: Collection[str] | None = None) -> list[str]:
     """Return the metrics of a goal that evaluation must provide; raise UsageError if they are not ``found``."""
-    named = [name for name in goal.metrics if not name.startswith("train_")]
+    named = [name for name in goal.metrics if not name.startswith("train_") and name != EPOCH]
     evaluated = [name for name in named if name != PARAMS]
     if evaluated and not has_valid:
         raise UsageError(f"metric={evaluated[0]!r}: there is no valid=... data; give some, or use metric='train_loss'")

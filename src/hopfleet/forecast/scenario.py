@@ -10,8 +10,11 @@ A file describes a scenario, in JSON or YAML::
     fuse: true              # whether a device trains several networks on the same batches (true)
     model_bytes: 100.0e6    # of each network; it takes this many bytes to another node (0)
     bandwidth: 1.25e9       # bytes per second between nodes
+    scaling: [1, 1.9, 2.7]  # rates of teams of 1, 2, 3 ... devices; those of more devices follow (none: no teams)
+    form: 0.5               # seconds to form teams (0)
+    switch: true            # whether idle devices join as teams when networks run out (true)
     nodes:
-      - {name: a, devices: 4}
+      - {name: a, devices: 4, team: 2}   # two workers of two devices each
       - {name: b, devices: 2, speed: 0.5}
     networks:
       - {rate: 1500, count: 6}   # rows per second on a device of speed 1
@@ -19,6 +22,7 @@ A file describes a scenario, in JSON or YAML::
 
 A device prepares rows beside training, so a unit takes as long as the longer of the two. The devices of a node share
 what one of them has prepared. Every node can read all partitions.
+Idle devices join on a single node only.
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ from typing import Any
 
 from hopfleet.backends.simulated import Failure, Simulated
 from hopfleet.controller.controller import Controller
-from hopfleet.domain.messages import RunStarted, RunUnit
+from hopfleet.domain.messages import FormTeams, RunStarted, RunUnit
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Trial
 from hopfleet.errors import UsageError
 from hopfleet.forecast.simulator import Listed, Simulation, drive
 from hopfleet.monitor.history import History
+from hopfleet.planner.fleet.rates import Rates
+from hopfleet.planner.teams import Scaling
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.fusion import Fusion
 from hopfleet.scheduler.policies import POLICIES
@@ -53,6 +59,7 @@ NUMBERS = {
     "kept": 4,
     "model_bytes": 0,
     "bandwidth": 1.25e9,
+    "form": 0,
 }
 """What a file says in numbers, and what holds if it does not."""
 
@@ -64,11 +71,12 @@ def is_scenario(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """A node of a scenario; ``speed`` is that of each device."""
+    """A node of a scenario; ``speed`` is that of each device, and ``team`` the number of devices of each worker."""
 
     name: str
     devices: int = 1
     speed: float = 1.0
+    team: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,10 @@ class Scenario:
     model_bytes: float = 0.0
     bandwidth: float = 1.25e9
     fuse: bool = True
+    #: Rates of teams of 1, 2, 3 ... devices; only their ratios matter. Without rates, there are no teams.
+    scaling: tuple[float, ...] = ()
+    form: float = 0.0
+    switch: bool = True
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.rates:
@@ -95,6 +107,7 @@ class Scenario:
                 raise UsageError(
                     f"node {node.name}: {node.devices} devices of speed {node.speed:g}: must be at least one, above 0"
                 )
+        self._check_teams()
         for number, rate in enumerate(self.rates, 1):
             if not 0 < rate < math.inf:
                 raise UsageError(f"network {number}: {rate:g} rows per second: must be above 0 and finite")
@@ -109,10 +122,24 @@ class Scenario:
         if not self.bandwidth > 0:
             raise UsageError(f"bandwidth={self.bandwidth:g} bytes per second: must be above 0")
 
+    def _check_teams(self) -> None:
+        for node in self.nodes:
+            if node.team < 1 or node.devices % node.team or (node.team > 1 and not self.scaling):
+                raise UsageError(
+                    f"node {node.name}: team={node.team} of {node.devices} devices: must divide the devices; teams "
+                    "need scaling, as in scaling: [1, 1.9]"
+                )
+        if self.scaling and (self.scaling[0] <= 0 or sorted(set(self.scaling)) != list(self.scaling)):
+            raise UsageError(f"scaling={list(self.scaling)}: rates must be above 0 and grow with each device")
+        if not 0 <= self.form < math.inf:
+            raise UsageError(f"form={self.form:g} seconds: must be finite and at least 0")
+        if self.switches and len(self.nodes) > 1:
+            raise UsageError(f"{len(self.nodes)} nodes: devices join as teams on a single node only; set switch: false")
+
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Scenario:
         """Return the scenario that a file's content describes."""
-        known = {*NUMBERS, "nodes", "networks", "fuse"}
+        known = {*NUMBERS, "nodes", "networks", "fuse", "scaling", "switch"}
         if unknown := sorted(map(str, content.keys() - known)):
             raise UsageError(f"{', '.join(unknown)}: unknown in a scenario; there are {', '.join(sorted(known))}")
         nodes = tuple(
@@ -120,8 +147,9 @@ class Scenario:
                 str(each.get("name", f"n{number}")),
                 int(_number(each.get("devices", 1), f"devices of node {number}")),
                 _number(each.get("speed", 1.0), f"speed of node {number}"),
+                int(_number(each.get("team", 1), f"team of node {number}")),
             )
-            for number, each in enumerate(_listed(content, "nodes", {"name", "devices", "speed"}), 1)
+            for number, each in enumerate(_listed(content, "nodes", {"name", "devices", "speed", "team"}), 1)
         )
         rates: list[float] = []
         for number, each in enumerate(_listed(content, "networks", {"rate", "count"}), 1):
@@ -129,6 +157,11 @@ class Scenario:
             rates += [_number(each.get("rate"), f"rate of network {number}")] * count
         numbers = {name: _number(content.get(name, usual), name) for name, usual in NUMBERS.items()}
         values: dict[str, Any] = {**numbers, "fuse": content.get("fuse", True) is True}
+        values["switch"] = content.get("switch", True) is True
+        scaling = content.get("scaling", [])
+        if not isinstance(scaling, list):
+            raise UsageError(f"scaling={scaling!r}: must be a list of rates, as in [1, 1.9]")
+        values["scaling"] = tuple(_number(rate, "scaling") for rate in scaling)
         values |= {name: int(numbers[name]) for name in ("rows", "partitions", "epochs", "kept")}
         return cls(nodes, tuple(rates), **values)
 
@@ -138,11 +171,28 @@ class Scenario:
         return cls.of(read_document(path))
 
     @property
+    def switches(self) -> bool:
+        """Whether idle devices join as teams."""
+        return self.switch and bool(self.scaling)
+
+    @property
+    def teams(self) -> Scaling:
+        """How fast teams are."""
+        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form)
+
+    @property
+    def workers(self) -> list[SimulatedNode]:
+        """The node of each worker."""
+        return [node for node in self.nodes for _ in range(node.devices // node.team)]
+
+    @property
     def lower_bound(self) -> float:
         """Return the seconds that all devices, or one network, would train at least if all rows were prepared."""
         seconds = [self.epochs * self.rows / rate for rate in self.rates]
-        speeds = [node.speed for node in self.nodes for _ in range(node.devices)]
-        return max(sum(seconds) / sum(speeds), max(seconds) / max(speeds))
+        speed = self.teams.speed
+        sizes = {node: range(1, node.devices + 1) if self.switches else [node.team] for node in self.nodes}
+        together = sum(node.devices * node.speed * max(speed(n) / n for n in sizes[node]) for node in self.nodes)
+        return max(sum(seconds) / together, max(seconds) / max(node.speed * speed(max(sizes[node])) for node in sizes))
 
     def simulate(
         self, policy: str = "auto", *, noise: float = 0.0, failures: Sequence[Failure] = (), seed: int = 0
@@ -173,7 +223,7 @@ class _Cluster:
 
     def __init__(self, scenario: Scenario, noise: float, seed: int) -> None:
         self._scenario, self._noise, self._seed = scenario, noise, seed
-        self._nodes = [node for node in scenario.nodes for _ in range(node.devices)]
+        self._nodes, self._teams = scenario.workers, scenario.teams
         self._rows = scenario.rows / scenario.partitions
         #: When a node will have prepared a partition of an epoch; those that it used last come last.
         self._ready: dict[str, dict[tuple[int, int], float]] = {node.name: {} for node in scenario.nodes}
@@ -183,11 +233,14 @@ class _Cluster:
         self.hops = 0
 
     def node(self, worker: str) -> SimulatedNode:
-        return self._nodes[int(worker[1:]) - 1]
+        # All workers that come later are teams on the only node.
+        return self._nodes[min(int(worker[1:]), len(self._nodes)) - 1]
 
     def expected(self, number: int, worker: str, partition: int) -> float:
         """Return the seconds of a unit's training."""
-        return self._rows / self._scenario.rates[number] / self.node(worker).speed
+        assert self.backend is not None
+        team = self._teams.speed(len(self.backend.placement(worker).devices))
+        return self._rows / self._scenario.rates[number] / self.node(worker).speed / team
 
     def alone(self, command: RunUnit, trial: Trial) -> float:
         """Return the seconds of a unit; of a member of a flotilla, those of its training."""
@@ -224,11 +277,16 @@ class _Cluster:
 
 def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failure], seed: int) -> ScenarioRun:
     cluster = _Cluster(scenario, noise, seed)
-    workers = sum(node.devices for node in scenario.nodes)
+    workers, teams = len(scenario.workers), scenario.teams
     for failure in failures:
         if failure.worker not in {f"w{number + 1}" for number in range(workers)}:
             raise UsageError(f"failure of {failure.worker!r}: there are only w1 to w{workers}")
-    backend = cluster.backend = Simulated(cluster.alone, failures=failures, together=cluster.together)
+    backend = cluster.backend = Simulated(
+        cluster.alone,
+        failures=failures,
+        together=cluster.together,
+        teams=[teams.shape(node.team) for node in scenario.workers],
+    )
     controller = Controller(
         Listed(len(scenario.rates), scenario.epochs),
         registry.find("policy", policy, POLICIES)(),
@@ -238,10 +296,12 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         max_live=len(scenario.rates),
         estimates=Estimates([1] * scenario.partitions, cluster.expected),
         fusion=Fusion(lambda config: None, size=1) if scenario.fuse else None,
+        scaling=teams if scenario.switches else None,
     )
     history = History(metric="train_loss", mode="min", partitions=scenario.partitions, name=f"scenario ({policy})")
     backend.start(None, workers)
-    spent, decisions = drive(controller, backend, history, RunStarted(__version__, workers))
+    effects = {FormTeams: lambda command: backend.form_teams(command.shapes, teams.form_seconds)}
+    spent, decisions = drive(controller, backend, history, RunStarted(__version__, workers), effects)
     simulation = Simulation(
         policy=policy,
         seed=seed,

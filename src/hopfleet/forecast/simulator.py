@@ -28,7 +28,7 @@ from hopfleet.planner.balance import relax
 from hopfleet.planner.costs import Times, cnns, homogeneous, lognormal
 from hopfleet.planner.exact import load
 from hopfleet.planner.shop import Shop
-from hopfleet.runtime.driver import Driver
+from hopfleet.runtime.driver import Driver, Effects
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies import POLICIES
 from hopfleet.scheduler.policies.portfolio import for_solver
@@ -322,9 +322,11 @@ def _run(
     )
 
 
-def drive(controller: Controller, backend: Simulated, history: History, first: RunStarted) -> tuple[float, int]:
+def drive(
+    controller: Controller, backend: Simulated, history: History, first: RunStarted, effects: Effects | None = None
+) -> tuple[float, int]:
     """Let a controller run an experiment on simulated workers; return the seconds and the number of its decisions."""
-    driver = Driver(controller, backend, [history])
+    driver = Driver(controller, backend, [history], effects=effects)
     spent, decisions = 0.0, 0
     for events in driver.moments([first]):
         began = time.perf_counter()

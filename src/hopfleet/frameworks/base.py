@@ -108,6 +108,10 @@ class Session(ABC):
         """Take note of the goal's metric at the end of an epoch. Called before the first unit of the next epoch."""
         return
 
+    def visit(self, partition: int) -> None:
+        """Take note of the partition that the next batches come from."""
+        return
+
     @abstractmethod
     def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
         """Convert a batch of numpy arrays to the framework's own arrays. Called from a background thread."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -39,7 +39,9 @@ from hopfleet.domain.unit import Unit, Work
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import DataError, TaskError
 from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.history import TrialHistory
+from hopfleet.runs.verify import find_data
 from hopfleet.runtime.driver import Driver
 from hopfleet.runtime.loop import WAIT_SECONDS
 from hopfleet.search.base import at_least_one
@@ -47,6 +49,9 @@ from hopfleet.store.folder import RunFolder
 from hopfleet.support import registry
 from hopfleet.support.machine import choose_workers, this_machine
 from hopfleet.worker.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from hopfleet.runs.results import Results
 
 MAX_LOSSES = 3
 """Workers that may be lost over one unit."""
@@ -69,6 +74,37 @@ class Candidate:
         saved = history.saved[history.best.version]
         trial = Trial(history.id, number, history.config, history.seed, history.best.epoch)
         return cls(trial, history.best.epoch, saved.ref, saved.digest)
+
+
+def measure_trials(
+    results: Results,
+    data: Any,
+    trials: Sequence[str],
+    *,
+    top: int,
+    task: Task,
+    workers: int | str,
+    backend: Backend | str,
+) -> dict[str, dict[str, float]]:
+    """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first."""
+    refuse_folds(results.definition.get("folds", 0))
+    names = list(trials) or [trial.id for trial in results.history.leaderboard() if trial.best is not None][:top]
+    if not names:
+        results.best  # noqa: B018, raises NotFound
+    for name in names:
+        results[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
+    candidates = [Candidate.of(results.history.trials[name], number) for number, name in enumerate(names, 1)]
+    train = find_data(results.folder, "train")
+    with opened_data(data, train.columns, recipe_of(train)) as opened:
+        return measure_models(
+            candidates,
+            opened,
+            folder=results.folder,
+            task=task,
+            definition=results.definition,
+            workers=workers,
+            backend=backend,
+        )
 
 
 def measure_models(

@@ -23,6 +23,7 @@ from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import TrialState
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
+from hopfleet.frameworks.folds import folded
 from hopfleet.runs.replay_training import Course, recorded_courses, train_again
 from hopfleet.runs.results import Results, load
 from hopfleet.runs.verify import find_data
@@ -167,7 +168,7 @@ def _rehearse(
     if len(shapes) > 1:
         chosen = len(shapes)  # one worker of each shape
     spec = WorkerSpec(
-        task=task,
+        task=folded(task, definition.get("folds", 0), len(data)),
         train=data,
         valid=None,
         checkpoints=place.checkpoints,

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from hopfleet.domain.expectation import Expectation
-from hopfleet.domain.objectives import Limit
 from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
 from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
+from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.charts.canvas import save
-from hopfleet.monitor.history import History, Span, TrialHistory
+from hopfleet.monitor.history import Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.runs.state import empty_history
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
@@ -41,19 +41,6 @@ if TYPE_CHECKING:
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
-
-
-def empty_history(definition: Mapping[str, Any]) -> History:
-    """Return the history of an experiment before its first message."""
-    return History(
-        metric=definition["metric"],
-        mode=definition["mode"],
-        partitions=definition["train"]["partitions"],
-        name=definition["name"],
-        others=[(name, mode) for name, mode in definition.get("others", ())],
-        limits=[Limit.parse(text) for text in definition.get("limits", ())],
-        expected=Expectation.parse(definition.get("expected")),
-    )
 
 
 class TrialResult(Signposted):
@@ -191,6 +178,7 @@ class TrialResult(Signposted):
     @contextlib.contextmanager
     def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
         """Yield the framework with the settings of the run in place, the configuration and the best version."""
+        refuse_folds(self._results.definition.get("folds", 0))
         path = self.checkpoint
         assert self._trial.best is not None
         check(path, self._trial.saved[self._trial.best.version].digest)
@@ -380,27 +368,31 @@ class Results(Signposted):
         data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
         trials' best epochs, a partition at a time.
         """
-        from hopfleet.runs.evaluation import Candidate, measure_models, opened_data, recipe_of
-        from hopfleet.runs.verify import find_data
+        from hopfleet.runs.evaluation import measure_trials
 
-        found = self.find_task(task)
-        names = list(trials) or [trial.id for trial in self.history.leaderboard() if trial.best is not None][:top]
-        if not names:
-            self.best  # noqa: B018, raises NotFound
-        for name in names:
-            self[name].checkpoint  # noqa: B018, raises NotFound or CheckpointError
-        candidates = [Candidate.of(self.history.trials[name], number) for number, name in enumerate(names, 1)]
-        train = find_data(self.folder, "train")
-        with opened_data(data, train.columns, recipe_of(train)) as opened:
-            return measure_models(
-                candidates,
-                opened,
-                folder=self.folder,
-                task=found,
-                definition=self.definition,
-                workers=workers,
-                backend=backend,
-            )
+        return measure_trials(self, data, trials, top=top, task=self.find_task(task), workers=workers, backend=backend)
+
+    def refit(
+        self,
+        trial: str | None = None,
+        *,
+        on: Any = "train+valid",
+        epochs: int | str = "best",
+        name: str | None = None,
+        task: Task | None = None,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
+        overwrite: bool = False,
+        quiet: bool = False,
+    ) -> Results:
+        """Train the best configuration, or a ``trial``'s, anew on training and validation data; return its results.
+
+        The new experiment, NAME-refit by default, trains until the trial's best epoch. ``on`` may also be other data.
+        """
+        from hopfleet.experiment.refit import refit
+
+        found = self[trial] if trial else self.best
+        return refit(self, found, on, epochs, name, self.find_task(task), workers, backend, overwrite, quiet)
 
     def verify(self) -> Verdict:
         """Check the run folder against its journal: invariants, checksums of models and data, permissions.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hopfleet.domain.expectation import Expectation
+from hopfleet.domain.objectives import Limit
+from hopfleet.monitor.history import History
 from hopfleet.store.folder import RunFolder
 
 if TYPE_CHECKING:
-    from hopfleet.monitor.history import History
     from hopfleet.runs.results import Results
 
 
@@ -19,6 +22,19 @@ class RunState(Enum):
     RUNNING = "running"  #: a process holds the run folder's lock
     FINISHED = "finished"  #: all trials have ended
     INTERRUPTED = "interrupted"  #: not running, and can be resumed
+
+
+def empty_history(definition: Mapping[str, Any]) -> History:
+    """Return the history of an experiment before its first message."""
+    return History(
+        metric=definition["metric"],
+        mode=definition["mode"],
+        partitions=definition["train"]["partitions"],
+        name=definition["name"],
+        others=[(name, mode) for name, mode in definition.get("others", ())],
+        limits=[Limit.parse(text) for text in definition.get("limits", ())],
+        expected=Expectation.parse(definition.get("expected")),
+    )
 
 
 def run_state(results: Results) -> RunState:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import Trial, TrialState
 from hopfleet.domain.unit import Unit
@@ -31,10 +32,10 @@ class Schedule(ScheduleView):
 
     # ---------------------------------------------------------------------------------------------- workers
 
-    def join(self, worker: str, partitions: Iterable[int] | None) -> None:
+    def join(self, worker: str, partitions: Iterable[int] | None, devices: int = 1) -> None:
         if worker in self.slots:
             raise InvariantBroken(f"worker {worker} joined twice")
-        slot = Slot(worker, None if partitions is None else frozenset(partitions))
+        slot = Slot(worker, None if partitions is None else frozenset(partitions), devices)
         self.slots[worker] = self.idle[worker] = slot
         self._ready.join(worker, slot.partitions)
         self._count_replicas(slot, 1)
@@ -72,6 +73,13 @@ class Schedule(ScheduleView):
         slot.retired = True
         self.layouts += 1
         self.idle.pop(worker, None)
+        # A person leaves at least one worker, so all retire only to make room for teams.
+        if all(other.retired for other in self.slots.values()):
+            self.regrouping = self.devices
+
+    def form_teams(self, shapes: Iterable[TeamShape]) -> None:
+        """Note which teams take the place of all workers."""
+        self.spare, self.regrouping = self.regrouping - sum(shape.devices for shape in shapes), 0
 
     def release(self, worker: str) -> None:
         """Note that a retired worker was told to go."""
@@ -352,9 +360,10 @@ class Schedule(ScheduleView):
             progress.trained[progress.version] = sums
         progress.holder = worker
         progress.losses.clear()
-        progress.seconds += seconds
+        alone = seconds * self.speed(self.slots[worker].devices)
+        progress.seconds += alone
         progress.measured += 1
-        self.seconds += seconds
+        self.seconds += alone
         self.measured += 1
         self.longest_seconds = max(self.longest_seconds, seconds)
         self.owed[unit.partition] -= 1

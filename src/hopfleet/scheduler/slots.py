@@ -15,6 +15,7 @@ class Slot:
 
     worker: str
     partitions: Readable
+    devices: int = 1
     #: The units that it runs now, with their attempts: one, or those of a flotilla.
     units: dict[Unit, int] = field(default_factory=dict)
     flotilla: int = 0

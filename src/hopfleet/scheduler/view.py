@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from hopfleet.domain.unit import Unit
@@ -32,6 +32,12 @@ class ScheduleView:
         #: Trials that are paused or have ended.
         self.parked: dict[str, Progress] = {}
         self.slots: dict[str, Slot] = {}
+        #: How many times faster a team of some devices is than one device, as far as known.
+        self.speed: Callable[[int], float] = lambda devices: 1.0
+        #: Devices of workers that leave to make room for teams; 0 if none do.
+        self.regrouping = 0
+        #: Devices that no team could use.
+        self.spare = 0
         #: Counts changes in which workers can read which partitions.
         self.layouts = 0
         #: Trials whose next unit may start now. Always {t: may_train(t)}.
@@ -70,6 +76,11 @@ class ScheduleView:
     def find(self, trial: str) -> Progress | None:
         """Return a trial, whatever its state."""
         return self.trials.get(trial) or self.parked.get(trial)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices of all workers, and of those that no team could use."""
+        return sum(slot.devices for slot in self.slots.values()) + self.spare
 
     @property
     def epochs_left(self) -> float:

@@ -34,8 +34,7 @@ from hopfleet.domain.messages import (
 from hopfleet.errors import HopfleetError, JournalError, describe
 from hopfleet.monitor.history import History, Span, TrialHistory
 from hopfleet.monitor.wording import duration, flatten, one_line, overdue, waiting_for
-from hopfleet.runs.results import empty_history
-from hopfleet.runs.state import state_of
+from hopfleet.runs.state import empty_history, state_of
 from hopfleet.store.folder import RunFolder
 from hopfleet.store.journal import JournalUnfinished
 from hopfleet.store.local import MALFORMED, has_journal, open_journal

@@ -105,6 +105,7 @@ class WorkerContext:
         If members have batches of different sizes, their streams are ``beside`` each other.
         """
         spec = self.spec
+        session.visit(unit.partition)
         return Stream(
             spec.train,
             unit.partition,
@@ -122,6 +123,7 @@ class WorkerContext:
     def valid_stream(self, session: Session, partition: int, *, shared: bool = False) -> Stream:
         """Return the batches of a validation partition; ``shared`` by the members of a flotilla."""
         assert self.spec.valid is not None
+        session.visit(partition)
         return Stream(
             self.spec.valid,
             partition,

@@ -73,7 +73,7 @@ class Dispatcher:
         """Start the chosen unit together with its companions."""
         slot = state.schedule.slots[assignment.worker]
         units = [assignment.unit]
-        if self.fusion is not None:
+        if self.fusion is not None and slot.devices == 1:
             groups = SLACK if self.lookahead else 1
             units += companions(
                 state.schedule, slot, assignment.unit, self.fusion, state.starting, groups, assignment.together

@@ -8,6 +8,7 @@ from hopfleet.controller.decisions.versions import drop, needed_versions, recove
 from hopfleet.controller.requests import Add, Office, Refused, Step, answer
 from hopfleet.controller.state import State
 from hopfleet.domain import messages as m
+from hopfleet.domain.objectives import EPOCH
 from hopfleet.domain.rowsum import add, means
 from hopfleet.domain.seeds import derive
 from hopfleet.domain.trial import Config, TrialState, trial_name
@@ -199,8 +200,10 @@ def _reached(state: State, progress: Progress) -> Outcome | None:
 
 def end_epoch(state: State, progress: Progress) -> Iterator[m.Message]:
     """End an epoch that is trained and evaluated; fail the trial if a metric that the search needs is missing."""
-    goal = state.search.goal
+    goal, epoch = state.search.goal, progress.epochs_ended + 1
     metrics = means(add([add(progress.trained.values()), add(progress.evaluated.values())]))
+    if EPOCH in goal.metrics:
+        metrics.setdefault(EPOCH, float(epoch))
     missing = next((name for name in goal.metrics if name not in metrics), None)
     if missing is not None:
         known = ", ".join(sorted(metrics)) or "none"
@@ -208,7 +211,6 @@ def end_epoch(state: State, progress: Progress) -> Iterator[m.Message]:
         yield from end(state, progress, Outcome(TrialState.FAILED, reason))
         return
     best = progress.best is None or goal.rank(metrics) < progress.best[1]
-    epoch = progress.epochs_ended + 1
     yield state.decide(m.EpochEnded(progress.trial.id, epoch, progress.version, metrics, best))
 
 

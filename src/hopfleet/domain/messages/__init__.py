@@ -13,6 +13,7 @@ from hopfleet.domain.messages.commands import Command as Command
 from hopfleet.domain.messages.commands import CopyVersion as CopyVersion
 from hopfleet.domain.messages.commands import DropVersion as DropVersion
 from hopfleet.domain.messages.commands import Finish as Finish
+from hopfleet.domain.messages.commands import FormTeams as FormTeams
 from hopfleet.domain.messages.commands import PlacePartition as PlacePartition
 from hopfleet.domain.messages.commands import ReleaseWorker as ReleaseWorker
 from hopfleet.domain.messages.commands import RunUnit as RunUnit

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hopfleet.domain.messages import commands as c
 from hopfleet.domain.messages import decisions as d
 from hopfleet.domain.messages import events as e
-from hopfleet.domain.placement import SINGLE, Placement
+from hopfleet.domain.placement import SINGLE, Placement, TeamShape
 from hopfleet.domain.rowsum import RowSum
 from hopfleet.domain.trial import TrialState
 from hopfleet.domain.unit import Unit, Work
@@ -96,6 +96,14 @@ def _placement(name: str = "placement") -> _Part:
         return Placement.on(body["device"])
 
     return _Part(name, write, read)
+
+
+def _encode_shapes(shapes: tuple[TeamShape, ...]) -> list[list[object]]:
+    return [list(shape) for shape in shapes]
+
+
+def _decode_shapes(shapes: list[tuple[str, int]]) -> tuple[TeamShape, ...]:
+    return tuple(TeamShape(*shape) for shape in shapes)
 
 
 def _encode_sums(sums: Mapping[str, RowSum]) -> dict[str, list[object]]:
@@ -214,6 +222,7 @@ _KINDS: tuple[tuple[str, type[Any], tuple[_Part, ...]], ...] = (
     ("StopUnit", c.StopUnit, _plain("worker", "trial", "attempt", "overdue")),
     ("PlacePartition", c.PlacePartition, _plain("worker", "partition")),
     ("AddWorkers", c.AddWorkers, _plain("count")),
+    ("FormTeams", c.FormTeams, (_coded("shapes", _encode_shapes, _decode_shapes),)),
     ("ReleaseWorker", c.ReleaseWorker, _plain("worker")),
     ("Finish", c.Finish, _plain("complete", "reason")),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.unit import Unit
 from hopfleet.domain.version_ref import VersionRef
 
@@ -98,6 +99,13 @@ class AddWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class FormTeams:
+    """Start a worker of each shape on the devices of the workers that have left."""
+
+    shapes: tuple[TeamShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseWorker:
     """Let the worker go once it has finished its saves."""
 
@@ -113,5 +121,14 @@ class Finish:
 
 
 Command = (
-    RunUnit | SaveVersion | DropVersion | CopyVersion | StopUnit | PlacePartition | AddWorkers | ReleaseWorker | Finish
+    RunUnit
+    | SaveVersion
+    | DropVersion
+    | CopyVersion
+    | StopUnit
+    | PlacePartition
+    | AddWorkers
+    | FormTeams
+    | ReleaseWorker
+    | Finish
 )

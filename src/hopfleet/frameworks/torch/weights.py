@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 import torch
@@ -69,6 +70,8 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def _read(path: Path) -> Weights:
+    if zipfile.is_zipfile(path):
+        raise UsageError(f"{path}: holds a model for each fold; results.refit() trains one model on all rows")
     tensors, metadata = safetensors.read(path)
     if checkpoint.FORMAT in metadata:
         return checkpoint.weights(path)

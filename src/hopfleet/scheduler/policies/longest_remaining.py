@@ -26,11 +26,16 @@ def longest_remaining(schedule: Schedule, rng: random.Random) -> Assignment | No
 
 
 def by_load(schedule: Schedule) -> list[Slot]:
-    """Return the idle workers, the one with the largest load first."""
+    """Return the idle workers, the one with the largest load first; of those that read all rows, the largest team."""
     slots = list(schedule.idle.values())
-    if len(slots) > 1 and any(slot.partitions is not None for slot in slots):
-        slots.sort(key=schedule.load, reverse=True)
+    if len(slots) > 1:
+        pinned = any(slot.partitions is not None for slot in slots)
+        slots.sort(key=schedule.load if pinned else _devices, reverse=True)
     return slots
+
+
+def _devices(slot: Slot) -> int:
+    return slot.devices
 
 
 def partition_for(schedule: Schedule, progress: Progress, slot: Slot) -> int:

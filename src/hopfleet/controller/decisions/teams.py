@@ -1,0 +1,50 @@
+"""Whether workers give way to teams of their devices, because fewer trials than devices are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hopfleet.controller.decisions.trials import next_suggestion
+from hopfleet.controller.state import State
+from hopfleet.domain import messages as m
+from hopfleet.planner.teams import Scaling, better_teams, even_teams
+from hopfleet.scheduler.timeouts import estimate
+
+
+def regroup(state: State, scaling: Scaling) -> Iterator[m.Message]:
+    """Retire all workers if teams of their devices end all trials sooner; form these teams when the workers are gone.
+
+    Trials that end meanwhile leave more devices to the others.
+    """
+    schedule = state.schedule
+    if schedule.regrouping:
+        if not schedule.slots and schedule.trials and not state.ending:
+            sizes = even_teams(len(schedule.trials), schedule.regrouping, scaling)
+            yield state.decide(m.FormTeams(tuple(map(scaling.shape, sizes))))
+    elif _last_trials(state) and _teams_pay(state, scaling):
+        for worker in schedule.slots:
+            yield state.decide(m.WorkerRetired(worker))
+
+
+def _last_trials(state: State) -> bool:
+    """Whether trials are under way, no others will follow, and each worker can take all of them."""
+    busy = state.ending or state.stands or state.starting or state.waiting or state.requests
+    if busy or state.pinned or any(slot.retired for slot in state.schedule.slots.values()):
+        return False
+    search = state.search
+    more = search.streams and state.suggested < search.trials
+    return bool(state.schedule.trials and state.schedule.slots) and not more and next_suggestion(state) is None
+
+
+def _teams_pay(state: State, scaling: Scaling) -> bool:
+    """Whether teams end all trials sooner, as far as the time of their units is known."""
+    schedule, slots = state.schedule, list(state.schedule.slots.values())
+    if not all(progress.known for progress in schedule.trials.values()):
+        return False
+    # A unit that runs ends where it is.
+    work = [
+        schedule.remaining(progress) * (1 - (progress.trains_on is not None) / max(1, progress.units_left))
+        for progress in schedule.trials.values()
+    ]
+    wait = max(estimate(schedule, slot) or 0.0 for slot in slots)
+    return bool(better_teams(work, [slot.devices for slot in slots], schedule.devices, scaling, wait))

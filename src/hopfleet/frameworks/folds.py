@@ -1,0 +1,278 @@
+"""Cross-validation: a trial trains a model for each fold, and every row validates the model that has not seen it.
+
+Partition n belongs to fold n modulo the number of folds. All models but that of the fold train on a partition, on one
+stream of batches; the model of the fold is evaluated on it. So the rows are stored once, a metric is the mean over all
+rows, and to the controller the trial is like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from hopfleet.domain.placement import Placement
+from hopfleet.domain.rowsum import RowSum, add
+from hopfleet.domain.trial import Config
+from hopfleet.errors import CheckpointError, TaskError, UsageError
+from hopfleet.frameworks.base import Batch, Batches, EngineCache, Framework, IsolationError, Session, Task
+
+UNITS = "units"
+"""Name of the file in a saved version that counts the units of each model."""
+
+EARLY = (1980, 1, 1, 0, 0, 0)
+"""The time of all files in a saved version: the same state must give the same bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KFold:
+    """Validation by a number of folds."""
+
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> KFold | None:
+        """Return the folds that text such as ``kfold(5)`` asks for; None for any other text."""
+        found = re.fullmatch(r"kfold\((.*)\)", text.strip())
+        if found is None:
+            return None
+        if not (found[1].strip().isdecimal() and int(found[1]) >= 2):
+            raise UsageError(f"valid={text!r}: needs a number of folds of at least 2, as in valid='kfold(5)'")
+        return cls(int(found[1]))
+
+    def __str__(self) -> str:
+        return f"kfold({self.count})"
+
+
+def folded(task: Task, folds: int, partitions: int) -> Task:
+    """Return a task that trains a model for each fold; the task itself if there are no ``folds``."""
+    return FoldedTask(task, folds, partitions) if folds else task
+
+
+def refuse_folds(folds: int) -> None:
+    """Raise UsageError if a trial has a model for each fold, where one model is asked for."""
+    if folds:
+        raise UsageError(
+            f"valid='kfold({folds})': a trial has {folds} models, and none has seen all rows; results.refit() "
+            "trains one model on all of them"
+        )
+
+
+class FoldedTask(Task):
+    """A task with a model for each fold."""
+
+    def __init__(self, task: Task, folds: int, partitions: int) -> None:
+        self._task, self._folds, self._partitions = task, folds, partitions
+        self.preload = task.preload
+        self.transform = task.transform
+
+    @property
+    def framework(self) -> Framework:
+        return FoldedFramework(self._task.framework, self._folds, self._partitions)
+
+
+class FoldedFramework(Framework):
+    """The adapter of a task with a model for each fold: it opens sessions of several, and asks the task's own."""
+
+    def __init__(self, inner: Framework, folds: int, partitions: int) -> None:
+        self._inner, self._folds, self._partitions = inner, folds, partitions
+
+    def open(
+        self, config: Config, *, seed: int, placement: Placement, threads: int, cache: EngineCache | None = None
+    ) -> Session:
+        cache = cache or EngineCache()
+        sessions = [
+            self._inner.open(config, seed=seed, placement=placement, threads=threads, cache=cache)
+            for _ in range(self._folds)
+        ]
+        return FoldedSession(self._inner, sessions, self._partitions)
+
+    def model(self, config: Config, checkpoint: Path) -> NoReturn:
+        refuse_folds(self._folds)
+        raise AssertionError
+
+    @property
+    def fusion_blocker(self) -> str:
+        return "the models of its folds train together"
+
+    def devices(self) -> tuple[str, int]:
+        return self._inner.devices()
+
+    def settings(self) -> dict[str, Any]:
+        return self._inner.settings()
+
+    def apply(self, settings: Mapping[str, Any]) -> None:
+        self._inner.apply(settings)
+
+    def modules(self, strategy: str) -> Sequence[str]:
+        return self._inner.modules(strategy)
+
+    def check_shared(self, cache: EngineCache) -> None:
+        self._inner.check_shared(cache)
+
+    def spare_memory(self, placement: Placement) -> int:
+        return self._inner.spare_memory(placement)
+
+    def peak_memory(self, placement: Placement) -> int:
+        return self._inner.peak_memory(placement)
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        return self._inner.out_of_memory(error)
+
+    def broken(self, error: BaseException) -> bool:
+        return self._inner.broken(error)
+
+    def explain(self, error: BaseException) -> None:
+        self._inner.explain(error)
+
+    def free_memory(self) -> None:
+        self._inner.free_memory()
+
+
+class FoldedSession(Session):
+    """The models of all folds of a trial, each with the bits that it has if it trains alone on its partitions."""
+
+    def __init__(self, framework: Framework, sessions: Sequence[Session], partitions: int) -> None:
+        self._framework, self._sessions = framework, sessions
+        folds = len(sessions)
+        #: The number of units in an epoch of each model, and of those that it has trained in its current epoch.
+        self._owed = [partitions - len(range(fold, partitions, folds)) for fold in range(folds)]
+        self._units = [0] * folds
+        #: The fold of the partition that the next batches come from.
+        self._fold = 0
+
+    def visit(self, partition: int) -> None:
+        self._fold = partition % len(self._sessions)
+
+    @property
+    def guest(self) -> bool:
+        return self._sessions[0].guest
+
+    @guest.setter
+    def guest(self, guest: bool) -> None:
+        for session in self._sessions:
+            session.guest = guest
+
+    @property
+    def size(self) -> int:
+        return sum(session.size for session in self._sessions)
+
+    @property
+    def shared_size(self) -> int:
+        return max(session.shared_size for session in self._sessions)
+
+    @property
+    def steady(self) -> bool:
+        return all(session.steady for session in self._sessions)
+
+    @property
+    def parameters(self) -> int:
+        return self._sessions[0].parameters
+
+    def check_goal(self, metric: str, mode: str) -> None:
+        for session in self._sessions:
+            session.check_goal(metric, mode)
+
+    def observe(self, metric: float) -> None:
+        for session in self._sessions:
+            session.observe(metric)
+
+    def prepare(self, batch: Batch, dtypes: Mapping[str, str]) -> Batch:
+        return self._sessions[0].prepare(batch, dtypes)
+
+    def pick(self, whole: Batch, order: np.ndarray[Any, Any] | None, batch_size: int, rows: int) -> Iterator[Batch]:
+        return self._sessions[0].pick(whole, order, batch_size, rows)
+
+    def train(self, batches: Batches, *, last: bool) -> dict[str, RowSum]:
+        others = [number for number in range(len(self._sessions)) if number != self._fold]
+        members = [self._sessions[number] for number in others]
+        # The epoch of a model ends with its last partition, which need not be the last one of the trial.
+        closes = [self._units[number] + 1 == self._owed[number] for number in others]
+        sums: list[dict[str, RowSum]] = []
+        try:
+            results = self._framework.flotilla(members).train(batches, last=closes)
+        except IsolationError as error:
+            raise TaskError(f"the models of its folds cannot train together: {error}") from error
+        for number, ends, result in zip(others, closes, results, strict=True):
+            if isinstance(result, Exception):
+                raise result
+            sums.append(result)
+            self._units[number] = 0 if ends else self._units[number] + 1
+        return add(sums)
+
+    def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
+        return self._sessions[self._fold].evaluate(batches, seed=seed)
+
+    def unused(self) -> tuple[str, ...]:
+        return self._sessions[0].unused()
+
+    def absent(self) -> tuple[str, ...]:
+        return self._sessions[0].absent()
+
+    # ------------------------------------------------------------------------------------------ save and load
+
+    def save(self, path: Path) -> None:
+        _write(path, [session.save for session in self._sessions], self._units)
+
+    def snapshot(self) -> Callable[[Path], None] | None:
+        writers = [writer for session in self._sessions if (writer := session.snapshot()) is not None]
+        units = list(self._units)
+        return (lambda path: _write(path, writers, units)) if len(writers) == len(self._sessions) else None
+
+    def load(self, path: Path) -> None:
+        with self._parts(path) as parts:
+            for session, part in zip(self._sessions, parts, strict=True):
+                session.load(part)
+
+    def inherit(self, path: Path, parent: Session) -> None:
+        assert isinstance(parent, FoldedSession)
+        with self._parts(path) as parts:
+            for session, part, other in zip(self._sessions, parts, parent._sessions, strict=True):
+                session.inherit(part, other)
+
+    @contextlib.contextmanager
+    def _parts(self, path: Path) -> Iterator[list[Path]]:
+        """Yield a file for each model of a saved version, and take over the counts of units."""
+        with _scratch() as folder:
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    archive.extractall(folder)
+                units = json.loads((folder / UNITS).read_bytes())
+            except (zipfile.BadZipFile, ValueError, OSError) as error:
+                raise CheckpointError(f"{path}: is damaged ({error})") from error
+            yield [_part(folder, number) for number in range(len(self._sessions))]
+            self._units = units
+
+
+def _write(path: Path, writers: Sequence[Callable[[Path], None]], units: Sequence[int]) -> None:
+    """Write a version: an archive of the files that the models write, without compression."""
+    with _scratch() as folder:
+        for number, write in enumerate(writers):
+            write(_part(folder, number))
+        (folder / UNITS).write_text(json.dumps(list(units)))
+        with zipfile.ZipFile(path, "w") as archive:
+            for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+                about = zipfile.ZipInfo(str(file.relative_to(folder)), EARLY)
+                with archive.open(about, "w", force_zip64=True) as target, file.open("rb") as source:
+                    shutil.copyfileobj(source, target)
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / "models" / str(number)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a temporary folder for the files of models. Without a folder for shared tensors, versions hold them."""
+    with tempfile.TemporaryDirectory(prefix="hopfleet-folds-") as folder:
+        (Path(folder) / "models").mkdir()
+        yield Path(folder)
