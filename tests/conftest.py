@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.helpers import warm
 
@@ -44,6 +46,14 @@ def warm_processes() -> Iterator[None]:
     warm.warm_fork_servers()
     yield
     warm.session.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parser() -> Iterator[None]:
+    """Build the parser of command lines once: Typer builds it anew for each, as for a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ A package registers an extension in its ``pyproject.toml``:
     alphabetical = "my_package.policies:alphabetical"
 
 The name then works wherever Hopfleet takes a name of that kind. Entry points are read when a name is looked up, so a
-package that is installed while Python runs is found, and importing Hopfleet imports no other package.
+package that is installed while Python runs is found, and importing Hopfleet imports no other package. ``hopfleet
+doctor`` reports packages that register a name of Hopfleet's own.
 """
 
 from __future__ import annotations
@@ -34,23 +35,19 @@ Kind = TypeVar("Kind")
 
 
 def find(kind: str, name: str, builtin: Mapping[str, Kind], *, argument: str = "") -> Kind:
-    """Return the extension of that name; ``builtin`` holds those that come with Hopfleet.
+    """Return the extension of that name; ``builtin`` holds those that come with Hopfleet, whose names are its own.
 
-    Messages name the ``argument``, if its name is not the kind.
+    Entry points are read for other names only, since that takes long where many packages are installed. Messages name
+    the ``argument``, if its name is not the kind.
 
     Raise UsageError for an unknown name, for a name that is registered twice and for an extension that cannot be
     loaded. The message names the packages concerned.
     """
+    if name in builtin:
+        return builtin[name]
     shown = argument or kind
     found = [point for point in _registered(kind) if point.name == name]
     packages = sorted({_package(point) for point in found})
-    if name in builtin:
-        if packages:
-            raise UsageError(
-                f"{shown}={name!r}: the package {packages[0]} registers this name, which belongs to Hopfleet; "
-                "uninstall the package, or rename its entry point"
-            )
-        return builtin[name]
     if not found:
         known = names(kind, builtin)
         there_are = f"there are {', '.join(known)}" if known else "no package registers one"
