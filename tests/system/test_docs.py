@@ -19,6 +19,7 @@ import pytest
 import hopfleet as hop
 from hopfleet.domain.seeds import derive
 from tests.helpers import warm
+from tests.helpers.apart import passes_apart
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -37,13 +38,18 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 #: Pages about extensions run whole suites of tests, and pages about frameworks import large packages: they are slow.
-SLOW = {*EXTEND, *(ROOT / "docs" / "frameworks").glob("*.md")}
+FRAMEWORKS = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
+SLOW = {*EXTEND, *FRAMEWORKS}
 SNIPPETS = [pytest.param(page, marks=pytest.mark.slow) if page in SLOW else page for page in PAGES]
 
 
 @pytest.mark.parametrize("page", SNIPPETS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """All Python of a page in one session, its commands in between, in a folder with the examples."""
+    if page in FRAMEWORKS and passes_apart(request):
+        return
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.syspath_prepend(str(tmp_path))
