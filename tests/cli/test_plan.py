@@ -8,25 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli import Cli
+from tests.helpers.cli import NET, Cli
 
 Write = Callable[..., Path]
 
-SCRIPT = """
-import numpy as np
-import torch
-import hopfleet as hop
-
-class Net(hop.TorchTask):
-    def build(self, config):
-        model = torch.nn.Linear(4, config["width"])
-        return model, torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def loss(self, model, batch):
-        return model(batch["x"]).square().mean()
-
+SCRIPT = f"""{NET}
 experiment = hop.Experiment(
-    Net(), train={"x": np.ones((64, 4), np.float32)}, space={"width": hop.grid_search([2, 32, 8])},
+    Net(), train={{"x": np.ones((64, 4), np.float32)}}, space={{"width": hop.grid_search([2, 32, 8])}},
     search=hop.Grid(max_epochs=1), batch_size=16, partitions=2, worker_options=hop.WorkerOptions(device="cpu"),
 )
 """

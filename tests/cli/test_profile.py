@@ -11,23 +11,11 @@ import pytest
 
 from hopfleet.domain.placement import TeamShape
 from hopfleet.forecast.trial_runs import TrialRun
-from tests.helpers.cli import Cli
+from tests.helpers.cli import NET, Cli
 
-SCRIPT = """
-import numpy as np
-import torch
-import hopfleet as hop
-
-class Net(hop.TorchTask):
-    def build(self, config):
-        model = torch.nn.Linear(4, config["width"])
-        return model, torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def loss(self, model, batch):
-        return model(batch["x"]).square().mean()
-
+SCRIPT = f"""{NET}
 experiment = hop.Experiment(
-    Net(), train={"x": np.ones((64, 4), np.float32)}, space={"width": 8}, search=hop.Grid(max_epochs=1)
+    Net(), train={{"x": np.ones((64, 4), np.float32)}}, space={{"width": 8}}, search=hop.Grid(max_epochs=1)
 )
 """
 

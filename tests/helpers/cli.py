@@ -36,6 +36,21 @@ experiment = hop.Experiment(
 )
 """
 
+#: The beginning of a file with a task in PyTorch; an experiment follows.
+NET = """
+import numpy as np
+import torch
+import hopfleet as hop
+
+class Net(hop.TorchTask):
+    def build(self, config):
+        model = torch.nn.Linear(4, config["width"])
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss(self, model, batch):
+        return model(batch["x"]).square().mean()
+"""
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopfleet.support.processes import stat
+
 ADVICE = "use fewer workers or smaller batches"
 
 
@@ -35,8 +37,7 @@ class Vitals:
 def vitals(pid: int) -> Vitals | None:
     """Return the state of a process; None where the system does not report it (only Linux does)."""
     try:
-        # The name, in parentheses, may contain anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return Vitals("X", 0) if Path("/proc/self/stat").exists() else None
     return Vitals(fields[0], int(fields[11]) + int(fields[12]))

@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 
 
+def stat(pid: int) -> list[str]:
+    """Return what Linux tells of a process: its state, its parent and so on; raise OSError where it tells nothing."""
+    # The name, in parentheses, may contain anything.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def identity(pid: int) -> str:
     """Return a text that names a process and no other, empty where the system does not tell (only Linux does)."""
     try:
-        # The name, in parentheses, may contain anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return f"{Path('/proc/self/ns/pid').readlink()} {pid} {fields[19]}"
+        return f"{Path('/proc/self/ns/pid').readlink()} {pid} {stat(pid)[19]}"
     except (OSError, IndexError):
         return ""
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from hopfleet.store.folder import LOCK, RunFolder
+from hopfleet.support.processes import stat
 
 PROCESSES = Path("/proc")
 
@@ -16,7 +17,7 @@ def run_memory(folder: RunFolder) -> int | None:
     runner = _holder(folder)
     if runner is None:
         return None
-    parents = {int(path.name): _parent(path) for path in PROCESSES.iterdir() if path.name.isdigit()}
+    parents = {int(path.name): _parent(int(path.name)) for path in PROCESSES.iterdir() if path.name.isdigit()}
     family, found = {runner}, {runner}
     while found:
         found = {process for process, parent in parents.items() if parent in found} - family
@@ -42,9 +43,9 @@ def _same(link: Path, file: Path) -> bool:
         return False
 
 
-def _parent(process: Path) -> int:
+def _parent(process: int) -> int:
     with contextlib.suppress(OSError):  # it has ended
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        return int(stat(process)[1])
     return 0
 
 
