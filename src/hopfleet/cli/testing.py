@@ -71,7 +71,7 @@ def refit(
         ),
     ] = None,
     on: Annotated[
-        str, typer.Option(metavar="DATA", help="train, train+valid, or the folder of another data set.")
+        str, typer.Option(metavar="DATA", help="train+valid, or the folder of another data set.")
     ] = "train+valid",
     epochs: Annotated[str, typer.Option(metavar="N", help="Epochs, or best: until the best epoch.")] = "best",
     new: Annotated[
