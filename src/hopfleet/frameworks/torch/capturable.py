@@ -63,8 +63,14 @@ def upload(updates: Iterable[CapturableUpdate]) -> None:
     """Bring the learning rates on the device up to date, with one transfer for all of them."""
     stale = [pair for update in updates for pair in update.stale()]
     if stale:
-        values = torch.tensor([value for _, value in stale], dtype=torch.float32).to(stale[0][0].device)
+        values = sent([value for _, value in stale], torch.float32, stale[0][0].device)
         _compat.foreach_copy_([rate for rate, _ in stale], list(values.unbind()))
+
+
+def sent(numbers: Sequence[object], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return numbers as a tensor on a device, without waiting for work that the device has yet to do."""
+    values = torch.tensor(numbers, dtype=dtype)
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 class CapturableUpdate:
