@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def capped() -> Iterator[Callable[[int], None]]:
     whole = torch.cuda.get_device_properties(0).total_memory
 
     def cap(limit: int) -> None:
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction(limit / whole)
 
