@@ -234,12 +234,18 @@ def _ray_data(source: Source, target: Path) -> None:
         name: (pa.scalar(found[f"mean({name})"]), pa.scalar(found[f"std({name})"])) for name in source.numbers
     }
     for name in source.categories:
-        counts = data.groupby(name).count().to_pandas().dropna().sort_values("count()", ascending=False)
-        statistics[name] = pa.array(counts[name], pa.string())
+        counted = data.map_batches(_counted, batch_format="pyarrow", batch_size=None, fn_kwargs={"name": name})
+        counts = counted.to_pandas().groupby("values")["counts"].sum().sort_values(ascending=False)
+        statistics[name] = pa.array(counts.index, pa.string())
     made = data.map_batches(
         _encoded, batch_format="pyarrow", fn_kwargs={"source": source, "statistics": statistics}, batch_size=65_536
     )
     made.random_shuffle(seed=0).repartition(PARTITIONS).write_parquet(str(target))
+
+
+def _counted(table: pa.Table, name: str) -> pa.Table:
+    counts = pc.value_counts(table[name].drop_null())
+    return pa.table({"values": counts.field("values").cast(pa.string()), "counts": counts.field("counts")})
 
 
 def _datasets(source: Source, target: Path) -> None:

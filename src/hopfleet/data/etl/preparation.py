@@ -80,11 +80,11 @@ def prepare(
     sets, in folders of these names. Statistics are those of the first split alone, and a warning counts the rows that
     occur in several splits.
 
-    ``workers`` threads or processes share the work; the data set does not depend on their number. A row that fails raises an error
-    that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to failed.jsonl with
-    its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it was when it is
-    made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any other,
-    DataChanged says how they differ, and ``overwrite=True`` replaces it.
+    ``workers`` threads or processes share the work; the data set does not depend on their number. A row that fails
+    raises an error that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to
+    failed.jsonl with its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it
+    was when it is made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any
+    other, DataChanged says how they differ, and ``overwrite=True`` replaces it.
     """
     if on_error not in ON_ERROR:
         raise DataError(
