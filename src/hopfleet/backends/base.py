@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.trial import Trial
+from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
@@ -75,3 +76,14 @@ class Cluster(Protocol):
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A backend that can tell what its machines have, and how fast bytes travel between them."""
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        """Return the nodes, with what is free on them, and the seconds of each byte between them.
+
+        About ``size`` bytes are sent over each link.
+        """

@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +32,27 @@ class Workspace:
         return self.path / kind / f"{number:06d}{suffix}"
 
     def do(
-        self, pool: Pool, kind: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]],
-        done: Callable[[Any], None],
+        self, pool: Pool, kind: str, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]],
+        done: Callable[[Any], None], *, threads: bool = True,
     ) -> list[Any]:  # fmt: skip
         """Return the results of all tasks; those that an earlier call has finished are not done again."""
         (self.path / kind).mkdir(exist_ok=True)
         results: dict[int, Any] = {}
-        for number in range(len(tasks)):
-            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
-                results[number] = pickle.loads(self.file(kind, number, ".pickle").read_bytes())
-                done(results[number])
-        left = [number for number in range(len(tasks)) if number not in results]
-        for place, result in pool.run(function, [tasks[number] for number in left]):
-            number = left[place]
+
+        def left() -> Iterator[tuple[int, tuple[Any, ...]]]:
+            for number, task in enumerate(tasks):
+                with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ValueError):
+                    results[number] = pickle.loads(self.file(kind, number, ".pickle").read_bytes())
+                    done(results[number])
+                if number not in results:
+                    yield number, task
+
+        for number, result in pool.run(function, left(), threads=threads):
             content = pickle.dumps(result)
             write_atomically(self.file(kind, number, ".pickle"), _writer(content), durable=False)
             results[number] = result
             done(result)
-        return [results[number] for number in range(len(tasks))]
+        return [results[number] for number in sorted(results)]
 
 
 def _boot() -> str:
