@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -173,7 +173,7 @@ def ensemble(
     if to is not None and data is None:
         raise UsageError("--to: needs --data, the rows to predict")
     results = Results(find_run(name))
-    place = {"workers": "auto" if workers is None else workers, "backend": backend}
+    place: dict[str, Any] = {"workers": "auto" if workers is None else workers, "backend": backend}
     with json_alone(json):
         task, _ = task_and_train(results)
         made = Ensemble(results, top=top, weights=weights, logits=logits, task=task)
