@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.ray import cluster, links, options
+from hopfleet.backends.ray import bandwidth, cluster, options
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
 from hopfleet.backends.ray.liveness import OUTAGE_SECONDS, QUIET_SECONDS
@@ -121,12 +121,12 @@ class Ray(ClusterBackend):
         count = sum(needs.room(node) for node in found)
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
 
-    def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], links.Costs]:
+    def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], bandwidth.Costs]:
         self._connect()
         try:
             wanted = self.share["labels"].items()
             nodes = [node for node in cluster.living() if wanted <= node.labels.items()]
-            return tuple(map(links.free, nodes)), links.measure(nodes, size)
+            return tuple(map(bandwidth.free, nodes)), bandwidth.measure(nodes, size)
         finally:
             if self._connected:
                 cluster.require_ray().shutdown()
