@@ -23,6 +23,9 @@ STRATEGY = "parallelism"
 SINGLE = TeamShape()
 """A whole model on one device."""
 
+AUTO = TeamShape("auto", 0)
+"""The strategy and the devices that trial runs find to be best."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -18,7 +18,7 @@ from hopfleet.backends.base import Backend
 from hopfleet.data import open_dataset
 from hopfleet.domain import space as spaces
 from hopfleet.domain.objectives import Limit
-from hopfleet.domain.placement import SINGLE, TeamShape
+from hopfleet.domain.placement import AUTO, SINGLE, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError, describe
 from hopfleet.forecast.fusion import FUSES
@@ -259,6 +259,8 @@ def _check_maker(name: str, maker: Callable[[], Any]) -> None:
 
 def parallelism(given: Any, task: Task) -> tuple[TeamShape, ...]:
     """Return how workers train, in turn; ``"ddp:2"`` stands for teams of two devices."""
+    if given == str(AUTO):
+        return (AUTO,)
     texts = [given] if isinstance(given, str) else _listed("parallelism", given, str)
     if not texts:
         raise UsageError("parallelism=[]: name at least one strategy, e.g. 'single'")
@@ -269,6 +271,8 @@ def _team_shape(text: str, task: Task) -> TeamShape:
     strategy, colon, count = text.partition(":")
     if colon and not (count.isdecimal() and int(count)):
         raise UsageError(f"parallelism={text!r}: after the colon must come a number of devices, as in 'ddp:2'")
+    if strategy == AUTO.strategy:
+        raise UsageError(f"parallelism={text!r}: 'auto' chooses for all workers; use parallelism='auto' by itself")
     return task.framework.team_shape(strategy, int(count or 0))
 
 
