@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class TeamShape(NamedTuple):
@@ -19,6 +20,19 @@ class TeamShape(NamedTuple):
 
 STRATEGY = "parallelism"
 """The key of a configuration that names the strategy of its trial."""
+
+Strategies = Mapping[str, Mapping[str, str]]
+"""Strategies by the value of a key, as text: ``{"width": {"512": "ddp"}}``. Other values train on one device."""
+
+
+def strategy_of(config: Mapping[str, Any], strategies: Strategies, usual: str) -> str:
+    """Return the strategy of a trial; ``usual`` if neither its configuration nor ``strategies`` names one."""
+    if STRATEGY in config:
+        return str(config[STRATEGY]).partition(":")[0]
+    for key, by_value in strategies.items():
+        return by_value.get(str(config.get(key)), SINGLE.strategy)
+    return usual
+
 
 SINGLE = TeamShape()
 """A whole model on one device."""

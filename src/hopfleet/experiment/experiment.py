@@ -81,7 +81,8 @@ class Experiment(Signposted):
 
     ``train`` and ``valid`` are data sets, their folders or URLs, or sources that ``hop.partition`` puts into the run
     folder; ``"kfold(5)"`` validates by folds. Without ``valid`` the metric is ``train_loss``. ``parallelism`` names the
-    strategy and the devices of each worker: ``"ddp:2"``. ``experiment.options`` lists replacements of ``old`` keywords.
+    strategy and the devices of each worker: ``"ddp:2"``; ``"auto"`` finds them by trial runs. ``experiment.options``
+    lists replacements of ``old`` keywords.
     """
 
     ELSEWHERE: ClassVar = {
@@ -108,7 +109,7 @@ class Experiment(Signposted):
         name: str | None = None,
         workers: int | str = "auto",
         backend: Backend | str = "local",
-        parallelism: str | Sequence[str] = "single",
+        parallelism: str | Sequence[str] | Mapping[str, Mapping[Any, str]] = "single",
         batch_size: int = 32,
         partitions: int | None = None,
         run_options: RunOptions | None = None,
@@ -127,7 +128,8 @@ class Experiment(Signposted):
         self.warm_start = arguments.warm_start(warm_start)
         self.callbacks = named_callbacks(callbacks, TRACKERS)
         self.workers, self.backend = arguments.workers(workers), arguments.backend(backend)
-        self.parallelism = arguments.parallelism(parallelism, self.task)
+        #: How workers train, in turn, and strategies of trials by a value of their configurations.
+        self.parallelism, self.strategies = arguments.strategies(parallelism, self.task, space)
         self.valid = arguments.valid(valid, self.task, self.parallelism)
         self.use(policy=self.run_options.policy, fuse=arguments.fused(self.worker_options.fuse, self.valid))
         self.batch_size = arguments.batch_size(batch_size)

@@ -270,5 +270,6 @@ def worker_spec(
         store=experiment.store,
         teams=teams,
         joining=joining,
+        strategies=experiment.strategies,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

@@ -107,6 +107,8 @@ class Scenario:
     scaling: tuple[float, ...] = ()
     form: float = 0.0
     switch: bool = True
+    #: Devices of the largest team that may form; 0 for no limit.
+    most: int = 0
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.rates:
@@ -187,7 +189,7 @@ class Scenario:
     @property
     def teams(self) -> Scaling:
         """How fast teams are."""
-        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form)
+        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form, self.most)
 
     @property
     def workers(self) -> list[SimulatedNode]:

@@ -40,7 +40,7 @@ class Size:
     epochs: int
     rows: int
     partitions: int
-    #: The smallest batch, of which each member of a team takes a share.
+    #: Rows of the smallest batch; each member of a team takes a share of it.
     batch: int
 
 
@@ -75,7 +75,7 @@ def choose_teams(runs: Sequence[TrialRun], size: Size, devices: int) -> TeamChoi
     dry_runs = {ALONE: alone}
     if max(sizes) > 1:
         dry_runs[TEAMS] = together = _dry_run(given, size, devices, sizes, scaling)
-        if CLEAR * together < alone:
+        if together < alone:
             found = f"a dry run takes {makespan(together)} with {TEAMS}, {makespan(alone)} with {ALONE}"
             shapes = tuple(map(scaling.shape, sizes))
             return TeamChoice(shapes, f"{found}; {gain}", len(sizes), scaling, given, dry_runs)
@@ -139,5 +139,6 @@ def _dry_run(runs: Sequence[TrialRun], size: Size, devices: int, teams: tuple[in
         fuse=False,
         scaling=scaling.rates.profiled,
         form=scaling.form_seconds,
+        most=scaling.most,
     )
     return scenario.simulate().simulation.makespan * (size.trials * size.epochs) / (trials * epochs)

@@ -11,6 +11,7 @@ NAME/
   plots/            pictures
   prediction.json   the forecast made before the first unit, if configurations were profiled
   profile.json      the profile of configurations: seconds and bytes
+  trial_runs.json   rates of strategies for teams, with parallelism="auto"
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopfleet.data import Dataset
-from hopfleet.domain.placement import SINGLE, Placement, TeamShape
+from hopfleet.domain.placement import SINGLE, Placement, Strategies, TeamShape
 from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Task
 from hopfleet.store.base import Store
@@ -54,6 +54,8 @@ class WorkerSpec:
     teams: tuple[TeamShape, ...] = (SINGLE,)
     #: The strategy of teams that devices may join later; empty if they never do.
     joining: str = ""
+    #: Strategies of trials by a value of their configurations; empty if all train as their worker does.
+    strategies: Strategies = field(default_factory=dict)
     #: Seconds after which a worker that checks a configuration before the run counts as hung.
     check_seconds: float = 60.0
     #: Maximum seconds that a version at the end of an epoch may wait in memory for a newer one that replaces it.
@@ -81,7 +83,11 @@ def placements(kind: str, shapes: Sequence[TeamShape], devices: int) -> list[Pla
 
 def preload(spec: WorkerSpec) -> list[str]:
     """Return the modules that workers import before they fork: those of the task and of its strategies."""
-    framework, strategies = spec.task.framework, {shape.strategy for shape in spec.teams} | {spec.joining} - {""}
+    named = {strategy for by_value in spec.strategies.values() for strategy in by_value.values()}
+    framework, strategies = (
+        spec.task.framework,
+        {*(shape.strategy for shape in spec.teams), *named, spec.joining} - {""},
+    )
     return [*spec.task.preload, *(name for strategy in sorted(strategies) for name in framework.modules(strategy))]
 
 
