@@ -9,7 +9,7 @@ import torch
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hopfleet.frameworks.torch.engines.stacked.attention import StackedAttention
+from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 
 DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 MEMBERS = 5
@@ -22,7 +22,7 @@ def loss(weights: Any, x: Any, mask: Any = None, **options: Any) -> Any:
 
 
 def folded(weights: Any, x: Any, mask: Any = None, **options: Any) -> Any:
-    with StackedAttention():
+    with StackedOperations():
         return loss(weights, x, mask, **options)
 
 

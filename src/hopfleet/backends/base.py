@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from hopfleet.domain.messages import Command, Event
 from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
+from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
@@ -85,3 +86,14 @@ class FormsTeams(Protocol):
 
     def form_teams(self, shapes: Sequence[TeamShape]) -> None:
         """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A backend that can tell what its machines have, and how fast bytes travel between them."""
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        """Return the nodes, with what is free on them, and the seconds of each byte between them.
+
+        About ``size`` bytes are sent over each link.
+        """

@@ -178,6 +178,7 @@ class Experiment(Signposted):
         policy: str | None = None,
         unit_timeout: float | str | None = None,
         fuse: str | None = None,
+        parallelism: str | None = None,
     ) -> None:
         """Change where and how the experiment runs. No trial's outcome depends on the workers or the backend.
 
@@ -195,6 +196,8 @@ class Experiment(Signposted):
         if fuse is not None:
             arguments.fuse(fuse, self.task)
             self.worker_options = dataclasses.replace(self.worker_options, fuse=fuse)
+        if parallelism is not None:
+            self.parallelism = arguments.parallelism(parallelism, self.task)
 
     @explained
     def preview(self, *, quiet: bool = False) -> Preview:
@@ -294,10 +297,6 @@ class Experiment(Signposted):
 
     # ----------------------------------------------------------------------------------------------- resources
 
-    @property
-    def _on_cluster(self) -> bool:
-        return on_cluster(self.backend)
-
     def _plan(self, backend: Backend, chosen: TeamChoice | None) -> WorkerPlan:
         plan = plan_workers(
             backend,
@@ -358,7 +357,7 @@ class Experiment(Signposted):
 
     def _versions(self, backend: Backend) -> VersionStore:
         """Return the store of versions: the backend's own, unless the run has another store and one machine."""
-        if self.run_options.store == LOCAL or self._on_cluster:
+        if self.run_options.store == LOCAL or on_cluster(self.backend):
             return backend.versions(self.folder.checkpoints)
         return self.store.versions(self.folder.checkpoints)
 
@@ -379,7 +378,7 @@ class Experiment(Signposted):
             points=self.points,
             unit_timeout=arguments.unit_timeout(self.run_options.unit_timeout),
             fusion=forecast.fusions(found.found).get(self.worker_options.fuse),
-            sticky=self._on_cluster,
+            sticky=on_cluster(self.backend),
             lookahead=self._looks_ahead(found),
             fail_fast=self.run_options.fail_fast,
             scaling=forecast.scaling,
@@ -404,4 +403,6 @@ class Experiment(Signposted):
         """
         separate = self.worker_options.fuse == "off" or bool(self.task.framework.fusion_blocker)
         profiles = found.found.values()
-        return self._on_cluster and (separate or (bool(profiles) and not any(profile.gains for profile in profiles)))
+        return on_cluster(self.backend) and (
+            separate or (bool(profiles) and not any(profile.gains for profile in profiles))
+        )

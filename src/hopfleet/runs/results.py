@@ -16,7 +16,7 @@ from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
-from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
+from hopfleet.errors import CheckpointError, HopfleetError, JournalError, MissingMetric, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
 from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.charts.canvas import save
@@ -41,6 +41,14 @@ if TYPE_CHECKING:
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
+
+
+class Metrics(dict[str, float]):
+    """The metrics of an epoch by name."""
+
+    def __missing__(self, name: str) -> float:
+        there = f"there are: {', '.join(self)}" if self else "no epoch of the trial has ended"
+        raise MissingMetric(f"metrics[{name!r}]: no such metric; {did_you_mean(name, self)}{there}")
 
 
 class TrialResult(Signposted):
@@ -96,7 +104,7 @@ class TrialResult(Signposted):
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the best epoch."""
-        return dict(self._trial.best.metrics) if self._trial.best is not None else {}
+        return Metrics(self._trial.best.metrics if self._trial.best is not None else {})
 
     @property
     def best_epoch(self) -> int | None:

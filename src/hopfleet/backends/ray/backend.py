@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.ray import cluster, options
+from hopfleet.backends.ray import cluster, links, options
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
 from hopfleet.backends.ray.liveness import OUTAGE_SECONDS, QUIET_SECONDS
@@ -43,6 +43,7 @@ from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
+from hopfleet.planner.dike.problem import Node as FreeNode
 from hopfleet.store.versions.cluster import link_storage
 from hopfleet.worker.protocol import Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled
@@ -119,6 +120,17 @@ class Ray(ClusterBackend):
         found, needs = cluster.living(), WorkerNeeds(device=device, threads=threads, **self.share)
         count = sum(needs.room(node) for node in found)
         return max(1, count), f"{len(found)} node{'s' * (len(found) > 1)} of a Ray cluster"
+
+    def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], links.Costs]:
+        self._connect()
+        try:
+            wanted = self.share["labels"].items()
+            nodes = [node for node in cluster.living() if wanted <= node.labels.items()]
+            return tuple(map(links.free, nodes)), links.measure(nodes, size)
+        finally:
+            if self._connected:
+                cluster.require_ray().shutdown()
+                self._connected = False
 
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)
