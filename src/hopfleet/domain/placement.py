@@ -29,9 +29,8 @@ def strategy_of(config: Mapping[str, Any], strategies: Strategies, usual: str) -
     """Return the strategy of a trial; ``usual`` if neither its configuration nor ``strategies`` names one."""
     if STRATEGY in config:
         return str(config[STRATEGY]).partition(":")[0]
-    for key, by_value in strategies.items():
-        return by_value.get(str(config.get(key)), SINGLE.strategy)
-    return usual
+    named = (by_value.get(str(config.get(key)), SINGLE.strategy) for key, by_value in strategies.items())
+    return next(named, usual)
 
 
 SINGLE = TeamShape()
