@@ -9,6 +9,7 @@ NAME/
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
+  tests/            metrics of trials and ensembles on other data
   prediction.json   the forecast made before the first unit, if configurations were profiled
   profile.json      the profile of configurations: seconds and bytes
   trial_runs.json   rates of strategies for teams, with parallelism="auto"
@@ -79,6 +80,7 @@ class RunFolder:
         self.logs = path / "logs"
         self.data = path / "data"
         self.plots = path / "plots"
+        self.tests = path / "tests"
         #: Whether the folder was empty when or after it was locked, so that this process wrote everything in it.
         self._emptied = False
 

@@ -131,7 +131,7 @@ class WorkerContext:
             feed=self.feed,
             together=shared,
             device_cache=self.device_cache,
-            batch_size=valid_batch(self.spec.valid, self.placement),
+            batch_size=self.spec.evaluation_batch or valid_batch(self.spec.valid, self.placement),
         )
 
     def judge_inputs(self, trial: Trial, unit: Unit, number: int) -> str:

@@ -60,6 +60,8 @@ class WorkerSpec:
     check_seconds: float = 60.0
     #: Maximum seconds that a version at the end of an epoch may wait in memory for a newer one that replaces it.
     checkpoint_every: float = 0.0
+    #: Rows evaluated at once; 0 chooses them by the size of a row.
+    evaluation_batch: int = 0
     #: Where versions are kept, unless the backend keeps them itself.
     store: Store = field(default_factory=LocalStore)
 
