@@ -11,10 +11,12 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
@@ -76,6 +78,14 @@ class Cluster(Protocol):
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
+
+
+@runtime_checkable
+class FormsTeams(Protocol):
+    """A backend whose devices can join as other teams during a run."""
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
 
 
 @runtime_checkable

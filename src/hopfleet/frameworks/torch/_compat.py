@@ -189,7 +189,7 @@ def cross_entropy_backward(
 ) -> torch.Tensor:
     """Return the gradient of logits, given those of the losses of all rows and the logarithms of probabilities."""
     aten = torch.ops.aten
-    unused = grad.new_zeros(())  # the total weight, of which means are made
+    unused = grad.new_zeros(())  # the total weight, which only means need
     grads = aten.nll_loss_backward(grad, logs, target, None, 0, ignore_index, unused)
     found: torch.Tensor = aten._log_softmax_backward_data(grads, logs, 1, logs.dtype)
     return found

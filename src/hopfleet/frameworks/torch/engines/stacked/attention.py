@@ -15,6 +15,9 @@ from hopfleet.frameworks.torch import _compat
 from hopfleet.frameworks.torch.engines.stacked.folding import Argument, VmapInfo, folded, unfolded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 
+ALIGNED = {torch.float32: 4, torch.bfloat16: 8, torch.float16: 8}
+"""Types for which attention is folded, and the number that divides the width of a head then."""
+
 
 def attend(
     query: Table,
@@ -27,9 +30,9 @@ def attend(
     enable_gqa: bool = False,
 ) -> Table:
     """Return the outcome of attention, folded unless it has a mask or dropout."""
-    heads = query.ndim == key.ndim == value.ndim == 4 and query.dtype == torch.float32
-    width = query.shape[-1]
-    if attn_mask is None and not dropout_p and not enable_gqa and heads and width == value.shape[-1] and width % 4 == 0:
+    width, aligned = query.shape[-1], ALIGNED.get(query.dtype, 0)
+    heads = query.ndim == key.ndim == value.ndim == 4 and width == value.shape[-1] and aligned and width % aligned == 0
+    if attn_mask is None and not dropout_p and not enable_gqa and heads:
         found: Table = Attention.apply(query, key, value, is_causal, scale)[0]  # type: ignore[no-untyped-call]
         return found
     return torch.nn.functional.scaled_dot_product_attention(
