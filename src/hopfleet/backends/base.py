@@ -11,11 +11,14 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
+from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
@@ -75,3 +78,22 @@ class Cluster(Protocol):
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
+
+
+@runtime_checkable
+class FormsTeams(Protocol):
+    """A backend whose devices can join as other teams during a run."""
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A backend that can tell what its machines have, and how fast bytes travel between them."""
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        """Return the nodes, with what is free on them, and the seconds of each byte between them.
+
+        About ``size`` bytes are sent over each link.
+        """

@@ -18,6 +18,7 @@ from hopfleet.domain.trial import Config
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.base import Task
 from hopfleet.frameworks.folds import KFold, folded
+from hopfleet.planner.teams import Scaling
 from hopfleet.search.base import at_least_one
 from hopfleet.store.folder import RunFolder
 from hopfleet.support.machine import choose_workers, most_workers, this_machine
@@ -132,6 +133,8 @@ class WorkerPlan(NamedTuple):
     why: str
     #: How workers train, in turn.
     teams: tuple[TeamShape, ...] = (SINGLE,)
+    #: How fast teams are, if idle devices may join as teams when trials run out.
+    scaling: Scaling | None = None
 
 
 def on_cluster(backend: Backend | type[Backend]) -> bool:
@@ -261,6 +264,7 @@ def worker_spec(
     device: str,
     spare: int,
     teams: tuple[TeamShape, ...] = (SINGLE,),
+    joining: str = "",
 ) -> WorkerSpec:
     """Return what each worker of an experiment needs; ``spare`` counts the cores that no worker needs."""
     options, limit = experiment.worker_options, experiment.run_options.unit_timeout
@@ -287,5 +291,7 @@ def worker_spec(
         checkpoint_every=experiment.run_options.checkpoint_every,
         store=experiment.store,
         teams=teams,
+        joining=joining,
+        strategies=experiment.strategies,
         check_seconds=min(CHECK_SECONDS, limit if isinstance(limit, float | int) else CHECK_SECONDS),
     )

@@ -16,18 +16,20 @@ from hopfleet.domain.secrets import references, revealed
 from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Config, TrialState
 from hopfleet.domain.unit import Work
-from hopfleet.errors import CheckpointError, HopfleetError, JournalError, NotFound, UsageError, describe
+from hopfleet.errors import CheckpointError, HopfleetError, JournalError, MissingMetric, NotFound, UsageError, describe
 from hopfleet.frameworks.base import Framework, Task
 from hopfleet.frameworks.folds import refuse_folds
 from hopfleet.monitor.charts.canvas import save
 from hopfleet.monitor.history import Span, TrialHistory
 from hopfleet.monitor.page import results_html, trial_html
 from hopfleet.phrases import did_you_mean, shown
+from hopfleet.runs.place import Place
 from hopfleet.runs.state import empty_history
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 from hopfleet.store.local import MALFORMED, has_journal, open_journal
 from hopfleet.store.versions.local import Versions, check
 from hopfleet.support.attributes import Signposted
+from hopfleet.support.files import read_json
 from hopfleet.support.text import visible
 from hopfleet.worker.secrets import read
 
@@ -41,6 +43,14 @@ if TYPE_CHECKING:
 def load(name: str | os.PathLike[str], *, task: Task | None = None) -> Results:
     """Return the results of an experiment by its name or run folder, finished or not. Only models need a ``task``."""
     return Results(find_run(name), task=task)
+
+
+class Metrics(dict[str, float]):
+    """The metrics of an epoch by name."""
+
+    def __missing__(self, name: str) -> float:
+        there = f"there are: {', '.join(self)}" if self else "no epoch of the trial has ended"
+        raise MissingMetric(f"metrics[{name!r}]: no such metric; {did_you_mean(name, self)}{there}")
 
 
 class TrialResult(Signposted):
@@ -96,7 +106,7 @@ class TrialResult(Signposted):
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the best epoch."""
-        return dict(self._trial.best.metrics) if self._trial.best is not None else {}
+        return Metrics(self._trial.best.metrics if self._trial.best is not None else {})
 
     @property
     def best_epoch(self) -> int | None:
@@ -162,18 +172,24 @@ class TrialResult(Signposted):
         return self._results.test(data, [self.id], task=task, workers=workers, backend=backend)[self.id]
 
     def predict(
-        self, data: Any, *, to: str | os.PathLike[str] | None = None, task: Task | None = None, batch_size: int = 1024
+        self,
+        data: Any,
+        *,
+        to: Any = None,
+        task: Task | None = None,
+        batch_size: int = 1024,
+        workers: int | str = "auto",
+        backend: Backend | str = "local",
     ) -> Any:
         """Return the best model's predictions for new rows as an Arrow table, in the order of the rows.
 
-        ``data`` is as in ``test``; raw data may lack the labels of its recipe. The task's ``predict(model, batch)``
-        makes the predictions, in this process. With ``to``, they are written to a .parquet, .csv or .arrow file
-        instead, a batch at a time, and the number of rows is returned.
+        ``data`` is as in ``test``; raw data may lack labels. ``to`` may be ``pandas.DataFrame``, ``iter`` for batches,
+        or a .parquet, .csv or .arrow file or a folder to write. A killed call goes on when it is made again.
         """
         from hopfleet.runs.prediction import predict
 
-        found = self._results.find_task(task)
-        return predict(found, lambda: self.model(found), data, self._results.folder, to=to, batch_size=batch_size)
+        found, place = self._results.find_task(task), Place(workers, backend)
+        return predict(self._results, {self.id: 1.0}, data, to, found, place, batch_size)
 
     @contextlib.contextmanager
     def opened(self, task: Task | None) -> Iterator[tuple[Framework, Config, Path]]:
@@ -365,12 +381,17 @@ class Results(Signposted):
         """Return the metrics of the ``top`` best trials, or of the ``trials`` given, on new data, the best first.
 
         ``data`` is a data set, its folder, or any source of ``hop.partition``. If ``hop.prepare`` made the training
-        data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the
-        trials' best epochs, a partition at a time.
+        data, files and tables are raw data, which pass through the same recipe. Workers evaluate the models of the best
+        epochs, a partition at a time. A killed call goes on when it is made again.
         """
         from hopfleet.runs.evaluation import measure_trials
 
-        return measure_trials(self, data, trials, top=top, task=self.find_task(task), workers=workers, backend=backend)
+        return measure_trials(self, data, trials, top, self.find_task(task), Place(workers, backend))
+
+    @property
+    def tests(self) -> list[dict[str, Any]]:
+        """The tests of trials and ensembles so far, in order: the time, data, models and metrics of each."""
+        return sorted((read_json(path) for path in self.folder.tests.glob("*.json")), key=lambda each: each["time"])
 
     def refit(
         self,
@@ -431,8 +452,7 @@ class Results(Signposted):
         return self.folder.plots / name
 
     def __repr__(self) -> str:
-        state = "finished" if self.finished else "unfinished"
-        return visible(f"<Results {self.name}: {len(self.history.trials)} trials, {state}>")
+        return visible(f"<Results {self.name}: {len(self)} trials, {'' if self.finished else 'un'}finished>")
 
     def _repr_html_(self) -> str:
         return results_html(self.history)

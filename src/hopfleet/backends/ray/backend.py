@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hopfleet.backends.ray import cluster, options
+from hopfleet.backends.ray import bandwidth, cluster, options
 from hopfleet.backends.ray.calls import Calls
 from hopfleet.backends.ray.lifecycle import ClusterBackend
 from hopfleet.backends.ray.liveness import OUTAGE_SECONDS, QUIET_SECONDS
@@ -49,6 +49,7 @@ from hopfleet.domain.signatures import explained
 from hopfleet.domain.trial import Trial
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import UsageError
+from hopfleet.planner.dike.problem import Node as FreeNode
 from hopfleet.store.versions.cluster import link_storage
 from hopfleet.worker.protocol import Execute, Fetched, Printed, Probe, Ready, Report, Stop, Stopped
 from hopfleet.worker.spec import Profile, WorkerSpec, pickled
@@ -133,6 +134,17 @@ class Ray(ClusterBackend):
         if size > 1 and device != "cpu" and 0 < self.share["gpus"] < 1:
             raise UsageError(f"gpus={self.share['gpus']!r}: the members of a team need a GPU each; use gpus=1")
         return WorkerNeeds(device=device, threads=threads, size=size, spans=spans, **self.share)
+
+    def measure_links(self, size: int) -> tuple[tuple[FreeNode, ...], bandwidth.Costs]:
+        self._connect()
+        try:
+            wanted = self.share["labels"].items()
+            nodes = [node for node in cluster.living() if wanted <= node.labels.items()]
+            return tuple(map(bandwidth.free, nodes)), bandwidth.measure(nodes, size)
+        finally:
+            if self._connected:
+                cluster.require_ray().shutdown()
+                self._connected = False
 
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)
