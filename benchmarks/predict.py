@@ -2,7 +2,7 @@
 
 A bare loop reads the same batches with one thread, calls the model and writes one Arrow file. Workers are timed from
 their first unit to their last; the whole call, with the start of the workers, is a row of its own. For folds, the data
-grows: the memory of all processes (PSS, the largest sample) and the run folder must grow as for one trial without folds.
+grows: memory of all processes (PSS, the largest sample) and the run folder must grow as for one trial without folds.
 """
 
 from __future__ import annotations
