@@ -314,7 +314,7 @@ class Experiment(Signposted):
     def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
-        plan = self._plan(backend, find_teams(self, backend, start.data, self.folder, view.note))
+        plan = self._plan(backend, find_teams(self, backend, start.data, view.note, keep=True))
         count = plural(plan.workers, "worker")
         if start.note:
             view.note(start.note)
