@@ -73,8 +73,8 @@ class Backend(Protocol):
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
-    def offer(self, device: str, threads: int) -> tuple[int, str]:
-        """Return how many workers fit, and why."""
+    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
+        """Return how many workers fit, and why; each has a ``team`` of devices, which may ``span`` machines."""
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""

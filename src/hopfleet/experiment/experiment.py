@@ -402,7 +402,5 @@ class Experiment(Signposted):
         since every waiting trial joins them.
         """
         separate = self.worker_options.fuse == "off" or bool(self.task.framework.fusion_blocker)
-        profiles = found.found.values()
-        return on_cluster(self.backend) and (
-            separate or (bool(profiles) and not any(profile.gains for profile in profiles))
-        )
+        gains = [profile.gains for profile in found.found.values()]
+        return on_cluster(self.backend) and (separate or (bool(gains) and not any(gains)))

@@ -171,7 +171,9 @@ def plan_workers(
     """Plan the workers of a run; ``workers="auto"`` takes what the machine or cluster offers, at most ``trials``."""
     device, devices = _device(backend, task, device)
     if any(shape.devices != 1 for shape in teams):
-        return _plan_teams(backend, workers, device, devices, threads, trials, teams)
+        if isinstance(backend, Cluster):
+            return _plan_cluster_teams(backend, task, workers, device, threads, trials, teams)
+        return _plan_teams(workers, device, devices, threads, trials, teams)
     if teams != (SINGLE,):
         plan = plan_workers(backend, task, workers=workers, device=device, threads=threads, trials=trials)
         return plan._replace(teams=teams)
@@ -185,8 +187,33 @@ def plan_workers(
     return WorkerPlan(device, count, why)
 
 
+def _plan_cluster_teams(
+    backend: Cluster,
+    task: Task,
+    workers: int | str,
+    device: str,
+    threads: int,
+    trials: int,
+    teams: tuple[TeamShape, ...],
+) -> WorkerPlan:
+    """Plan teams on a cluster. Its backend refuses to start more than fit."""
+    (shape, *others) = teams
+    if others:
+        raise UsageError(
+            f"parallelism={[str(one) for one in teams]}: the workers of a cluster train alike; name one strategy"
+        )
+    if not shape.devices:
+        raise UsageError(
+            f"parallelism={shape.strategy!r}: on a cluster, name the number of devices of each team, as in "
+            f"'{shape.strategy}:2'"
+        )
+    room, why = backend.offer(device, threads, shape.devices, spans=task.framework.spans_nodes(shape.strategy))
+    if isinstance(workers, int):
+        return WorkerPlan(device, workers, "as asked", teams)
+    return WorkerPlan(device, min(room, trials), f"{why}, {shape.devices} devices each", teams)
+
+
 def _plan_teams(
-    backend: Backend,
     workers: int | str,
     device: str,
     devices: int,
@@ -195,11 +222,6 @@ def _plan_teams(
     teams: tuple[TeamShape, ...],
 ) -> WorkerPlan:
     """Plan workers on several devices each. Raise UsageError if a team has too few devices."""
-    if isinstance(backend, Cluster):
-        raise UsageError(
-            f"parallelism={str(teams[0])!r}: workers on backend={backend.name!r} have one device each; use "
-            "backend='local', or parallelism='single'"
-        )
     offer, why = choose_workers(
         this_machine(), device=device, devices=devices, threads=threads, trials=len(teams) * 4096
     )
