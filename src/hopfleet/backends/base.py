@@ -11,10 +11,12 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
 from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
@@ -71,11 +73,19 @@ class Backend(Protocol):
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
-    def offer(self, device: str, threads: int) -> tuple[int, str]:
-        """Return how many workers fit, and why."""
+    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
+        """Return how many workers fit, and why; each has a ``team`` of devices, which may ``span`` machines."""
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
+
+
+@runtime_checkable
+class FormsTeams(Protocol):
+    """A backend whose devices can join as other teams during a run."""
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
 
 
 @runtime_checkable

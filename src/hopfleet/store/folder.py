@@ -9,8 +9,10 @@ NAME/
   logs/             t0001.log: what the trial's code printed; workers.log
   data/             data sets that were given as plain arrays
   plots/            pictures
+  tests/            metrics of trials and ensembles on other data
   prediction.json   the forecast made before the first unit, if configurations were profiled
   profile.json      the profile of configurations: seconds and bytes
+  trial_runs.json   rates of strategies for teams, with parallelism="auto"
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
@@ -70,6 +72,7 @@ class RunFolder:
         self.journal_file = path / "journal.sqlite"
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
+        self.trial_runs_file = path / "trial_runs.json"
         self.checkpoints = path / "checkpoints"
         self.shared = self.checkpoints / SHARED
         self.best = path / "best"
@@ -77,6 +80,7 @@ class RunFolder:
         self.logs = path / "logs"
         self.data = path / "data"
         self.plots = path / "plots"
+        self.tests = path / "tests"
         #: Whether the folder was empty when or after it was locked, so that this process wrote everything in it.
         self._emptied = False
 
@@ -161,10 +165,15 @@ class RunFolder:
 
     def profile(self) -> dict[str, Any]:
         """Return the measured profiles; empty if they cannot be read, since they can be measured again."""
-        with contextlib.suppress(OSError, ValueError):
-            profile = read_json(self.profile_file)
-            return profile if isinstance(profile, dict) else {}
-        return {}
+        return _measured(self.profile_file)
+
+    def keep_trial_runs(self, runs: dict[str, Any]) -> None:
+        """Write the trial runs of strategies, if the disk takes them: a run does not depend on the file."""
+        _write_json(self.trial_runs_file, runs)
+
+    def trial_runs(self) -> dict[str, Any]:
+        """Return the trial runs of strategies; empty if they cannot be read, since they can be repeated."""
+        return _measured(self.trial_runs_file)
 
     def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
         """Delete everything of a run except the lock, the marker and what else to ``keep``, without following links.
@@ -313,6 +322,13 @@ def runs() -> Iterator[RunFolder]:
 def check_trusted(folder: RunFolder) -> None:
     """Raise UsageError unless only this user could have written a definition, whose code is about to run."""
     check_private(folder.path, folder.definition_file)
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        measured = read_json(path)
+        return measured if isinstance(measured, dict) else {}
+    return {}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,77 +1,117 @@
-"""The links of a Ray cluster: each node fetches bytes from each other one."""
+"""How the members of a team on a cluster find each other: connections to the first member, open to members only.
+
+The driver gives all members of a team a secret. Both sides of a connection prove that they know it before anything else
+is read, so another process that finds the port can neither take the place of a member nor send anything.
+"""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import queue
+import socket
+import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
-from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.nodes import end, on
-from hopfleet.backends.ray.placement import Node
-from hopfleet.errors import UsageError, describe
-from hopfleet.planner.dike.problem import Node as FreeNode
-from hopfleet.support import links
+from hopfleet.backends.supervision import START_SECONDS
+from hopfleet.errors import UsageError
+from hopfleet.frameworks.teams import MemberLost
 
-Costs = tuple[tuple[float, ...], ...]
+LOOPBACK = "127.0.0.1"
+"""The address of members that are all on one node."""
 
-
-class LinkProbe:
-    """A process on a node that serves bytes and fetches them from other nodes."""
-
-    def __init__(self, address: str) -> None:
-        self._server = links.LinkServer(address)
-
-    def port(self) -> int:
-        return self._server.port
-
-    def fetch(self, address: str, port: int, size: int) -> float:
-        """Return the seconds of each byte from another node."""
-        return links.seconds_per_byte(address, port, size)
+MAX_HELLO = 256
+"""Bytes of a member's first message at most."""
 
 
-def free(node: Node) -> FreeNode:
-    """Return what is free on a node."""
-    return FreeNode(node.name, int(node.free_cpus), int(node.free_gpus), node.free_amount("memory"))
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of a process in a team on a cluster."""
+
+    rank: int
+    #: The node of each member.
+    nodes: tuple[str, ...]
+    #: The address of this member on the network that the members share.
+    address: str
+    secret: bytes
+    #: The actor of the first member; None for the first member itself.
+    first: Any = None
+
+    @property
+    def apart(self) -> frozenset[int]:
+        """The members that are not on the node of the first one."""
+        return frozenset(rank for rank, node in enumerate(self.nodes) if node != self.nodes[0])
 
 
-def measure(nodes: Sequence[Node], size: int) -> Costs:
-    """Return the seconds of each byte from one node to another; on the diagonal, those within a node.
+def listen(address: str) -> socket.socket:
+    """Open a port for the other members, which the system chooses."""
+    return socket.create_server((address, 0))
 
-    A node has one transfer at a time, so that none slows another down.
-    """
-    ray = cluster.require_ray()
-    probes: list[Any] = []
+
+def welcome(listener: socket.socket, seat: Seat, device: str) -> list[Connection]:
+    """Wait for all other members, and return connections to them in the order of their ranks; close the port."""
+    arrived: queue.SimpleQueue[tuple[int, str, Connection]] = queue.SimpleQueue()
+    found: dict[int, tuple[str, Connection]] = {}
+    threading.Thread(target=_accept, args=(listener, seat.secret, arrived), daemon=True).start()
+    deadline = time.monotonic() + START_SECONDS
     try:
-        for node in nodes:
-            probe = ray.remote(LinkProbe).options(num_cpus=0, scheduling_strategy=on(node.id))
-            probes.append(probe.remote(node.address))
-        ports: list[int] = _answers(nodes, [probe.port.remote() for probe in probes])
-        costs = [[0.0] * len(nodes) for _ in nodes]
-        both = ([*pairs, *((b, a) for a, b in pairs)] for pairs in links.rounds(len(nodes)))
-        for pairs in itertools.chain([[(at, at) for at in range(len(nodes))]], both):
-            # Of two nodes, one fetches at a time.
-            for some in (pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]):
-                asked = [probes[to].fetch.remote(nodes[of].address, ports[of], size) for of, to in some]
-                found = _answers([nodes[to] for _, to in some], asked)
-                for (of, to), seconds in zip(some, found, strict=True):
-                    costs[of][to] = seconds
-        return tuple(map(tuple, costs))
+        while len(found) < len(seat.nodes) - 1:
+            rank, other, link = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+            found[rank] = other, link
+    except queue.Empty:
+        missing = [str(rank) for rank in range(1, len(seat.nodes)) if rank not in found]
+        raise MemberLost(f"no word from member {', '.join(missing)} in {START_SECONDS:.0f} s") from None
     finally:
-        for probe in probes:
-            end(probe)
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        listener.close()
+    _check_kinds([device, *(found[rank][0] for rank in sorted(found))])
+    return [found[rank][1] for rank in sorted(found)]
 
 
-def _answers(nodes: Sequence[Node], asked: Sequence[Any]) -> list[Any]:
-    ray = cluster.require_ray()
-    found = []
-    for node, reference in zip(nodes, asked, strict=True):
-        try:
-            found.append(ray.get(reference, timeout=2 * links.TIMEOUT))
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            raise UsageError(
-                f"the links of {node.name} cannot be measured ({describe(cause)}); let nodes connect to any port of "
-                "each other, or describe the cluster in a file"
-            ) from error
-    return found
+def call(place: tuple[str, int], seat: Seat, device: str) -> Connection:
+    """Return a connection to the first member, which listens at ``place``."""
+    link = _link(socket.create_connection(place, START_SECONDS))
+    try:
+        answer_challenge(link, seat.secret)
+        deliver_challenge(link, seat.secret)
+        link.send_bytes(f"{seat.rank} {device}".encode())
+    except (EOFError, OSError, AuthenticationError) as error:
+        raise MemberLost(f"the first member at {place[0]}:{place[1]} does not answer") from error
+    return link
+
+
+def _accept(listener: socket.socket, secret: bytes, arrived: queue.SimpleQueue[tuple[int, str, Connection]]) -> None:
+    """Accept connections until the port is closed. Each has a thread, since a stranger may keep silent."""
+    with contextlib.suppress(OSError):
+        while True:
+            accepted, _ = listener.accept()
+            threading.Thread(target=_admit, args=(_link(accepted), secret, arrived), daemon=True).start()
+
+
+def _admit(link: Connection, secret: bytes, arrived: queue.SimpleQueue[tuple[int, str, Connection]]) -> None:
+    try:
+        deliver_challenge(link, secret)
+        answer_challenge(link, secret)
+        rank, device = link.recv_bytes(MAX_HELLO).decode().split()
+        arrived.put((int(rank), device, link))
+    except (EOFError, OSError, AuthenticationError):
+        link.close()
+
+
+def _link(connection: socket.socket) -> Connection:
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(connection.detach())
+
+
+def _check_kinds(devices: Sequence[str]) -> None:
+    if len({device.partition(":")[0] for device in devices}) > 1:
+        raise UsageError(
+            f"the members of a team have devices of different kinds ({', '.join(devices)}); name one kind with "
+            "hop.WorkerOptions(device='cpu') or device='cuda'"
+        )
