@@ -42,7 +42,6 @@ from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
-from hopfleet.runtime.records import TrialRecords
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.scheduler.policies.exact import too_large
 from hopfleet.search.base import MAX_LIVE, UNLIMITED, Constraint, Earlier, Search, at_least_one
@@ -367,7 +366,7 @@ class Experiment(Signposted):
             drop(self.folder)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
-                observers = [*observers_of(view, callbacks), TrialRecords(self.folder.trials)]
+                observers = observers_of(view, callbacks, self.folder, backend)
                 definition = self.folder.definition()
                 loop, complete = run_loop(
                     controller, backend, journal, versions, observers, workers=plan.workers, definition=definition

@@ -125,6 +125,9 @@ class FoldedFramework(Framework):
     def peak_memory(self, placement: Placement) -> int:
         return self._inner.peak_memory(placement)
 
+    def used_memory(self, placement: Placement) -> int:
+        return self._inner.used_memory(placement)
+
     def out_of_memory(self, error: BaseException) -> bool:
         return self._inner.out_of_memory(error)
 

@@ -11,6 +11,7 @@ NAME/
   plots/            pictures
   prediction.json   the forecast made before the first unit, if configurations were profiled
   profile.json      the profile of configurations: seconds and bytes
+  workers.json      how the workers of a run are, every few seconds: memory, last sign of life
   hopfleet.json     proves that the folder is a run folder
   lock              held by the process that runs the experiment
 
@@ -70,6 +71,7 @@ class RunFolder:
         self.journal_file = path / "journal.sqlite"
         self.prediction_file = path / "prediction.json"
         self.profile_file = path / "profile.json"
+        self.health_file = path / "workers.json"
         self.checkpoints = path / "checkpoints"
         self.shared = self.checkpoints / SHARED
         self.best = path / "best"
@@ -164,6 +166,17 @@ class RunFolder:
         with contextlib.suppress(OSError, ValueError):
             profile = read_json(self.profile_file)
             return profile if isinstance(profile, dict) else {}
+        return {}
+
+    def keep_health(self, health: dict[str, Any]) -> None:
+        """Write how the workers are, if the disk takes it: a run does not depend on the file."""
+        _write_json(self.health_file, health)
+
+    def health(self) -> dict[str, Any]:
+        """Return how the workers are, by name, while a process runs the experiment; empty if that is not known."""
+        with contextlib.suppress(OSError, ValueError):
+            health = read_json(self.health_file) if self.running else {}
+            return health if isinstance(health, dict) else {}
         return {}
 
     def clear(self, keep: Collection[str] = (LOCK, MARKER)) -> None:
