@@ -53,7 +53,7 @@ from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.support.machine import spare_cores, this_machine
 from hopfleet.trackers import TRACKERS
-from hopfleet.ui.companion import show_page
+from hopfleet.ui.companion import show_page, suits_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -215,18 +215,19 @@ class Experiment(Signposted):
             return check_task(self, place, tell)
 
     @explained
-    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool = False) -> Results:
+    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool | None = None) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. ``ui`` shows the run on a page. Raises AllTrialsFailed if no trial succeeds, and
-        Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a page, by default in notebooks. Raises AllTrialsFailed if
+        no trial succeeds, and Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C
+        stops at once.
         """
-        arguments.flags(overwrite=overwrite, quiet=quiet, ui=ui)
+        arguments.flags(overwrite=overwrite, quiet=quiet, **({} if ui is None else {"ui": ui}))
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
-            return self._fit(overwrite=overwrite, quiet=quiet, ui=ui)
+            return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
     def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
