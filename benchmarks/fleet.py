@@ -1,10 +1,17 @@
 """FLEET's main experiment, simulated: 100 networks on 20 to 160 GPUs, four on each node.
 
 The paper gives the range of the rates on one GPU (21 to 176 images/s), the rows of the data (Caltech256), the mean and
-the deviation of the networks' times alone (10,372 s and 4,179 s), the seconds of a checkpoint (34 for a flotilla,
-table 4), its thresholds and its totals (table 4). It gives no numbers for the distribution of rates (figure 7) and for
-how they grow with GPUs (figure 9). Here rates are log-normal, and efficiency falls by 3% with each GPU of a node and by
-5% more with each one beyond; these two figures were chosen so that the published algorithm comes close to table 4.
+the deviation of the networks' times alone (table 3), the seconds of a checkpoint (34 for a flotilla, table 4), its
+thresholds and its totals (table 4). The longest network follows: on 100 GPUs and more, the baseline takes as long as
+that network, and 160 GPUs are 1.92 times as fast. All draws have these figures.
+
+The paper gives no numbers for the distribution of rates (figure 7), for that of epochs (figure 8) and for how rates
+grow with GPUs (figure 9). Here rates are log-normal; epochs are log-normal, too, and independent of the rates; GPUs of
+one node, which NVLink joins, add up, and each GPU beyond them costs a part of the efficiency, as in equation 5. The
+median and the spread of the rates and that part were chosen so that the published algorithm comes close to table 4.
+
+The published total on 20 GPUs is out of reach: with ``without_loss``, where GPUs are idle for no other reason than the
+threshold alpha, rounds take 1% to 6% longer. Medians from 41 to 75 images/s and spreads from 0.26 to 0.4 were tried.
 """
 
 from __future__ import annotations
@@ -13,24 +20,27 @@ import argparse
 import math
 import random
 import time
-from statistics import mean
+from collections.abc import Sequence
+from statistics import mean, pstdev
 
 from benchmarks.row import Row, milliseconds, table
 from hopfleet.planner.fleet.ensemble import Ensemble, Network, as_freed, homogeneous, hopping, in_rounds, one_per_gpu
-from hopfleet.planner.fleet.flotillas import plan_flotilla
+from hopfleet.planner.fleet.flotillas import create_flotilla, plan_flotilla
 from hopfleet.planner.fleet.rates import Rates, points_to_profile
 
 PUBLISHED = {20: 55200.1, 40: 30204.8, 60: 24495.0, 80: 21891.0, 100: 18359.1, 120: 15323.9, 140: 13366.3, 160: 11825.2}
 """Total seconds of FLEET's global paradigm by the number of GPUs: table 4."""
 
 NETWORKS, ROWS, PER_NODE, MOVE_SECONDS = 100, 30606, 4, 34.0
-SLOWEST, FASTEST, MEDIAN, SPREAD = 21.0, 176.0, 48.0, 0.34
-MEAN_SECONDS, EPOCH_SPREAD = 10372.2, 0.2
-IN_NODE, BEYOND = 0.97, 0.95
-DELTA = 20.0
+SLOWEST, FASTEST = 21.0, 176.0
+MEAN_SECONDS, DEVIATION, LONGEST = 10372.2, 4178.9, 1.92 * PUBLISHED[160]
+DELTA, ALPHA = 20.0, 0.8
+
+MEDIAN, SPREAD, BEYOND = 50.0, 0.26, 0.915
+"""Median and spread of the rates, and the part of its efficiency that a network keeps with each GPU beyond a node."""
 
 
-def draw(seed: int) -> tuple[Network, ...]:
+def draw(seed: int, beyond: float = BEYOND) -> tuple[Network, ...]:
     """Return networks as the paper describes them."""
     rng = random.Random(seed)
     rates = [SLOWEST, FASTEST]
@@ -38,19 +48,58 @@ def draw(seed: int) -> tuple[Network, ...]:
         rate = MEDIAN * math.exp(rng.gauss(0, SPREAD))
         if SLOWEST <= rate <= FASTEST:
             rates.append(rate)
-    epochs = [1.0, *(max(0.4, rng.gauss(1, EPOCH_SPREAD)) for _ in rates[1:])]
-    scale = MEAN_SECONDS / mean(ROWS * count / rate for count, rate in zip(epochs, rates, strict=True))
+    normal = [rng.gauss(0, 1) for _ in rates]
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        seconds = _seconds(rates, normal, middle)
+        low, high = (middle, high) if pstdev(seconds) < DEVIATION else (low, middle)
     points = points_to_profile(rates, PER_NODE)
-    speedups = [gpus * IN_NODE ** (gpus - 1) * BEYOND ** max(0, gpus - PER_NODE) for gpus in range(1, points + 1)]
+    speedups = [gpus * beyond ** max(0, gpus - PER_NODE) for gpus in range(1, points + 1)]
     return tuple(
-        Network(Rates(f"network {at}", tuple(rate * speedup for speedup in speedups)), max(1, round(scale * count)))
-        for at, (rate, count) in enumerate(zip(rates, epochs, strict=True))
+        Network(
+            Rates(f"network {at}", tuple(rate * speedup for speedup in speedups)), max(1, round(time * rate / ROWS))
+        )
+        for at, (rate, time) in enumerate(zip(rates, _seconds(rates, normal, high), strict=True))
     )
+
+
+def _seconds(rates: Sequence[float], normal: Sequence[float], spread: float) -> list[float]:
+    """Return the networks' times alone, of the right mean, with a spread of their epochs and none above the longest."""
+    epochs = [math.exp(spread * each) for each in normal]
+    # The slowest network has the epochs of the median, and so is among the longest.
+    lengths = [1 / rates[0], *(count / rate for count, rate in zip(epochs[1:], rates[1:], strict=True))]
+    for _ in range(10):
+        scale = MEAN_SECONDS / mean(lengths)
+        lengths = [min(scale * length, LONGEST) for length in lengths]
+    return lengths
+
+
+def without_loss(seed: int, gpus: int) -> float:
+    """Return the total of the published rounds if nothing but the threshold alpha kept GPUs idle.
+
+    All numbers of GPUs are equally efficient, and the networks of a flotilla do not wait for one another.
+    """
+    ensemble = Ensemble(draw(seed, beyond=1.0), ROWS, gpus, PER_NODE, MOVE_SECONDS)
+    left = {at: float(network.epochs * ROWS) for at, network in enumerate(ensemble.networks)}
+    total = 0.0
+    while left:
+        total += MOVE_SECONDS
+        flotilla = create_flotilla(sorted(left), ensemble.table, gpus, DELTA)
+        while flotilla and sum(flotilla.values()) >= ALPHA * gpus:
+            rates = {network: ensemble.table[network][count - 1] for network, count in flotilla.items()}
+            first = min(rates, key=lambda network: left[network] / rates[network])
+            seconds = left[first] / rates[first]
+            total += seconds
+            for network, rate in rates.items():
+                left[network] -= seconds * rate
+            del left[first], flotilla[first]
+    return total
 
 
 def measure(quick: bool = False) -> list[Row]:
     seeds = range(1 if quick else 10)
-    rows, gains, ratios = [], [], []
+    rows, gains, speedups = [], [], []
     for gpus, published in list(PUBLISHED.items())[:: 7 if quick else 1]:
         totals: dict[str, list[float]] = {"base": [], "lockstep": [], "rounds": [], "local": [], "ours": []}
         for seed in seeds:
@@ -64,7 +113,7 @@ def measure(quick: bool = False) -> list[Row]:
         others = ", ".join(f"{name} {base / mean(totals[name]):.2f}" for name in ("rounds", "local", "lockstep"))
         gain = [there / here for there, here in zip(totals["rounds"], totals["ours"], strict=True)]
         gains += gain
-        ratios.append(rounds / published)
+        speedups.append(base / rounds)
         rows += [
             Row(
                 "fleet",
@@ -72,8 +121,6 @@ def measure(quick: bool = False) -> list[Row]:
                 f"{rounds:,.0f} s",
                 f"paper {published:,.0f} s",
                 rounds / published,
-                "0.90–1.10",
-                0.9 <= rounds / published <= 1.1,
             ),
             Row(
                 "fleet",
@@ -96,6 +143,14 @@ def measure(quick: bool = False) -> list[Row]:
             mean(gains) >= 1.05,
         )
     )
+    for name, found, published in (("lowest", min(speedups), 1.12), ("highest", max(speedups), 1.92)):
+        ratio = found / published
+        what = f"the published algorithm's {name} speed-up over one network per GPU"
+        ok = None if quick else 0.9 <= ratio <= 1.1
+        rows.append(Row("fleet", what, f"{found:.2f}", f"paper {published}", ratio, "0.90–1.10", ok))
+    floors = [without_loss(seed, 20) / PUBLISHED[20] for seed in seeds]
+    what = "20 GPUs: no loss but idle GPUs below alpha, by the published total: mean and lowest draw"
+    rows.append(Row("fleet", what, f"{mean(floors):.3f}", f"{min(floors):.3f}"))
     rows.append(_planning())
     return rows
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import hopfleet as hop
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.rowsum import RowSum, means
+from hopfleet.domain.version_ref import SHARED
 from hopfleet.errors import TaskError, UsageError
 from hopfleet.frameworks.base import EngineCache, Session
 from hopfleet.frameworks.torch.parallel import wire
@@ -57,6 +58,14 @@ class Net(hop.TorchTask):
 
     def loss(self, model: Any, batch: dict[str, Any]) -> Any:
         return torch.nn.functional.mse_loss(model(batch["x"]).squeeze(1), batch["y"])
+
+
+class Frozen(Net):
+    """Its first layers are frozen, and large enough for a file of their own."""
+
+    def layers(self) -> list[torch.nn.Module]:
+        frozen = torch.nn.Sequential(torch.nn.Linear(8, 512), torch.nn.Linear(512, 8)).requires_grad_(False)
+        return [frozen, *super().layers()]
 
 
 class Clipped(Net):
@@ -208,6 +217,31 @@ def test_a_trial_hops_between_strategies(tmp_path: Path) -> None:
 
     with_team(task, 2, hop_about)
     assert_close(load_file(path), load_file(tmp_path / "wanted"))
+
+
+def test_versions_and_clones_of_members_with_and_without_common_files(tmp_path: Path) -> None:
+    task, path = Frozen(), tmp_path / "versions" / "first"
+    path.parent.mkdir()
+    (tmp_path / SHARED).mkdir()
+    alone = opened(task, "single")
+    alone.train(batches(), last=True)
+    alone.save(path)
+    assert any((tmp_path / SHARED).iterdir())
+
+    trained(alone, tmp_path / "alone", 1)
+
+    def continue_both(team: TorchTeam, members: list[int]) -> None:
+        loaded, clone, parent = (opened(task, "fsdp", 2, team) for _ in range(3))
+        loaded.load(path)
+        clone.inherit(path, parent)
+        for name, session in (("loaded", loaded), ("clone", clone)):
+            trained(session, tmp_path / f"{name}{team.address}", 1)
+
+    for at in ("", "127.0.0.1"):
+        with_team(task, 2, continue_both, at=at)
+    wanted = load_file(tmp_path / "alone")
+    for name in ("loaded", "loaded127.0.0.1", "clone", "clone127.0.0.1"):
+        assert_close(load_file(tmp_path / name), wanted)
 
 
 def test_failures_of_members(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopfleet.domain.messages import Command, Event
+from hopfleet.domain.placement import TeamShape
 from hopfleet.domain.trial import Trial
+from hopfleet.planner.dike.problem import Node
 from hopfleet.store.base import VersionStore
 from hopfleet.worker.spec import Profile, WorkerSpec
 
@@ -91,8 +94,27 @@ class Supervisor(Protocol):
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
 
-    def offer(self, device: str, threads: int) -> tuple[int, str]:
-        """Return how many workers fit, and why."""
+    def offer(self, device: str, threads: int, team: int = 1, *, spans: bool = False) -> tuple[int, str]:
+        """Return how many workers fit, and why; each has a ``team`` of devices, which may ``span`` machines."""
 
     def trouble(self) -> str:
         """Return what the run waits for, e.g. a network that is down; empty if for nothing."""
+
+
+@runtime_checkable
+class FormsTeams(Protocol):
+    """A backend whose devices can join as other teams during a run."""
+
+    def form_teams(self, shapes: Sequence[TeamShape]) -> None:
+        """Begin to start a worker of each shape, once all workers have been released. Reported as WorkerJoined."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A backend that can tell what its machines have, and how fast bytes travel between them."""
+
+    def measure_links(self, size: int) -> tuple[tuple[Node, ...], tuple[tuple[float, ...], ...]]:
+        """Return the nodes, with what is free on them, and the seconds of each byte between them.
+
+        About ``size`` bytes are sent over each link.
+        """

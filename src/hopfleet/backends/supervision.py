@@ -219,6 +219,8 @@ class SupervisedBackend(ABC, Generic[Handle]):
                 self._pass_on(handle, events)
             case Profiled(profile):
                 self._profiles.append(profile)
+            case Unable(reason, complete=True):
+                raise TaskError(reason)
             case Unable(reason):
                 raise TaskError(
                     f"workers cannot load the task ({reason}): put it into a module that {self.importable}, or define "

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Self, TypeVar
 
-from hopfleet.backends.base import Backend, Cluster
+from hopfleet.backends.base import Backend, Cluster, FormsTeams
 from hopfleet.controller.controller import Controller
 from hopfleet.domain.messages import (
     CopyVersion,
     DropVersion,
     Event,
     Finish,
+    FormTeams,
     Message,
     RequestMade,
     RunUnit,
@@ -141,6 +142,7 @@ class Loop:
             TrialEnded: lambda decision: self._chores.add(partial(self._versions.collect, decision.trial)),
             TrialDeleted: lambda decision: self._chores.add(partial(self._versions.forget, decision.trial)),
             CopyVersion: lambda command: self._own.append(self._copied(command)),
+            FormTeams: self._form_teams,
             Finish: self._finish,
         }
 
@@ -148,6 +150,10 @@ class Loop:
         if not command.lookahead:
             self._begin(command.worker)
         self._driver.send(command)
+
+    def _form_teams(self, command: FormTeams) -> None:
+        assert isinstance(self._backend, FormsTeams), f"backend={self._backend.name!r} cannot form teams"
+        self._backend.form_teams(command.shapes)
 
     def _begin(self, worker: str) -> None:
         self._stopwatch.start(worker)

@@ -40,7 +40,8 @@ def show_page(folder: RunFolder) -> str:
 def frame(address: str, name: str) -> str:
     """Return the page as a part of a notebook."""
     style = "width:100%;height:640px;border:1px solid #8886;border-radius:6px"
-    return f'<iframe src="{escape(address)}" title="{escape(name)} in Hopfleet" style="{style}"></iframe>'
+    # IPython advises against HTML that is a frame and nothing else.
+    return f'<div><iframe src="{escape(address)}" title="{escape(name)} in Hopfleet" style="{style}"></iframe></div>'
 
 
 def open_page(folder: RunFolder, *, framed: bool = False) -> str:

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 import cloudpickle
 
 from hopfleet.domain.placement import Placement
-from hopfleet.errors import describe
+from hopfleet.errors import HopfleetError, describe
 from hopfleet.frameworks.base import Framework
-from hopfleet.frameworks.teams import Membership
+from hopfleet.frameworks.teams import MemberLost, Membership
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.worker.feeding.feed import needs_feed, open_feed
 from hopfleet.worker.logs import captured
@@ -78,8 +78,10 @@ def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
             feed=open_feed(spec, folder, [connection.fileno()]),
             team=team,
         )
+    except MemberLost:
+        raise  # the process ends, and the backend starts all members anew
     except Exception as error:
-        send(Unable(describe(error)))
+        send(Unable(*why_unable(error)))
         return
     send(Ready(os.getpid(), start.placement.device))
     _start_heart(send, spec, start)
@@ -110,6 +112,11 @@ def serve(connection: Connection, links: Sequence[Connection] = ()) -> None:
                     return
             except Broken:
                 os._exit(1)  # no further order could succeed in this process
+
+
+def why_unable(error: Exception) -> tuple[str, bool]:
+    """Return why a worker cannot start, and whether that says what to do."""
+    return (str(error), True) if isinstance(error, HopfleetError) else (describe(error), False)
 
 
 def _each(orders: Iterable[Order], later: deque[Order]) -> Iterator[Order]:

@@ -93,6 +93,7 @@ class Unable:
     """The worker cannot load its task, and ends."""
 
     reason: str
+    complete: bool = False  #: whether the reason tells everything, and what to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def decode_report(data: bytes) -> Report:
             metrics, *measured = body
             return Profiled(Profile(tuple(metrics), *measured))
         case "Unable":
-            return Unable(body)
+            return Unable(*body)
         case _:
             raise ValueError(f"unknown report {kind!r}")
 
@@ -222,7 +223,7 @@ def _report_body(report: Report) -> Any:
         case Profiled():
             return list(dataclasses.astuple(report.profile))
         case Unable():
-            return report.reason
+            return [report.reason, report.complete]
         case _:
             raise TypeError(f"{report}: has no form on a socket")
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import cloudpickle
 
+from hopfleet.backends.ray import links
+from hopfleet.backends.ray.links import Seat
 from hopfleet.backends.ray.node_agent import LOGS, at_home
 from hopfleet.backends.ray.versions import StorageLocation, WorkerVersions
 from hopfleet.domain.messages import RunUnit, SaveVersion
@@ -30,10 +32,12 @@ from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
 from hopfleet.frameworks.base import Framework
+from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
 from hopfleet.support.logging import messages
 from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
+from hopfleet.worker.process import why_unable
 from hopfleet.worker.protocol import (
     Events,
     Execute,
@@ -49,7 +53,7 @@ from hopfleet.worker.protocol import (
     Unable,
 )
 from hopfleet.worker.serving import carry_out, sign_of_life
-from hopfleet.worker.spec import WorkerSpec
+from hopfleet.worker.spec import WorkerSpec, preload
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
 
@@ -74,6 +78,7 @@ class Setup:
     location: StorageLocation
     path: tuple[str, ...]
     home: tuple[str, str]  #: of the driver, see ``node_agent.home``
+    seat: Seat | None = None  #: in a team; None for a worker on one device
 
 
 class WorkerActor:
@@ -81,6 +86,8 @@ class WorkerActor:
 
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
+        #: Where the other members of a team find the first one.
+        self._listener = links.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
         self._payload = payload
         #: Orders, each with the version that is being fetched for it; done when the version is here or will not come.
         self._inbox: queue.SimpleQueue[tuple[Order, Future[None] | None]] = queue.SimpleQueue()
@@ -99,6 +106,12 @@ class WorkerActor:
         self._used: tuple[Framework, Placement] | None = None
         self._versions = WorkerVersions(setup.location, setup.node, setup.agent)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
+
+    def meeting(self) -> tuple[str, int]:
+        """Return where the other members of the team find this one."""
+        assert self._listener is not None
+        place: tuple[str, int] = self._listener.getsockname()[:2]
+        return place
 
     def tell(self, number: int, orders: Sequence[Order], drops: Sequence[VersionRef]) -> None:
         """Take orders, and drop versions on this node. Messages are numbered, since calls overtake each other.
@@ -155,17 +168,29 @@ class WorkerActor:
             valid = spec.valid and at_home(spec.valid, setup.home)
             spec = replace(spec, train=at_home(spec.train, setup.home), valid=valid)
             device = _device(setup.device, spec)
+            shape, team = spec.teams[0], None
+            placement = Placement((device,) * shape.devices, shape.strategy)
+            if setup.seat is not None:
+                team = self._join(setup.seat, spec, placement)
+                if setup.seat.rank:
+                    self._outbox.put(Ready(os.getpid(), device))
+                    spec.task.framework.follow(team)
+                    return
             worker = Worker(
                 setup.name,
                 replace(spec, logs=logs),
-                Placement.on(device),
+                placement,
                 lambda events: self._outbox.put(Events(events)),
                 capture=self._captured,
                 guest=False,
                 versions=self._versions,
+                team=team,
             )
+        except MemberLost as error:
+            messages().warning("the team cannot be formed: %s", error)
+            os._exit(1)  # the driver starts all members anew
         except Exception as error:
-            self._outbox.put(Unable(describe(error)))
+            self._outbox.put(Unable(*why_unable(error)))
             return
         del self._payload
         self._interruption = worker.interruption
@@ -183,6 +208,21 @@ class WorkerActor:
                 time.sleep(CHECK_SECONDS)
             time.sleep(CHECK_SECONDS)
             os._exit(1)
+
+    def _join(self, seat: Seat, spec: WorkerSpec, placement: Placement) -> Team:
+        """Form a team with the other members."""
+        import ray
+
+        if self._listener is not None:
+            connections = links.welcome(self._listener, seat, placement.device)
+        else:
+            try:
+                place = ray.get(seat.first.meeting.remote())
+            except ray.exceptions.RayError as error:
+                raise MemberLost("the first member is gone") from error
+            connections = [links.call(place, seat, placement.device)]
+        membership = Membership(seat.rank, placement, connections, seat.address, seat.apart)
+        return spec.task.framework.join(membership)
 
     def _serve(self, worker: Worker) -> None:
         """Carry out orders until told to stop."""
@@ -250,7 +290,7 @@ def _rest(reports: queue.SimpleQueue[Report]) -> Iterator[Report]:
 
 def _preload(spec: WorkerSpec) -> None:
     """Import modules before the worker is ready, or its first unit would take seconds longer."""
-    for module in spec.task.preload:
+    for module in preload(spec):
         # A module that fails here fails again, with a good message, when the task needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(module)

@@ -1,6 +1,8 @@
-"""Processes that do pieces of work side by side, without importing the user's script again.
+"""Threads and processes that do pieces of work side by side.
 
-A process that dies is replaced and its piece done again. All end when the process that started them is gone.
+Threads need no start, and serve where Arrow and numpy do the work. Python code of users runs in processes, which do not
+import the user's script again. A process that dies is replaced and its piece done again. All end when the process that
+started them is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
@@ -32,8 +37,12 @@ serve(int(sys.argv[1]))
 """What a new process runs: it finds modules where this process does."""
 
 
+Numbered = tuple[int, Any]
+"""The number of a task, and the task or its result."""
+
+
 class Pool:
-    """Processes that call functions; with ``count`` 1, this process calls them itself."""
+    """Threads or processes that call functions; with ``count`` 1, the caller's thread calls them itself."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -44,13 +53,34 @@ class Pool:
         if self._count > 1:
             self._hire(self._count)
 
-    def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the result of each task, as they end. Raise the exception of the first that fails."""
-        if self._count == 1 or len(tasks) <= 1:
-            for number, task in enumerate(tasks):
-                yield number, function(*task)
+    def run(self, function: Callable[..., Any], tasks: Iterable[Numbered], *, threads: bool) -> Iterator[Numbered]:
+        """Yield the number and the result of each task, as they end. Raise the exception of the first that fails.
+
+        With ``threads``, tasks are taken one by one as threads become free.
+        """
+        if self._count == 1:
+            return ((number, function(*task)) for number, task in tasks)
+        return self._threads(function, iter(tasks)) if threads else self._processes(function, list(tasks))
+
+    def _threads(self, function: Callable[..., Any], tasks: Iterator[Numbered]) -> Iterator[Numbered]:
+        executor = ThreadPoolExecutor(self._count)
+        try:
+            running: dict[Future[Any], int] = {}
+            while True:
+                for number, task in islice(tasks, self._count + 1 - len(running)):  # one waits for the next free thread
+                    running[executor.submit(function, *task)] = number
+                if not running:
+                    return
+                for done in wait_for(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(done), done.result()
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+    def _processes(self, function: Callable[..., Any], tasks: list[Numbered]) -> Iterator[Numbered]:
+        if len(tasks) <= 1:
+            yield from ((number, function(*task)) for number, task in tasks)
             return
-        waiting = deque(enumerate(cloudpickle.dumps((function, task)) for task in tasks))
+        waiting = deque((number, cloudpickle.dumps((function, task))) for number, task in tasks)
         busy: dict[Connection, tuple[int, bytes]] = {}
         deaths: dict[int, int] = {}
         while waiting or busy:

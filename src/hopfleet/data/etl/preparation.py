@@ -1,4 +1,4 @@
-"""Preparing data: raw files are parsed, fitted, transformed and dealt to partitions, by several processes.
+"""Preparing data: raw files are parsed, fitted, transformed and dealt to partitions, by several workers.
 
 The stages are: read (pieces of text become chunks of typed columns), fit (statistics of training rows), apply (the
 recipe), gather (one partition each). Chunks depend on the files alone, and results are put together in the order of the
@@ -28,13 +28,13 @@ from hopfleet.data.etl.images import Images, image_tables
 from hopfleet.data.etl.listing import Files, find_files
 from hopfleet.data.etl.pool import Pool
 from hopfleet.data.etl.progress import Progress
-from hopfleet.data.etl.reading import cut_pieces, parse, stored_chunks
+from hopfleet.data.etl.reading import cut_pieces, expected_pieces, parse, stored_chunks
 from hopfleet.data.etl.recipe import Prepared, Recipe, as_recipe, fingerprint
 from hopfleet.data.etl.splitting import Split, as_split, assign, leaks
 from hopfleet.data.etl.statistics import merged
 from hopfleet.data.etl.tables import as_tables
 from hopfleet.data.etl.target import PREPARED, find_existing, open_prepared, put_in_place
-from hopfleet.data.etl.work import Made, TooManyFailures, fit_chunk, gather, make_chunk
+from hopfleet.data.etl.work import Made, TooManyFailures, deal, fit_chunk, gather, make_chunk
 from hopfleet.data.etl.workspace import Workspace, workspace_for
 from hopfleet.data.folders import open_folder
 from hopfleet.data.manifest import Manifest, PartitionFile, partition_name
@@ -80,11 +80,11 @@ def prepare(
     sets, in folders of these names. Statistics are those of the first split alone, and a warning counts the rows that
     occur in several splits.
 
-    ``workers`` processes share the work; the data set does not depend on their number. A row that fails raises an error
-    that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to failed.jsonl with
-    its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it was when it is
-    made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any other,
-    DataChanged says how they differ, and ``overwrite=True`` replaces it.
+    ``workers`` threads or processes share the work; the data set does not depend on their number. A row that fails
+    raises an error that names file and line; with ``on_error="skip"`` it is left out, and with "keep" also written to
+    failed.jsonl with its file, line and traceback, up to ``error_limit`` rows. A call that is killed goes on where it
+    was when it is made again. If ``folder`` holds the result of the same call, it is returned at once; if it holds any
+    other, DataChanged says how they differ, and ``overwrite=True`` replaces it.
     """
     if on_error not in ON_ERROR:
         raise DataError(
@@ -207,7 +207,8 @@ class _Preparation:
 
     def run(self, opened: _Opened) -> Path:
         """Return the folder with the finished data sets."""
-        self._pool.start()
+        if not self._recipe.threads:
+            self._pool.start()
         wanted = self._wanted()
         chunks = [chunk for chunk in self._read(opened, wanted) if chunk.rows or chunk.failures]
         if not sum(chunk.rows for chunk in chunks):
@@ -247,11 +248,12 @@ class _Preparation:
             return [*self._saved(image_tables(opened.files, opened.found))]
         if opened.found[0].format in ("parquet", "arrow"):
             return [chunk for file in opened.found for chunk in stored_chunks(file)]
-        pieces = list(cut_pieces(opened.files, opened.found, wanted))
-        self._progress.stage("reading", len(pieces))
+        pieces = cut_pieces(opened.files, opened.found, wanted)
+        self._progress.stage("reading", expected_pieces(opened.found))
         (self._space.path / "raw").mkdir(exist_ok=True)
-        tasks = [(piece, self._space.path / "raw", f"{number:06d}") for number, piece in enumerate(pieces)]
-        parsed = self._space.do(self._pool, "read", parse, tasks, self._count_read)
+        tasks = ((piece, self._space.path / "raw", f"{number:06d}") for number, piece in enumerate(pieces))
+        threads = opened.found[0].format in ("csv", "tsv", "json")
+        parsed = self._space.do(self._pool, "read", parse, tasks, self._count_read, threads=threads)
         return [chunk for each in parsed for chunk in each]
 
     def _saved(self, tables: Sequence[pa.Table] | Iterator[pa.Table]) -> Iterator[Chunk]:
@@ -272,7 +274,10 @@ class _Preparation:
         self._progress.stage("fitting", len(chunks))
         tasks = [(chunk, self._recipe, layout, split) for chunk, split in zip(chunks, splits, strict=True)]
         rows = iter(chunks)
-        parts = self._space.do(self._pool, "fit", fit_chunk, tasks, lambda _: self._progress.advance(next(rows).rows))
+        parts = self._space.do(
+            self._pool, "fit", fit_chunk, tasks, lambda _: self._progress.advance(next(rows).rows),
+            threads=self._recipe.threads,
+        )  # fmt: skip
         each = [statistics for part in parts for statistics in part]
         return functools.reduce(merged, each) if each else {}
 
@@ -292,7 +297,7 @@ class _Preparation:
             (chunk, prepared, split, count, self._limit, self._space.file("made", number, ".arrow"), count > 1)
             for number, (chunk, split) in enumerate(zip(chunks, splits, strict=True))
         ]
-        return self._space.do(self._pool, "made", make_chunk, tasks, done)
+        return self._space.do(self._pool, "made", make_chunk, tasks, done, threads=self._recipe.threads)
 
     def _gather(self, mades: Sequence[Made], names: Sequence[str]) -> Path:
         schema = Schema()
@@ -309,8 +314,8 @@ class _Preparation:
                 raise DataError(f"partitions={partitions}: must be at most the number of rows{which}, {sum(rows)}")
             dealer, deals = Evenly(partitions, seed), []
             for number, count in enumerate(rows):
-                deals.append(self._space.path / "deals" / f"{split:03d}-{number:06d}.npy")
-                np.save(deals[-1], dealer.deal(count).astype(np.int32))
+                path = self._space.path / "deals" / f"{split:03d}-{number:06d}.npy"
+                deals.append(deal(dealer.deal(count), partitions, path))
             (built / name).mkdir(parents=True, exist_ok=True)
             paths = [built / name / partition_name(index) for index in range(partitions)]
             tasks += [(mades, deals, split, index, schema.columns, path) for index, path in enumerate(paths)]

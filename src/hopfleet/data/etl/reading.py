@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hopfleet.data.columns import check_names
+from hopfleet.data.convert import number_array
 from hopfleet.data.etl.blocks import BLOCK_BYTES, Block, cut_blocks, row_lines
 from hopfleet.data.etl.chunks import (
     Chunk,
@@ -69,6 +70,11 @@ def cut_pieces(files: Files, found: Sequence[Found], wanted: frozenset[str] | No
                 if file.format in ("csv", "tsv") and not names:
                     names, block = take_header(block, files, file)
                 yield Piece(file, files, block.start, block.start + len(block.data), block.line, names, wanted)
+
+
+def expected_pieces(found: Sequence[Found]) -> int:
+    """Return about how many pieces files have."""
+    return sum(1 if file.compression or file.is_remote else -(-file.size // BLOCK_BYTES) for file in found)
 
 
 def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...], Block]:
@@ -212,7 +218,7 @@ def _converted(
             failures.setdefault(row, Failure(file, int(lines[row]), error, "", table.slice(row, 1).to_pylist()[0]))
     if failures:
         left = np.delete(np.arange(table.num_rows), list(failures))
-        table, lines = table.take(pa.array(left)), lines[left]
+        table, lines = table.take(number_array(left)), lines[left]
     for name, kind in types.items():
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table.column(name).cast(kind))

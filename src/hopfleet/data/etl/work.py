@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hopfleet.data.cells import Builder, Cells, FixedCells, as_bytes
 from hopfleet.data.columns import Array, Column
-from hopfleet.data.convert import arrow_cells
+from hopfleet.data.convert import arrow_cells, number_array
 from hopfleet.data.etl.chunks import Chunk, Failure, Layout
 from hopfleet.data.etl.recipe import Prepared, Recipe, plain_batch
 from hopfleet.data.files import map_cells, write_cells
@@ -57,7 +57,7 @@ def fit_chunk(chunk: Chunk, recipe: Recipe, layout: Layout, splits: Path | None)
     """Return the statistics of a chunk's training rows, which are those of split 0."""
     table = read_rows(chunk, layout)
     if splits is not None:
-        table = table.filter(pa.array(np.load(splits) == 0))
+        table = table.take(number_array(np.flatnonzero(np.load(splits) == 0)))
     parts = (table.slice(start, BATCH_ROWS) for start in range(0, table.num_rows, BATCH_ROWS))
     try:
         return [recipe.fit(part if recipe.arrow else plain_batch(part, layout)) for part in parts]
@@ -123,7 +123,7 @@ def _prepare(
     if not len(good):
         return {}, failures, good
     try:
-        return _cells(prepared, table.take(pa.array(good))), failures, good
+        return _cells(prepared, table.take(number_array(good))), failures, good
     except Exception as error:
         raise DataError(f"{chunk.file}, from line {chunk.line_of(int(good[0]))} on: {_words(error)}") from error
 
@@ -192,11 +192,32 @@ def joined(columns: Mapping[str, Column], pieces: Sequence[Mapping[str, Cells]],
     return {name: builder.cells() for name, builder in builders.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Which rows of a chunk each partition gets: those that the file ``path`` lists from one bound to the next."""
+
+    path: Path
+    bounds: tuple[int, ...]
+
+    def rows(self, partition: int) -> Array:
+        start, stop = self.bounds[partition : partition + 2]
+        found: Array = np.load(self.path, mmap_mode="r")[start:stop]
+        return found
+
+
+def deal(targets: Array, partitions: int, path: Path) -> Deal:
+    """Write down which rows go to which of the partitions; ``targets`` has the partition of each row."""
+    small = targets.astype(np.uint8 if partitions <= 256 else np.uint16 if partitions <= 65_536 else np.int64)
+    np.save(path, np.argsort(small, kind="stable").astype(np.int32))
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=partitions))])
+    return Deal(path, tuple(bounds.tolist()))
+
+
 def gather(
-    mades: Sequence[Made], deals: Sequence[Path], split: int, index: int, columns: Mapping[str, Column], path: Path
+    mades: Sequence[Made], deals: Sequence[Deal], split: int, index: int, columns: Mapping[str, Column], path: Path
 ) -> PartitionFile:
     """Write partition ``index`` of a split: the rows that ``deals`` assigns to it, in the order of the source."""
-    picks = [np.flatnonzero(np.load(deal) == index) for deal in deals]
+    picks = [each.rows(index) for each in deals]
     builders = {name: Builder(column, sum(map(len, picks))) for name, column in columns.items()}
     for made, rows in zip(mades, picks, strict=True):
         if len(rows):

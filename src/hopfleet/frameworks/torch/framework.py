@@ -97,6 +97,9 @@ class TorchFramework(Framework):
     def team_shape(self, strategy: str, devices: int = 0) -> TeamShape:
         return choose_strategy.team_shape(strategy, devices)
 
+    def spans_nodes(self, strategy: str) -> bool:
+        return strategy != SINGLE.strategy and choose_strategy.find(strategy)().spans_nodes
+
     def modules(self, strategy: str) -> Sequence[str]:
         return choose_strategy.modules(strategy)
 

@@ -66,6 +66,7 @@ class Ps(Strategy):
 
     on_host = False
     lockstep = False
+    spans_nodes = True
 
     def spread(self, trial: SpreadTrial) -> None:
         warn_of_batch_norm(trial)

@@ -6,7 +6,9 @@ the other members do their part through the methods whose names begin with ``fol
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from hopfleet.errors import TaskError
 from hopfleet.frameworks.base import Batch, Batches, EngineCache, Session
 from hopfleet.frameworks.state import safetensors
 from hopfleet.frameworks.torch import checkpoint, randomness
+from hopfleet.frameworks.torch.inherit import inherit
 from hopfleet.frameworks.torch.parallel import wire
 from hopfleet.frameworks.torch.parallel.strategy import Crew, Share, Strategy
 from hopfleet.frameworks.torch.parallel.team import TorchTeam
@@ -216,6 +219,11 @@ class TeamSession(TorchSession):
         self.strategy.collect(self)
 
     def load(self, path: Path) -> None:
+        self._load(path)
+        self._tell_of_version("load", path)
+
+    def _load(self, path: Path) -> None:
+        """Load a version on this member."""
         if not self.whole and self.spread:
             self._build()
         here, self.device = self.device, self._built_on
@@ -227,9 +235,35 @@ class TeamSession(TorchSession):
             for tensor in [*self.model.parameters(), *self.model.buffers()]:
                 tensor.data = tensor.data.clone()
             self.shared.clear()
-        self._team.tell("load", self.number, path)
 
     def inherit(self, path: Path, parent: Session) -> None:
         assert isinstance(parent, TeamSession)
-        super().inherit(path, parent)
-        self._team.tell("inherit", self.number, path, parent.number)
+        # Each member has a parent that it alone loads: a clone inherits what the version changed in its parent.
+        inherit(self, path, parent, lambda: parent._load(path))
+        self._tell_of_version("inherit", path, parent.number)
+
+    def _tell_of_version(self, method: str, path: Path, *more: int) -> None:
+        """Have the other members read a version, too. Those on other nodes get what this member has made of it."""
+        apart = ("load_content", self._content()) if self._team.apart and self.team.rank == 0 else None
+        self._team.tell(method, self.number, path, *more, apart=apart)
+
+    def _content(self) -> bytes:
+        """Return the whole state as the bytes of a file that refers to no other file."""
+        with _scratch_file() as path:
+            checkpoint.save(path, checkpoint.state_of(self), self._built_on, self.cache, safetensors.write)
+            return path.read_bytes()
+
+    def load_content(self, content: bytes) -> None:
+        """Load the bytes of a version."""
+        with _scratch_file() as path:
+            path.write_bytes(content)
+            self.load(path)
+
+
+@contextlib.contextmanager
+def _scratch_file() -> Iterator[Path]:
+    """Yield a path that lasts as long as the context."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "versions", "version")
+        file.parent.mkdir()
+        yield file

@@ -94,6 +94,8 @@ class Strategy(ABC):
     lockstep = True
     #: Whether all members have the same buffers, those of the first member after each unit.
     same_buffers = True
+    #: Whether members may be on several nodes, with a network between them.
+    spans_nodes = False
     #: Options of tasks that the strategy cannot respect.
     unsupported: tuple[str, ...] = ("compile", "fp16")
 

@@ -21,10 +21,10 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import Batch, IsolationError
 from hopfleet.frameworks.torch import _compat, randomness
 from hopfleet.frameworks.torch.engines.stacked import onednn
-from hopfleet.frameworks.torch.engines.stacked.attention import StackedAttention
 from hopfleet.frameworks.torch.engines.stacked.cache import Program, StackCache
 from hopfleet.frameworks.torch.engines.stacked.layout import Layout
 from hopfleet.frameworks.torch.engines.stacked.models import Dropout, Loss, form, use_rates
+from hopfleet.frameworks.torch.engines.stacked.operations import StackedOperations
 from hopfleet.frameworks.torch.engines.stacked.programs import quickened, recorded
 from hopfleet.frameworks.torch.engines.stacked.updates import Table
 from hopfleet.frameworks.torch.session import TorchSession
@@ -106,7 +106,7 @@ class Gradients:
     ) -> Table:
         """Return the loss of one member; under vmap, of all members."""
         config = {**dict(dict.items(self._sessions[0].config)), **scalars}
-        with StackedAttention():
+        with StackedOperations():
             loss: Table = functional_call(self.loss, {**mine, **others, **self._common}, (dict(batch), config))
             return loss
 

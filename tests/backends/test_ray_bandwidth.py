@@ -1,0 +1,57 @@
+"""Plans for the nodes of a Ray cluster, whose links are measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hopfleet as hop
+from hopfleet.cli.app import main
+from tests.helpers.cli import NET
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+SCRIPT = f"""{NET}
+experiment = hop.Experiment(
+    Net(), train={{"x": np.ones((64, 4), np.float32)}}, space={{"width": hop.grid_search([2, 32])}}, backend="ray",
+    search=hop.Grid(max_epochs=1), batch_size=16, partitions=2, worker_options=hop.WorkerOptions(device="cpu"),
+)
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    """Three nodes on this machine, which this process has joined."""
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    for cpus in (3, 1):
+        started.add_node(num_cpus=cpus)
+    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+    started.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_links_are_measured_and_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes, costs = hop.Ray().measure_links(1 << 20)
+    assert sorted(node.cpus for node in nodes) == [1, 2, 3]
+    assert [len(row) for row in costs] == [3, 3, 3]
+    assert all(0 < cost < 1e-3 for row in costs for cost in row)
+
+    path = tmp_path / "net.py"
+    path.write_text(SCRIPT)
+    assert main(["plan", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(node["gpus"] for node in found["cluster"]["nodes"]) == [1, 1, 2]
+    assert [len(links) for links in found["cluster"]["links"].values()] == [2, 2, 2]
+    # What was measured can be given back as a file.
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(found["cluster"]))
+    assert main(["plan", str(path), "--cluster", str(file)]) == 0
+    assert "3 nodes, 4 devices" in capsys.readouterr().out
