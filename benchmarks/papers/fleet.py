@@ -163,7 +163,7 @@ def real_runs(effort: Effort) -> Section:
                 "",
                 "1.67",
                 None,
-                How.EARLIER,
+                How.RECORDED,
             )
         ]
     else:
