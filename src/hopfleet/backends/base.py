@@ -12,6 +12,7 @@ read; their outcomes are reported as events as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -67,6 +68,26 @@ class Backend(Protocol):
 
     def close(self, *, kill: bool = False) -> None:
         """Stop all workers; with ``kill`` without waiting for anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """What a backend knows of one of its workers."""
+
+    worker: str
+    host: str
+    pid: int
+    memory: int  #: bytes of its processes in memory, 0 if unknown
+    device_memory: int  #: bytes of its processes on devices, 0 if unknown
+    heard: float  #: when the worker was last heard from, in seconds since the epoch
+
+
+@runtime_checkable
+class Supervisor(Protocol):
+    """A backend that knows how its workers are."""
+
+    def health(self) -> list[WorkerHealth]:
+        """Return what is known of the workers that are ready."""
 
 
 @runtime_checkable

@@ -348,6 +348,10 @@ class Ray(ClusterBackend):
         for report in reports:
             self._hear(handle, report)
 
+    def _host(self, handle: ActorHandle) -> str:
+        node = self._nodes.get(handle.node)
+        return node.node.address if node else ""
+
     def _hear(self, handle: ActorHandle, report: Report) -> None:
         match report:
             case Fetched(ref):
