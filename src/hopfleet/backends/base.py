@@ -11,7 +11,7 @@ read; their outcomes are reported as events as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -117,4 +117,10 @@ class Measurable(Protocol):
         """Return the nodes, with what is free on them, and the seconds of each byte between them.
 
         About ``size`` bytes are sent over each link.
+        """
+
+    def keep_to(self, members: Mapping[str, int], *, cpus: float | None, memory: float) -> None:
+        """Start at most the given number of workers' processes on each named node, and none on other nodes.
+
+        Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
         """

@@ -146,6 +146,9 @@ class Ray(ClusterBackend):
                 cluster.require_ray().shutdown()
                 self._connected = False
 
+    def keep_to(self, members: Mapping[str, int], *, cpus: float | None, memory: float) -> None:
+        self.share |= {"most": dict(members), "cpus": cpus, "memory": memory}
+
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)
         if not location.url:
