@@ -14,7 +14,8 @@ from hopfleet.experiment.experiment import Experiment
 from hopfleet.experiment.options import RunOptions, WorkerOptions
 from hopfleet.experiment.resources import Joined
 from hopfleet.frameworks.base import Task
-from hopfleet.runs.results import Results, TrialResult
+from hopfleet.runs.results import Results
+from hopfleet.runs.trial_result import TrialResult
 from hopfleet.runs.verify import find_data
 from hopfleet.search.base import at_least_one
 from hopfleet.search.random import Random
