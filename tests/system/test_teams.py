@@ -15,7 +15,7 @@ import torch
 
 import hopfleet as hop
 from hopfleet.backends.local.backend import Local, ProcessHandle
-from hopfleet.domain.messages import Event, UnitFinished, WorkerJoined, WorkerLost
+from hopfleet.domain.messages import Event, RecordLogged, UnitFinished, WorkerJoined, WorkerLost
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.errors import AllTrialsFailed, UsageError
 from hopfleet.experiment.previewing import scratch_folder
@@ -140,6 +140,20 @@ def test_a_team_trains_like_one_worker_and_replays() -> None:
     assert {(str(placement), placement.shape) for placement in placements} == {("cpu+cpu (ddp)", ("ddp", 2))}
     assert verify(team.folder).ok
     assert [trial.verdict for trial in replay(team).trials] == ["equal", "equal"]
+
+
+def test_asynchronous_training_is_announced_as_not_repeatable_and_not_replayed() -> None:
+    results = experiment("loose", parallelism="ps_async:2").fit(quiet=True)
+    assert any("training again ends with other weights" in message.text for message in _records(results))
+    again = replay(results)
+    assert {(trial.verdict, trial.reason) for trial in again.trials} == {
+        ("skipped", "was trained with 'ps_async', which gives other bits each time")
+    }
+    assert again.ok
+
+
+def _records(results: hop.Results) -> list[RecordLogged]:
+    return [message for message in messages(results) if isinstance(message, RecordLogged)]
 
 
 @pytest.mark.slow

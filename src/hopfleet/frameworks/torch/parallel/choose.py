@@ -22,6 +22,7 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
     "gpipe": (f"{_HERE}.pipeline", "Gpipe"),
     "pipeline": (f"{_HERE}.pipeline", "Pipeline"),
     "ps": (f"{_HERE}.ps", "Ps"),
+    "ps_async": (f"{_HERE}.ps_async", "PsAsync"),
     "spill": (f"{_HERE}.spill", "Spill"),
 }
 """Module and class of each strategy; "single" is the absence of one."""
