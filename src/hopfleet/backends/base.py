@@ -118,3 +118,9 @@ class Measurable(Protocol):
 
         About ``size`` bytes are sent over each link.
         """
+
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        """Have one worker, whose members are on the named nodes in this order.
+
+        Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
+        """

@@ -99,7 +99,7 @@ def replay(
             f"{results.name}: was trained with fuse='fast', where the last bits depend on the trials that trained "
             "together; only experiments with fuse='exact' or 'off' can be replayed"
         )
-    plan = _Plan(results.refresh(), trials)
+    plan = _Plan(results.refresh(), trials, lambda strategy: results.find_task(task).framework.repeats(strategy))
     data, notes = _data(results, train)
     if plan.courses:
         with _temporary(results.folder) as place:
@@ -217,7 +217,7 @@ def _shapes(courses: Iterable[Course], name: str, devices: int, device: str) -> 
 class _Plan:
     """The trials to train again, each up to the last version that is compared or lent."""
 
-    def __init__(self, results: Results, chosen: Sequence[str]) -> None:
+    def __init__(self, results: Results, chosen: Sequence[str], repeats: Callable[[str], bool]) -> None:
         self._history = results.history
         every: dict[str, Course] = {}
         if has_journal(results.folder):
@@ -227,6 +227,16 @@ class _Plan:
             if name not in every:
                 results[name]  # raises NotFound
         self._names = list(dict.fromkeys(chosen)) or list(every)
+        used = {shape.strategy for course in every.values() for shape in course.shapes.values()}
+        varying = {strategy for strategy in used if not repeats(strategy)}
+        #: A strategy that gives other bits each time, for the trials that it has trained.
+        self._varying = {
+            name: shape.strategy
+            for name, course in every.items()
+            for shape in course.shapes.values()
+            if shape.strategy in varying
+        }
+        self._parents = {name: course.trial.parent.trial for name, course in every.items() if course.trial.parent}
         #: The trials to train: those to compare, and their ancestors.
         self.courses: dict[str, Course] = {}
         for name in self._names:
@@ -240,6 +250,11 @@ class _Plan:
             return "was deleted"
         if trial.state is TrialState.FAILED:
             return "failed"
+        origin: str | None = name
+        while origin is not None:  # or one of the trials that it was cloned from
+            if strategy := self._varying.get(origin):
+                return f"was trained with {strategy!r}, which gives other bits each time"
+            origin = self._parents.get(origin)
         return "" if trial.saved else "has no saved model"
 
     def _want(self, every: dict[str, Course], name: str, versions: set[int]) -> None:
