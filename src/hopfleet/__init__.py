@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from hopfleet.runs.control import control as control
     from hopfleet.runs.ensemble import Ensemble as Ensemble
     from hopfleet.runs.results import Results as Results
-    from hopfleet.runs.results import TrialResult as TrialResult
     from hopfleet.runs.results import load as load
+    from hopfleet.runs.trial_result import TrialResult as TrialResult
     from hopfleet.runtime.callbacks import Callback as Callback
     from hopfleet.search.asha import ASHA as ASHA
     from hopfleet.search.base import Clone as Clone
@@ -180,7 +180,7 @@ _HOMES = {
     "TPE": "hopfleet.search.optuna",
     "Train": "hopfleet.search.base",
     "TransformersTask": "hopfleet.frameworks.transformers.task",
-    "TrialResult": "hopfleet.runs.results",
+    "TrialResult": "hopfleet.runs.trial_result",
     "TrialState": "hopfleet.domain.trial",
     "uniform": "hopfleet.domain.space",
     "WorkerOptions": "hopfleet.experiment.options",

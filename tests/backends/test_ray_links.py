@@ -1,57 +1,107 @@
-"""Plans for the nodes of a Ray cluster, whose links are measured."""
+"""Members of a team find each other although strangers call."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
+import socket
+import threading
+from multiprocessing.connection import Connection
 
 import pytest
 
-import hopfleet as hop
-from hopfleet.cli.app import main
-from tests.helpers.cli import NET
+from hopfleet.backends.ray import links
+from hopfleet.backends.ray.links import LOOPBACK, Seat
+from hopfleet.errors import UsageError
+from hopfleet.frameworks.teams import MemberLost
+from hopfleet.support import meeting
 
-ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
-
-SCRIPT = f"""{NET}
-experiment = hop.Experiment(
-    Net(), train={{"x": np.ones((64, 4), np.float32)}}, space={{"width": hop.grid_search([2, 32])}}, backend="ray",
-    search=hop.Grid(max_epochs=1), batch_size=16, partitions=2, worker_options=hop.WorkerOptions(device="cpu"),
-)
-"""
+SECRET = b"of this team"
 
 
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    """Three nodes on this machine, which this process has joined."""
-    from ray.cluster_utils import Cluster
-
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    for cpus in (3, 1):
-        started.add_node(num_cpus=cpus)
-    ray.init(address=started.address, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-    started.shutdown()
+def seat(rank: int, secret: bytes = SECRET) -> Seat:
+    return Seat(rank, ("a", "a", "b"), LOOPBACK, secret)
 
 
-@pytest.mark.usefixtures("cluster")
-def test_links_are_measured_and_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes, costs = hop.Ray().measure_links(1 << 20)
-    assert sorted(node.cpus for node in nodes) == [1, 2, 3]
-    assert [len(row) for row in costs] == [3, 3, 3]
-    assert all(0 < cost < 1e-3 for row in costs for cost in row)
+def called(place: tuple[str, int], *ranks: int, device: str = "cpu") -> list[Connection]:
+    """Let members call; return their connections once they have some."""
+    made: list[Connection] = []
+    threads = [
+        threading.Thread(target=lambda rank=rank: made.append(links.call(place, seat(rank), device)), daemon=True)
+        for rank in ranks
+    ]
+    for thread in threads:
+        thread.start()
+    return made
 
-    path = tmp_path / "net.py"
-    path.write_text(SCRIPT)
-    assert main(["plan", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(node["gpus"] for node in found["cluster"]["nodes"]) == [1, 1, 2]
-    assert [len(links) for links in found["cluster"]["links"].values()] == [2, 2, 2]
-    # What was measured can be given back as a file.
-    file = tmp_path / "cluster.json"
-    file.write_text(json.dumps(found["cluster"]))
-    assert main(["plan", str(path), "--cluster", str(file)]) == 0
-    assert "3 nodes, 4 devices" in capsys.readouterr().out
+
+def test_members_meet_in_the_order_of_their_ranks_whoever_else_calls() -> None:
+    listener = meeting.listen(LOOPBACK)
+    place = listener.getsockname()
+    with socket.create_connection(place), socket.create_connection(place) as loud:
+        loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        stranger = threading.Thread(target=_refused, args=(place,), daemon=True)
+        stranger.start()
+        called(place, 2, 1)
+        first, second = links.welcome(listener, seat(0), "cpu")
+        stranger.join(60)
+        assert not stranger.is_alive()
+    del first, second
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place)
+
+
+def _refused(place: tuple[str, int]) -> None:
+    with pytest.raises((MemberLost, OSError)):
+        links.call(place, seat(1, b"guessed"), "cpu")
+
+
+def test_connections_lead_to_the_right_members() -> None:
+    listener = meeting.listen(LOOPBACK)
+    place = listener.getsockname()
+    callers = {}
+
+    def call(rank: int) -> None:
+        callers[rank] = links.call(place, seat(rank), "cpu")
+        callers[rank].send(rank)
+
+    threads = [threading.Thread(target=call, args=(rank,)) for rank in (2, 1)]
+    for thread in threads:
+        thread.start()
+    assert [link.recv() for link in links.welcome(listener, seat(0), "cpu")] == [1, 2]
+    for thread in threads:
+        thread.join()
+    assert seat(0).apart == {2}
+
+
+def test_a_member_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "START_SECONDS", 0.2)
+    with pytest.raises(MemberLost, match="no word from member 1, 2 in 0 s"):
+        links.welcome(meeting.listen(LOOPBACK), seat(0), "cpu")
+
+
+def test_devices_of_different_kinds() -> None:
+    listener = meeting.listen(LOOPBACK)
+    called(listener.getsockname(), 1, 2, device="cuda:0")
+    with pytest.raises(UsageError, match=r"devices of different kinds \(cpu, cuda:0, cuda:0\)"):
+        links.welcome(listener, seat(0), "cpu")
+
+
+def test_a_stranger_in_place_of_the_first_member() -> None:
+    """A member tells nothing to a process that does not know the secret."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        heard: list[bytes] = []
+
+        def answer() -> None:
+            link = meeting._link(listener.accept()[0])
+            link.send_bytes(b"#CHALLENGE#{sha256}" + b"0" * 20)
+            heard.append(link.recv_bytes(256))
+            link.send_bytes(b"#WELCOME#")
+            heard.append(link.recv_bytes(256))
+            link.send_bytes(b"guessed")
+            link.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(MemberLost, match="does not answer as a member should"):
+            links.call(listener.getsockname(), seat(1), "cpu")
+        thread.join()
+    assert SECRET not in b"".join(heard)

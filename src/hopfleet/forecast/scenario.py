@@ -71,12 +71,21 @@ def is_scenario(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """A node of a scenario; ``speed`` is that of each device, and ``team`` the number of devices of each worker."""
+    """A node of a scenario; ``speed`` is that of each device, and ``team`` the number of devices of each worker.
+
+    Workers of different sizes are ``teams``.
+    """
 
     name: str
     devices: int = 1
     speed: float = 1.0
     team: int = 1
+    teams: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of devices of the node's workers."""
+        return self.teams or (self.team,) * (self.devices // self.team)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,8 @@ class Scenario:
     scaling: tuple[float, ...] = ()
     form: float = 0.0
     switch: bool = True
+    #: Devices of the largest team that may form; 0 for no limit.
+    most: int = 0
 
     def __post_init__(self) -> None:
         if not self.nodes or not self.rates:
@@ -124,7 +135,7 @@ class Scenario:
 
     def _check_teams(self) -> None:
         for node in self.nodes:
-            if node.team < 1 or node.devices % node.team or (node.team > 1 and not self.scaling):
+            if node.team < 1 or node.devices % node.team or (max(node.sizes) > 1 and not self.scaling):
                 raise UsageError(
                     f"node {node.name}: team={node.team} of {node.devices} devices: must divide the devices; teams "
                     "need scaling, as in scaling: [1, 1.9]"
@@ -178,19 +189,19 @@ class Scenario:
     @property
     def teams(self) -> Scaling:
         """How fast teams are."""
-        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form)
+        return Scaling("team", Rates("of a team", self.scaling or (1.0,)), self.form, self.most)
 
     @property
     def workers(self) -> list[SimulatedNode]:
         """The node of each worker."""
-        return [node for node in self.nodes for _ in range(node.devices // node.team)]
+        return [node for node in self.nodes for _ in node.sizes]
 
     @property
     def lower_bound(self) -> float:
         """Return the seconds that all devices, or one network, would train at least if all rows were prepared."""
         seconds = [self.epochs * self.rows / rate for rate in self.rates]
         speed = self.teams.speed
-        sizes = {node: range(1, node.devices + 1) if self.switches else [node.team] for node in self.nodes}
+        sizes = {node: range(1, node.devices + 1) if self.switches else node.sizes for node in self.nodes}
         together = sum(node.devices * node.speed * max(speed(n) / n for n in sizes[node]) for node in self.nodes)
         return max(sum(seconds) / together, max(seconds) / max(node.speed * speed(max(sizes[node])) for node in sizes))
 
@@ -285,7 +296,7 @@ def _run(scenario: Scenario, policy: str, noise: float, failures: Sequence[Failu
         cluster.alone,
         failures=failures,
         together=cluster.together,
-        teams=[teams.shape(node.team) for node in scenario.workers],
+        teams=[teams.shape(size) for node in scenario.nodes for size in node.sizes],
     )
     controller = Controller(
         Listed(len(scenario.rates), scenario.epochs),

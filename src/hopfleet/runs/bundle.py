@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -29,15 +30,16 @@ from hopfleet.domain.signatures import explained
 from hopfleet.errors import TaskError, UsageError, describe
 from hopfleet.frameworks.base import Task
 from hopfleet.runs.card import model_card
-from hopfleet.runs.evaluation import opened_data
+from hopfleet.runs.evaluation import open_data
 from hopfleet.runs.exporting import EXAMPLES, check_deviation, joined_model
-from hopfleet.runs.prediction import check_target, collected, predicted, predictions
+from hopfleet.runs.prediction import check_target, collected, predictions
 from hopfleet.runs.results import Results
 from hopfleet.runs.verify import find_data
 from hopfleet.support.files import check_private, digest, read_json, sync, write_text
 from hopfleet.support.plain import plain
 from hopfleet.support.user_code import users_modules
 from hopfleet.version import __version__
+from hopfleet.worker.inference import predicted
 from hopfleet.worker.pickling import dumps
 from hopfleet.worker.secrets import read
 
@@ -90,7 +92,8 @@ class Bundle:
         """
         path, model = check_target(to), self.model
         recipe = functools.partial(load_recipe, self.folder, trust=self._trust) if self.has_recipe else None
-        with opened_data(rows, self.content["columns"], recipe, labelled=False) as data:
+        with tempfile.TemporaryDirectory(prefix="hopfleet-") as folder:
+            data = open_data(rows, self.content["columns"], recipe, Path(folder) / "data", labelled=False)
             return collected(predictions(self._task, model, data, batch_size), path)
 
     def predicted(self, batch: Mapping[str, Any]) -> pa.RecordBatch:

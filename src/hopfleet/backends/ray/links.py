@@ -1,77 +1,65 @@
-"""The links of a Ray cluster: each node fetches bytes from each other one."""
+"""The links between the members of a team on a cluster: each member calls the first one.
+
+The driver gives all members of a team a secret, without which no process gets a link.
+"""
 
 from __future__ import annotations
 
-import itertools
+import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
-from hopfleet.backends.ray import cluster
-from hopfleet.backends.ray.nodes import end, on
-from hopfleet.backends.ray.placement import Node
-from hopfleet.errors import UsageError, describe
-from hopfleet.planner.dike.problem import Node as FreeNode
-from hopfleet.support import links
+from hopfleet.backends.supervision import START_SECONDS
+from hopfleet.errors import UsageError
+from hopfleet.frameworks.teams import MemberLost
+from hopfleet.support import meeting
 
-Costs = tuple[tuple[float, ...], ...]
-
-
-class LinkProbe:
-    """A process on a node that serves bytes and fetches them from other nodes."""
-
-    def __init__(self, address: str) -> None:
-        self._server = links.LinkServer(address)
-
-    def port(self) -> int:
-        return self._server.port
-
-    def fetch(self, address: str, port: int, size: int) -> float:
-        """Return the seconds of each byte from another node."""
-        return links.seconds_per_byte(address, port, size)
+LOOPBACK = "127.0.0.1"
+"""The address of members that are all on one node."""
 
 
-def free(node: Node) -> FreeNode:
-    """Return what is free on a node."""
-    return FreeNode(node.name, int(node.free_cpus), int(node.free_gpus), node.free_amount("memory"))
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of a process in a team on a cluster."""
+
+    rank: int
+    #: The node of each member.
+    nodes: tuple[str, ...]
+    #: The address of this member on the network that the members share.
+    address: str
+    secret: bytes
+    #: The actor of the first member; None for the first member itself.
+    first: Any = None
+
+    @property
+    def apart(self) -> frozenset[int]:
+        """The members that are not on the node of the first one."""
+        return frozenset(rank for rank, node in enumerate(self.nodes) if node != self.nodes[0])
 
 
-def measure(nodes: Sequence[Node], size: int) -> Costs:
-    """Return the seconds of each byte from one node to another; on the diagonal, those within a node.
-
-    A node has one transfer at a time, so that none slows another down.
-    """
-    ray = cluster.require_ray()
-    probes: list[Any] = []
+def welcome(listener: socket.socket, seat: Seat, device: str) -> list[Connection]:
+    """Wait for all other members, and return links to them in the order of their ranks; close the port."""
     try:
-        for node in nodes:
-            probe = ray.remote(LinkProbe).options(num_cpus=0, scheduling_strategy=on(node.id))
-            probes.append(probe.remote(node.address))
-        ports: list[int] = _answers(nodes, [probe.port.remote() for probe in probes])
-        costs = [[0.0] * len(nodes) for _ in nodes]
-        both = ([*pairs, *((b, a) for a, b in pairs)] for pairs in links.rounds(len(nodes)))
-        for pairs in itertools.chain([[(at, at) for at in range(len(nodes))]], both):
-            # Of two nodes, one fetches at a time.
-            for some in (pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]):
-                asked = [probes[to].fetch.remote(nodes[of].address, ports[of], size) for of, to in some]
-                found = _answers([nodes[to] for _, to in some], asked)
-                for (of, to), seconds in zip(some, found, strict=True):
-                    costs[of][to] = seconds
-        return tuple(map(tuple, costs))
-    finally:
-        for probe in probes:
-            end(probe)
+        callers = meeting.welcome(listener, seat.secret, range(1, len(seat.nodes)), START_SECONDS)
+    except TimeoutError as error:
+        raise MemberLost(str(error)) from None
+    _check_kinds([device, *(caller.about for caller in callers)])
+    return [caller.link for caller in callers]
 
 
-def _answers(nodes: Sequence[Node], asked: Sequence[Any]) -> list[Any]:
-    ray = cluster.require_ray()
-    found = []
-    for node, reference in zip(nodes, asked, strict=True):
-        try:
-            found.append(ray.get(reference, timeout=2 * links.TIMEOUT))
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            raise UsageError(
-                f"the links of {node.name} cannot be measured ({describe(cause)}); let nodes connect to any port of "
-                "each other, or describe the cluster in a file"
-            ) from error
-    return found
+def call(place: tuple[str, int], seat: Seat, device: str) -> Connection:
+    """Return a link to the first member, which listens at ``place``."""
+    try:
+        return meeting.call(place, seat.secret, seat.rank, device, START_SECONDS)
+    except ConnectionError as error:
+        raise MemberLost(str(error)) from error
+
+
+def _check_kinds(devices: Sequence[str]) -> None:
+    if len({device.partition(":")[0] for device in devices}) > 1:
+        raise UsageError(
+            f"the members of a team have devices of different kinds ({', '.join(devices)}); name one kind with "
+            "hop.WorkerOptions(device='cpu') or device='cuda'"
+        )
