@@ -124,6 +124,12 @@ def test_places_of_teams() -> None:
         choose_nodes([A, GPU], 2, needs("auto", size=3, spans=True))
 
 
+def test_a_plan_limits_the_room_of_nodes() -> None:
+    planned = {A.name: 1, B.name: 2}
+    assert [needs(most=planned).room(node) for node in (A, B, C)] == [1, 2, 0]
+    assert choose_nodes([A, B, C], 1, needs(size=3, spans=True, most=planned)) == [("b", "b", "a")]
+
+
 def test_workers_are_packed_on_few_nodes() -> None:
     assert choose_nodes([B, A], 3, needs(), pack=True) == [("a",)] * 3
     assert choose_nodes([B, A], 6, needs(), pack=True) == [("a",)] * 4 + [("b",)] * 2

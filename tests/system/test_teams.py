@@ -156,6 +156,22 @@ def test_trials_hop_between_workers_of_all_shapes_and_replay() -> None:
 
 
 @pytest.mark.slow
+def test_the_policy_fleet_has_teams_of_different_sizes() -> None:
+    shapes = ["single", "ddp:2", "ddp:3"]
+    results = experiment(
+        "mixed",
+        space={"lr": hop.choice([0.1, 0.05, 0.02, 0.01, 0.005])},
+        parallelism=shapes,
+        workers=len(shapes),
+        backend=StartsTogether(len(shapes)),
+        run_options=hop.RunOptions(policy="fleet"),
+    ).fit(quiet=True)
+    placements = [message.placement for message in messages(results) if _trains(message)]
+    assert {len(placement.devices) if placement else 1 for placement in placements} == {1, 2, 3}
+    assert {trial.verdict for trial in replay(results).trials} == {"equal"}
+
+
+@pytest.mark.slow
 def test_a_search_over_strategies() -> None:
     alone = experiment("alone", space={"lr": 0.01, "any": hop.choice([1, 2, 3])}).fit(quiet=True)
     space = {"lr": 0.01, "parallelism": hop.choice(["single", "ddp", "fsdp"])}

@@ -196,6 +196,10 @@ def test_a_server_that_cannot_start_says_why(own_home: Path, tmp_path: Path) -> 
         serve("mine", Options(certificate=tmp_path / "cert.pem"), said.append)
     with pytest.raises(UsageError, match="is not a file"):
         serve("mine", Options(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem"), said.append)
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).write_text("a certificate, perhaps\n")
+    with pytest.raises(UsageError, match="are no certificate in PEM format with its key"):
+        serve("mine", Options(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem"), said.append)
     with pytest.raises(UsageError, match="must be between 1 and 65535"):
         serve("mine", Options(port=70000), said.append)
     with pytest.raises(UsageError, match="cannot be listened on"):

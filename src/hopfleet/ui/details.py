@@ -20,6 +20,9 @@ LOG_BYTES = 64 * 1024
 VISITED_EPOCHS = 100
 """Epochs whose visits a trial's page shows, the last ones."""
 
+HEALTH = ("memory", "device_memory", "heard")
+"""The numbers in the health of a worker."""
+
 KINDS = ("importance", "lineage", "rungs")
 """Charts whose data the server computes; the page draws all others from what it knows."""
 
@@ -80,6 +83,16 @@ def request_trail(board: Board) -> list[dict[str, Any]]:
         found = journal.requests.trail()
     names = ("number", "time", "who", "request", "arguments", "granted", "text")
     return [{name: getattr(request, name) for name in names} for request in reversed(found)]
+
+
+def worker_health(board: Board) -> dict[str, Any]:
+    """Return by name how the workers of a running experiment are; empty if it does not run, or that is not known."""
+    found = board.folder.health().items()
+    return {
+        name: {"host": str(health.get("host", "")), **{each: health[each] for each in HEALTH}}
+        for name, health in found
+        if isinstance(health, dict) and all(isinstance(health.get(each), int | float) for each in HEALTH)
+    }
 
 
 def data_sets(board: Board) -> dict[str, Any]:

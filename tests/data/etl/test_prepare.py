@@ -312,7 +312,7 @@ class TestMistakes:
             ({"partitions": 0}, "partitions=0: must be an integer of at least 1"),
             ({"partitions": 9}, "partitions=9: must be at most the number of rows, 4"),
             ({"workers": 0}, "workers=0: must be 'auto'"),
-            ({"backend": "slurm"}, "backend='slurm': must be 'local'"),
+            ({"backend": "slurm"}, "backend='slurm': unknown; there are local"),
             ({"recipe": 3}, "recipe=3: must be a function"),
             ({"recipe": hop.Tabular}, "recipe=Tabular: must be an instance"),
             ({"split": {"train": 0.5}}, "two fractions or more that sum to 1"),

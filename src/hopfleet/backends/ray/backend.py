@@ -146,6 +146,9 @@ class Ray(ClusterBackend):
                 cluster.require_ray().shutdown()
                 self._connected = False
 
+    def keep_to(self, members: Mapping[str, int], *, cpus: float | None, memory: float) -> None:
+        self.share |= {"most": dict(members), "cpus": cpus, "memory": memory}
+
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)
         if not location.url:
@@ -347,6 +350,10 @@ class Ray(ClusterBackend):
             node.hear()
         for report in reports:
             self._hear(handle, report)
+
+    def _host(self, handle: ActorHandle) -> str:
+        node = self._nodes.get(handle.node)
+        return node.node.address if node else ""
 
     def _hear(self, handle: ActorHandle, report: Report) -> None:
         match report:

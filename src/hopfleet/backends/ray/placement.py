@@ -61,6 +61,8 @@ class WorkerNeeds:
     memory: float = 0.0  #: bytes
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: Most members on each node, by its name; if there are any, other nodes have no room.
+    most: Mapping[str, int] = field(default_factory=dict)
     #: Members of a worker's team; each takes a share of its node.
     size: int = 1
     #: Whether the members of a team may be on several nodes.
@@ -91,7 +93,8 @@ class WorkerNeeds:
         if self.device not in ("cpu", "auto") and not node.gpus:
             return 0
         fits = [_fit(node.free_amount(name), amount, whole=name == "GPU") for name, amount in self.on(node).items()]
-        return min(fits, default=int(node.free_cpus))
+        room = min(fits, default=int(node.free_cpus))
+        return min(room, self.most.get(node.name, 0)) if self.most else room
 
     def explain(self, node: Node) -> str:
         """Describe what a node offers and how many workers fit."""

@@ -31,6 +31,7 @@ from hopfleet.domain.messages import RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
+from hopfleet.frameworks.base import Framework
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
 from hopfleet.support.logging import messages
@@ -51,7 +52,7 @@ from hopfleet.worker.protocol import (
     Stopped,
     Unable,
 )
-from hopfleet.worker.serving import carry_out
+from hopfleet.worker.serving import carry_out, sign_of_life
 from hopfleet.worker.spec import WorkerSpec, preload
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
@@ -102,6 +103,7 @@ class WorkerActor:
         self._order = threading.Lock()
         #: Of the worker, once there is one.
         self._interruption: Interruption | None = None
+        self._used: tuple[Framework, Placement] | None = None
         self._versions = WorkerVersions(setup.location, setup.node, setup.agent)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
@@ -133,7 +135,10 @@ class WorkerActor:
         reports = []
         with contextlib.suppress(queue.Empty):
             reports = [self._outbox.get(timeout=seconds), *_rest(self._outbox)]
-        return [*_rest(self._notes), *reports]
+        return [*self._beat(), *_rest(self._notes), *reports]
+
+    def _beat(self) -> list[Report]:
+        return [] if self._used is None else [sign_of_life(*self._used)]
 
     def _take(self, order: Order) -> None:
         match order:
@@ -189,6 +194,7 @@ class WorkerActor:
             return
         del self._payload
         self._interruption = worker.interruption
+        self._used = spec.task.framework, Placement.on(device)
         self._outbox.put(Ready(os.getpid(), device))
         try:
             self._serve(worker)

@@ -1,7 +1,8 @@
 """Chunks: consecutive rows of a source as an Arrow table, small enough for the memory of one worker.
 
 A chunk knows where its rows come from, so that a failure can name the file and the line. Rows that had to be parsed lie
-in an Arrow file of the workspace; Parquet and Arrow files, and data sets, are read where they are.
+in an Arrow file of the workspace, which is made again if it is gone; Parquet and Arrow files, and data sets, are read
+where they are.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def has_lines(file: str) -> bool:
 class Chunk:
     """Where some consecutive rows are, and where they come from."""
 
-    store: str  #: "arrow", "parquet" or "dataset"
+    store: str  #: "arrow", "parquet", "dataset" or "table"
     path: str  #: the file to read the rows from
     part: int  #: the record batch, row group or partition
     rows: int
@@ -59,12 +60,19 @@ class Chunk:
     lines: str = ""  #: a file with the line of each row, where lines do not simply follow each other
     failures: tuple[Failure, ...] = ()  #: rows that could not be parsed
     dataset: Dataset | None = None
+    table: pa.Table | None = None
+    origin: tuple[Any, ...] = ()  #: a function and its arguments that write the file to read
+    home: int = 0  #: the piece of the source that the rows come from
 
     def line_of(self, row: int) -> int:
         return int(np.load(self.lines)[row]) if self.lines else self.line + row
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows, or some columns of them."""
+        if self.table is not None:
+            return self.table if columns is None else self.table.select(columns)
+        if self.origin and not Path(self.path).exists():
+            self.origin[0](*self.origin[1:])
         try:
             if self.store == "parquet":
                 with opened_parquet(self.path) as file:

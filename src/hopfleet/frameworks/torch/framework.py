@@ -204,6 +204,9 @@ class TorchFramework(Framework):
         torch.cuda.reset_peak_memory_stats(placement.device)
         return int(peak)
 
+    def used_memory(self, placement: Placement) -> int:
+        return int(torch.cuda.memory_reserved(placement.device)) if placement.kind == "cuda" else 0
+
     def out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.cuda.OutOfMemoryError)
 
