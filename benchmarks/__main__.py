@@ -19,7 +19,7 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams")
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams", "teams_live")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
 WATCHING = ("ui", "watched", "dashboards")

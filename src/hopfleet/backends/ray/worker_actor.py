@@ -34,6 +34,7 @@ from hopfleet.errors import describe
 from hopfleet.frameworks.base import Framework
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
+from hopfleet.support import meeting
 from hopfleet.support.logging import messages
 from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
@@ -87,7 +88,7 @@ class WorkerActor:
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
         #: Where the other members of a team find the first one.
-        self._listener = links.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
+        self._listener = meeting.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
         self._payload = payload
         #: Orders, each with the version that is being fetched for it; done when the version is here or will not come.
         self._inbox: queue.SimpleQueue[tuple[Order, Future[None] | None]] = queue.SimpleQueue()

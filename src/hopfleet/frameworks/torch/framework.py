@@ -100,6 +100,9 @@ class TorchFramework(Framework):
     def spans_nodes(self, strategy: str) -> bool:
         return strategy != SINGLE.strategy and choose_strategy.find(strategy)().spans_nodes
 
+    def repeats(self, strategy: str) -> bool:
+        return strategy == SINGLE.strategy or choose_strategy.find(strategy)().repeatable
+
     def modules(self, strategy: str) -> Sequence[str]:
         return choose_strategy.modules(strategy)
 
