@@ -19,10 +19,10 @@ SPINE = (
     *("imports", "decision", "simulation", "search", "overhead", "hop", "efficiency", "memory", "throughput"),
     *("preview", "control", "faults", "verify", "ray"),
 )
-SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams")
+SCHEDULING = ("openshop", "online", "replicas", "nodes", "fleet", "fleet_live", "dike", "teams", "teams_live")
 SEARCHING = ("searching", "sklearn_search")
 FRAMEWORKS = ("adapters",)
-WATCHING = ("ui",)
+WATCHING = ("ui", "watched", "dashboards")
 DATA = ("etl", "predict")
 NAMES = (*SPINE, *SCHEDULING, *SEARCHING, *FRAMEWORKS, *WATCHING, *DATA)
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

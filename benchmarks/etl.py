@@ -48,7 +48,7 @@ class Source:
 def measure(quick: bool) -> list[Row]:
     folder = Path(tempfile.mkdtemp(prefix="etl-"))
     try:
-        sources = [_made(folder)] if quick else [_flights(folder, 3), _diamonds(folder)]
+        sources = [_made(folder)] if quick else [_flights(folder, 3), _diamonds(folder, 20)]
         rows = [row for source in sources for row in _compared(source, folder, quick)]
         return rows if quick else [*rows, *_memory(folder)]
     finally:
@@ -98,16 +98,16 @@ def _compared(source: Source, folder: Path, quick: bool) -> list[Row]:
 def _memory(folder: Path) -> list[Row]:
     """Compare the memory that a file takes with that of one with more rows."""
     script = (
-        "import resource, sys; from pathlib import Path; from benchmarks import etl; "
+        "import sys; from pathlib import Path; from benchmarks import etl; "
         "etl._ours(etl._flights(Path(sys.argv[1]), int(sys.argv[2])), Path(sys.argv[1]) / 'set'); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+        "print(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
     )
     peaks = []
     for times in (3, 3 * MORE_ROWS):
         own = folder / f"memory-{times}"
         own.mkdir()
         command = [sys.executable, "-c", script, str(own), str(times)]
-        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        peaks.append(1024 * int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
         shutil.rmtree(own)
     ratio = peaks[1] / peaks[0]
     what = f"flights: peak memory of {MORE_ROWS} times as many rows"
@@ -127,9 +127,9 @@ def _flights(folder: Path, times: int) -> Source:
     return Source(path, numbers, ("carrier", "origin", "dest", "tailnum"), "time_hour")
 
 
-def _diamonds(folder: Path) -> Source:
-    path = folder / "diamonds.csv"
-    _copy_csv("ggplot2", "diamonds", path, 1)
+def _diamonds(folder: Path, times: int) -> Source:
+    path = folder / f"diamonds x {times}.csv"
+    _copy_csv("ggplot2", "diamonds", path, times)
     return Source(path, ("carat", "depth", "table", "price", "x", "y", "z"), ("cut", "color", "clarity"))
 
 

@@ -12,6 +12,7 @@ from hopfleet.backends.ray import links
 from hopfleet.backends.ray.links import LOOPBACK, Seat
 from hopfleet.errors import UsageError
 from hopfleet.frameworks.teams import MemberLost
+from hopfleet.support import meeting
 
 SECRET = b"of this team"
 
@@ -33,7 +34,7 @@ def called(place: tuple[str, int], *ranks: int, device: str = "cpu") -> list[Con
 
 
 def test_members_meet_in_the_order_of_their_ranks_whoever_else_calls() -> None:
-    listener = links.listen(LOOPBACK)
+    listener = meeting.listen(LOOPBACK)
     place = listener.getsockname()
     with socket.create_connection(place), socket.create_connection(place) as loud:
         loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
@@ -54,7 +55,7 @@ def _refused(place: tuple[str, int]) -> None:
 
 
 def test_connections_lead_to_the_right_members() -> None:
-    listener = links.listen(LOOPBACK)
+    listener = meeting.listen(LOOPBACK)
     place = listener.getsockname()
     callers = {}
 
@@ -74,11 +75,11 @@ def test_connections_lead_to_the_right_members() -> None:
 def test_a_member_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "START_SECONDS", 0.2)
     with pytest.raises(MemberLost, match="no word from member 1, 2 in 0 s"):
-        links.welcome(links.listen(LOOPBACK), seat(0), "cpu")
+        links.welcome(meeting.listen(LOOPBACK), seat(0), "cpu")
 
 
 def test_devices_of_different_kinds() -> None:
-    listener = links.listen(LOOPBACK)
+    listener = meeting.listen(LOOPBACK)
     called(listener.getsockname(), 1, 2, device="cuda:0")
     with pytest.raises(UsageError, match=r"devices of different kinds \(cpu, cuda:0, cuda:0\)"):
         links.welcome(listener, seat(0), "cpu")
@@ -90,7 +91,7 @@ def test_a_stranger_in_place_of_the_first_member() -> None:
         heard: list[bytes] = []
 
         def answer() -> None:
-            link = links._link(listener.accept()[0])
+            link = meeting._link(listener.accept()[0])
             link.send_bytes(b"#CHALLENGE#{sha256}" + b"0" * 20)
             heard.append(link.recv_bytes(256))
             link.send_bytes(b"#WELCOME#")
@@ -100,7 +101,7 @@ def test_a_stranger_in_place_of_the_first_member() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(MemberLost, match="does not answer"):
+        with pytest.raises(MemberLost, match="does not answer as a member should"):
             links.call(listener.getsockname(), seat(1), "cpu")
         thread.join()
     assert SECRET not in b"".join(heard)

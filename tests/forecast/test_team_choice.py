@@ -88,3 +88,19 @@ def test_a_long_experiment_is_scaled_up_from_a_short_dry_run() -> None:
 def test_trial_runs_survive_json() -> None:
     for found in (run(SINGLE, 100.0), run(DDP, 190.0), run(TeamShape("fsdp", 12), 0.0)):
         assert TrialRun.of_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+def test_the_choice_is_explained() -> None:
+    choice = chosen([run(SINGLE, 100.0), run(DDP, 190.0), run(FSDP, 0.0)], trials=16)
+    names, texts = zip(*choice.facts(), strict=True)
+    assert names == ("trial runs", "", "", "dry runs", "parallelism")
+    assert texts[:3] == (
+        "single  100 rows/s, 1 B (model=net)",
+        "ddp:2   190 rows/s, 1 B (model=net)",
+        "fsdp:2  out of memory (model=net)",
+    )
+    assert texts[3].startswith("one device for each trial: ")
+    assert texts[4].startswith("single, then teams: 16 trials keep 8 devices busy")
+    told = json.loads(json.dumps(choice.as_json()))
+    assert (told["shapes"], told["switch"], len(told["trial_runs"])) == (["single"], True, 3)
+    assert [name for name, _ in chosen([run(SINGLE, 1.0)], trials=1).facts()] == ["trial runs", "parallelism"]

@@ -105,7 +105,7 @@ def digests(results: hop.Results) -> list[Any]:
 def three_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs start with three workers on one device each, and teams of two are worth while."""
     choice = TeamChoice((SINGLE,), "as the test says", 3, SCALING)
-    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given: choice)
+    monkeypatch.setattr("hopfleet.experiment.experiment.find_teams", lambda *given, **options: choice)
 
 
 @pytest.mark.usefixtures("three_devices")
@@ -125,7 +125,7 @@ def test_the_loss_of_a_member_costs_its_unit_alone() -> None:
     losses = [[row["train_loss"] for row in each.trials[0].history] for each in (calm, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     assert {trial.verdict for trial in replay(calm).trials} == {"equal"}
-    backend = StartsTogether(kills=(2, 5, 9))
+    backend = StartsTogether(kills=(3, 5, 9))
     killed = experiment("killed", parallelism="auto", backend=backend).fit(quiet=True)
     lost = [message for message in messages(killed) if isinstance(message, WorkerLost) and message.replaced]
     assert any("SIGKILL" in message.reason for message in lost)
@@ -147,6 +147,11 @@ def test_trial_runs_choose_the_teams_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(teams, "run_trials", run_trials)
     chosen = experiment("chosen", parallelism="auto", workers=2, batch_size=2)
+    preview = chosen.preview(quiet=True)
+    assert "trial runs" in str(preview) and "single  10 rows/s" in str(preview) and "dry runs" in str(preview)
+    assert preview.as_json()["parallelism"]["shapes"] == ["ddp:2"]
+    assert not chosen.folder.path.exists(), "a preview leaves nothing behind"
+    tried.clear()
     results = chosen.fit(quiet=True)
     assert set(shapes(results)) == {TeamShape("ddp", 2)}
     assert tried == [SINGLE, TeamShape("ddp", 2)]

@@ -12,6 +12,7 @@ read; their outcomes are reported as events as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -69,6 +70,26 @@ class Backend(Protocol):
         """Stop all workers; with ``kill`` without waiting for anything."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """What a backend knows of one of its workers."""
+
+    worker: str
+    host: str
+    pid: int
+    memory: int  #: bytes of its processes in memory, 0 if unknown
+    device_memory: int  #: bytes of its processes on devices, 0 if unknown
+    heard: float  #: when the worker was last heard from, in seconds since the epoch
+
+
+@runtime_checkable
+class Supervisor(Protocol):
+    """A backend that knows how its workers are."""
+
+    def health(self) -> list[WorkerHealth]:
+        """Return what is known of the workers that are ready."""
+
+
 @runtime_checkable
 class Cluster(Protocol):
     """A backend on several machines. It can be started again after it was closed, and chooses devices itself."""
@@ -96,4 +117,10 @@ class Measurable(Protocol):
         """Return the nodes, with what is free on them, and the seconds of each byte between them.
 
         About ``size`` bytes are sent over each link.
+        """
+
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        """Have one worker, whose members are on the named nodes in this order.
+
+        Each takes ``cpus`` (None: as many as it has threads) and ``memory`` bytes of its node. Called before ``start``.
         """

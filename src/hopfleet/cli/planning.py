@@ -12,6 +12,7 @@ from hopfleet.cli.render import console, echo, facts, json_alone, print_json, si
 from hopfleet.errors import UsageError
 
 if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
     from hopfleet.experiment.planning import MeasuredModel
     from hopfleet.planner.dike.place import Plan
     from hopfleet.planner.dike.problem import Cluster, Need
@@ -71,19 +72,23 @@ def plan(
         print_json(_as_json(nodes, measured, by_servers, by_rings))
         return 0
     _report(nodes, measured, by_servers, by_rings, chosen := _choose(nodes, by_servers, by_rings))
-    return _train(file, variable, chosen) if run else 0
+    return _train(file, variable, chosen, experiment.backend, measured.device) if run else 0
 
 
-def _train(file: Path, variable: str, chosen: Chosen) -> int:
+def _train(file: Path, variable: str, chosen: Chosen, backend: Backend | type[Backend], device: str) -> int:
+    """Train the experiment as planned, on a cluster with one team on the nodes of the plan."""
+    from hopfleet.backends.base import Measurable
     from hopfleet.cli.training import train_with
 
-    if chosen.nodes > 1:
-        raise UsageError(
-            f"--run: the plan spans {chosen.nodes} nodes, but the members of a team must be on one machine; use "
-            "backend='local', or strategies on one of the nodes"
-        )
     echo()
-    return train_with(file, variable, {"parallelism": chosen.parallelism})
+    settings: dict[str, Any] = {"parallelism": chosen.parallelism}
+    if isinstance(backend, type) or not isinstance(backend, Measurable):
+        return train_with(file, variable, settings)
+    need = chosen.need
+    # If CPUs train, a member's threads are its cores.
+    cpus = None if device == "cpu" else need.cpus / need.gpus
+    backend.keep_to(chosen.members, cpus=cpus, memory=need.memory / need.gpus)
+    return train_with(file, variable, {**settings, "workers": 1}, backend=backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +97,15 @@ class Chosen:
 
     text: str
     strategy: str
-    nodes: int
-    workers: int
+    #: The node of each process of the team, those that serve first.
+    members: list[str]
     need: Need
     speed: float
     other: str
 
     @property
     def devices(self) -> int:
-        return self.workers * self.need.gpus
+        return len(self.members)
 
     @property
     def parallelism(self) -> str:
@@ -118,14 +123,25 @@ def _choose(cluster: Cluster, by_servers: list[Plan], by_rings: list[Ring]) -> C
         how = f"all-reduce with {workers} workers" if workers > 1 else "one worker"
         other = f"{best.rows_per_second:,.0f} with parameter servers"
         text = f"{how}: {_ring_counts(cluster, ring)}"
-        return Chosen(text, "ddp", len(ring.nodes), workers, ring.worker, ring.rows_per_second, other)
-    used = {*best.placement.servers, *(at for at, count in enumerate(best.placement.workers) if count)}
+        pairs = zip(ring.nodes, ring.workers, strict=True)
+        members = [cluster.nodes[at].name for at, count in pairs for _ in range(count * ring.worker.gpus)]
+        return Chosen(text, "ddp", members, ring.worker, ring.rows_per_second, other)
     text = (
         f"{plural(best.assignment.servers, 'parameter server')} on {_names(cluster, best.placement.servers)}, "
         f"{plural(best.workers, 'worker')} on {_counts(cluster, best.placement.workers)}"
     )
     other = f"{against:,.0f} by all-reduce"
-    return Chosen(text, "ps", len(used), best.workers, best.assignment.worker, best.rows_per_second, other)
+    names = [node.name for node in cluster.nodes]
+    worker, servers = best.assignment.worker, [names[at] for at in best.placement.servers]
+    members = [
+        name for name, count in zip(names, best.placement.workers, strict=True) for _ in range(count * worker.gpus)
+    ]
+    # A server is a member that also trains, so those of a node without a worker have no place.
+    first = [name for name in servers if name in members]
+    for name in first:
+        members.remove(name)
+    strategy = f"ps/{len(first)}" if 0 < len(first) < len(members) + len(first) else "ps"
+    return Chosen(text, strategy, first + members, worker, best.rows_per_second, other)
 
 
 def _report(
@@ -160,7 +176,7 @@ def _report(
         ("why", f"{chosen.speed:,.0f} rows/s against {chosen.other}"),
         ("a step", step),
     ]
-    if chosen.nodes == 1 and chosen.devices > 1:  # a team lies on one machine
+    if len(set(chosen.members)) == 1 and chosen.devices > 1:
         pairs.append(("to train so", f'hop.Experiment(..., parallelism="{chosen.parallelism}"), or --run'))
     facts(pairs)
 

@@ -22,6 +22,7 @@ from hopfleet.errors import ExperimentExists, MissingExtra, TaskError, UsageErro
 from hopfleet.store.folder import RunFolder, check_trusted, find_run
 
 if TYPE_CHECKING:
+    from hopfleet.backends.base import Backend
     from hopfleet.experiment.experiment import Experiment
     from hopfleet.runs.results import Results
 
@@ -127,12 +128,19 @@ def run(
 
 
 def train_with(
-    file: Path, variable: str, overrides: Mapping[str, Any], *, overwrite: bool = False, quiet: bool = False
+    file: Path,
+    variable: str,
+    overrides: Mapping[str, Any],
+    *,
+    backend: Backend | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Train the experiment of a file with other settings, and report its results. Return the exit code."""
     from hopfleet.cli.scripts import load_experiment
 
     experiment, variable = load_experiment(file, variable)
+    experiment.use(backend=backend)
     if experiment.results is None:
         _start(experiment, _origin(file, variable, overrides), overwrite=overwrite, quiet=quiet)
     assert experiment.results is not None

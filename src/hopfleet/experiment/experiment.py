@@ -42,7 +42,6 @@ from hopfleet.runs.best import write_best
 from hopfleet.runs.results import Results
 from hopfleet.runtime.callbacks import Callback, CallbackObserver, ExperimentInfo
 from hopfleet.runtime.callbacks import callbacks as named_callbacks
-from hopfleet.runtime.records import TrialRecords
 from hopfleet.scheduler.estimates import Estimates
 from hopfleet.search.base import UNLIMITED, Constraint, Earlier, Search, at_least_one
 from hopfleet.store.base import JournalStore, VersionStore
@@ -52,7 +51,7 @@ from hopfleet.store.replacing import drop
 from hopfleet.store.shared_memory import SharedMemory
 from hopfleet.support.attributes import Signposted
 from hopfleet.trackers import TRACKERS
-from hopfleet.ui.companion import show_page
+from hopfleet.ui.companion import show_page, suits_page
 
 RESUME = "HOPFLEET_RESUME"
 """Environment variable that ``hopfleet resume`` sets while it runs a script again: the name of the experiment."""
@@ -219,18 +218,19 @@ class Experiment(Signposted):
             return check_task(self, place, tell)
 
     @explained
-    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool = False) -> Results:
+    def fit(self, *, overwrite: bool = False, quiet: bool = False, ui: bool | None = None) -> Results:
         """Train until the search is complete; continue an unfinished run of the same definition.
 
         A finished run of the same definition is not trained again: its results are returned. ``overwrite`` replaces an
-        experiment of the same name. ``ui`` shows the run on a page. Raises AllTrialsFailed if no trial succeeds, and
-        Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C stops at once.
+        experiment of the same name. ``ui`` shows the run on a page, by default in notebooks. Raises AllTrialsFailed if
+        no trial succeeds, and Interrupted after Ctrl-C, when all running units are finished and saved; a second Ctrl-C
+        stops at once.
         """
-        arguments.flags(overwrite=overwrite, quiet=quiet, ui=ui)
+        arguments.flags(overwrite=overwrite, quiet=quiet, **({} if ui is None else {"ui": ui}))
         if PREVIEW in os.environ:
             raise FitAvoided(self)
         with interruptible(self.folder):
-            return self._fit(overwrite=overwrite, quiet=quiet, ui=ui)
+            return self._fit(overwrite=overwrite, quiet=quiet, ui=not quiet and suits_page() if ui is None else ui)
 
     def _fit(self, *, overwrite: bool, quiet: bool, ui: bool) -> Results:
         with contextlib.closing(lock(self.folder)):
@@ -314,7 +314,7 @@ class Experiment(Signposted):
     def _run(self, start: Start, journal: JournalStore, view: LiveView) -> bool:
         backend: Backend = self.backend() if isinstance(self.backend, type) else self.backend
         began = time.monotonic()
-        plan = self._plan(backend, find_teams(self, backend, start.data, self.folder, view.note))
+        plan = self._plan(backend, find_teams(self, backend, start.data, view.note, keep=True))
         count = plural(plan.workers, "worker")
         if start.note:
             view.note(start.note)
@@ -338,7 +338,7 @@ class Experiment(Signposted):
             drop(self.folder)
             info = ExperimentInfo(self.name, self.folder.path, self.goal.metric, self.goal.mode, start.resumed)
             with CallbackObserver(self.callbacks, info) as callbacks:
-                observers = [*observers_of(view, callbacks), TrialRecords(self.folder.trials)]
+                observers = observers_of(view, callbacks, self.folder, backend)
                 definition = self.folder.definition()
                 loop, complete = run_loop(
                     controller, backend, journal, versions, observers, workers=plan.workers, definition=definition

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 DRAWN = 1_000
 """Configurations from which profiling draws."""
+
+LEFT_OUT = "devices keep their workers until the end; where they join as teams, the run takes less"
+"""What a preview assumes if idle devices may join as teams."""
 
 
 def forecast_of(experiment: Experiment, backend: Backend, plan: WorkerPlan, data: Data, place: RunFolder) -> Forecast:
@@ -90,8 +94,11 @@ def make_preview(
     tell("opening the data")
     data = scratch_data(experiment, place)
     backend = another_backend(experiment)
-    planned = plan(backend, find_teams(experiment, backend, data, experiment.folder, tell))
+    teams = find_teams(experiment, backend, data, tell, keep=False)
+    planned = plan(backend, teams)
     if backend.name in IN_TURN:
         planned = WorkerPlan(planned.device, 1, f"{backend.name} workers take turns")
     found = forecast_of(experiment, backend, planned, data, place)
-    return found.preview(experiment.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
+    preview = found.preview(experiment.folder, began=began, data_bytes=data.bytes_in(place.path), tell=tell)
+    left_out = () if planned.scaling is None else (LEFT_OUT,)
+    return dataclasses.replace(preview, teams=teams, assumed=(*preview.assumed, *left_out))

@@ -60,9 +60,10 @@ def measure_model(experiment: Experiment, place: RunFolder) -> MeasuredModel:
 def measure_cluster(experiment: Experiment, measured: MeasuredModel) -> Cluster:
     """Return the nodes of the experiment's backend, and what their links cost for transfers of a model's size."""
     size, flops = int(measured.model.parameters), measured.flops
-    backend = experiment.backend() if isinstance(experiment.backend, type) else experiment.backend
-    if isinstance(backend, Measurable):
-        return measured_cluster(backend, experiment.worker_options.device, flops, size)
+    if isinstance(experiment.backend, type):
+        experiment.backend = experiment.backend()
+    if isinstance(experiment.backend, Measurable):
+        return measured_cluster(experiment.backend, experiment.worker_options.device, flops, size)
     _, devices = experiment.task.framework.devices()
     return this_cluster(this_machine(), measured.device, devices, flops, size)
 

@@ -14,7 +14,6 @@ from hopfleet.experiment.trial_runs import DRAWN, device_count, run_trials
 from hopfleet.forecast.team_choice import Size, TeamChoice, choose_teams
 from hopfleet.forecast.trial_runs import TrialRun
 from hopfleet.search.base import MAX_LIVE
-from hopfleet.store.folder import RunFolder
 from hopfleet.version import __version__
 
 if TYPE_CHECKING:
@@ -28,20 +27,20 @@ SAVING = (TeamShape("fsdp", 2), TeamShape("spill", 1))
 
 
 def find_teams(
-    experiment: Experiment, backend: Backend, data: Data, folder: RunFolder, tell: Callable[[str], None]
+    experiment: Experiment, backend: Backend, data: Data, tell: Callable[[str], None], *, keep: bool
 ) -> TeamChoice | None:
     """Return how the workers of an experiment train, if trial runs decide that; None if the user does.
 
-    Trial runs are kept in ``folder``, the run folder, and not repeated on the same machine.
+    Trial runs in the run folder are not repeated on the same machine; ``keep`` puts them there.
     """
     if experiment.parallelism != (AUTO,):
         return None
     devices = _devices(experiment)
     if blocker := _blocker(experiment, backend, devices):
         return TeamChoice((SINGLE,), f"one device each: {blocker}")
-    runs = _known(experiment, folder) or _tried(experiment, data, tell)
-    if folder.exists:
-        folder.keep_trial_runs({**_made_by(experiment), "runs": [run.as_json() for run in runs]})
+    runs = _known(experiment) or _tried(experiment, data, tell)
+    if keep:
+        experiment.folder.keep_trial_runs({**_made_by(experiment), "runs": [run.as_json() for run in runs]})
     trials = min(MAX_LIVE, len(experiment.points) + experiment.search.trials)
     configs = [*experiment.points, *experiment.search.examples(DRAWN)][:DRAWN]
     rows, epochs = data.train.partition_rows, experiment.search.max_epochs
@@ -79,9 +78,9 @@ def _tried(experiment: Experiment, data: Data, tell: Callable[[str], None]) -> l
     return runs
 
 
-def _known(experiment: Experiment, folder: RunFolder) -> list[TrialRun]:
+def _known(experiment: Experiment) -> list[TrialRun]:
     """Return the trial runs of an earlier start; empty if there are none, or if they were made elsewhere."""
-    record = folder.trial_runs()
+    record = experiment.folder.trial_runs()
     if any(record.get(key) != value for key, value in _made_by(experiment).items()):
         return []
     return [TrialRun.of_json(run) for run in record["runs"]]

@@ -6,16 +6,17 @@ a team for each trial where trials are fewer than devices; in both, idle devices
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 from hopfleet.domain.placement import SINGLE, TeamShape
 from hopfleet.domain.trial import Config
 from hopfleet.forecast.profiling import architecture
 from hopfleet.forecast.scenario import Scenario, SimulatedNode
 from hopfleet.forecast.trial_runs import CLEAR, TrialRun, growing
-from hopfleet.monitor.wording import makespan
+from hopfleet.monitor.wording import describe, makespan, size
 from hopfleet.planner.fleet.rates import Rates
 from hopfleet.planner.teams import Scaling, even_teams
 
@@ -25,6 +26,9 @@ DRY_UNITS = 2_000
 FORM_SECONDS = 0.5
 """Seconds until the processes of a new team have met; building the model comes on top."""
 
+
+WIDTH = 60
+"""Characters of a configuration in the table of trial runs."""
 
 ALONE, TEAMS = "one device for each trial", "a team for each trial"
 """How a run can start."""
@@ -59,27 +63,43 @@ class TeamChoice:
     #: Seconds of each dry run.
     dry_runs: Mapping[str, float] = field(default_factory=dict)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the trial runs, the dry runs and the choice, ready for JSON."""
+        chosen = {"shapes": [str(shape) for shape in self.shapes], "why": self.why, "switch": self.scaling is not None}
+        return chosen | {"dry_runs": dict(self.dry_runs), "trial_runs": [run.as_json() for run in self.runs]}
 
-def choose_teams(runs: Sequence[TrialRun], size: Size, devices: int) -> TeamChoice:
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values for display: the table of trial runs, the dry runs and the choice."""
+        for number, run in enumerate(self.runs):
+            rate = f"{run.rows_per_second:,.0f} rows/s, {size(run.memory)}" if run.rows_per_second else run.error
+            which = describe(run.config, list(run.config), WIDTH)
+            yield "" if number else "trial runs", f"{str(run.shape).ljust(8)}{rate} ({which})"
+        for number, (name, seconds) in enumerate(self.dry_runs.items()):
+            yield "" if number else "dry runs", f"{name}: {makespan(seconds)}"
+        names = " + ".join(map(str, self.shapes)) + ", then teams: " if self.scaling is not None else ""
+        yield "parallelism", names + self.why
+
+
+def choose_teams(runs: Sequence[TrialRun], extent: Size, devices: int) -> TeamChoice:
     """Choose how an experiment trains on some devices, from trial runs of its classes of configurations."""
     given = tuple(runs)
     rates = _rates(given)
     if SINGLE not in rates:
         return _necessary(given, rates, devices)
-    scaling = _scaling(given, rates, size.batch)
+    scaling = _scaling(given, rates, extent.batch)
     if scaling is None:
         return TeamChoice((SINGLE,), _no_gain(given, rates), devices, runs=given)
-    sizes = even_teams(size.trials, devices, scaling)
+    sizes = even_teams(extent.trials, devices, scaling)
     gain = f"{scaling.shape(2)} is {scaling.speed(2):.2f} times as fast as one device"
-    alone = _dry_run(given, size, devices, (1,) * devices, scaling)
+    alone = _dry_run(given, extent, devices, (1,) * devices, scaling)
     dry_runs = {ALONE: alone}
     if max(sizes) > 1:
-        dry_runs[TEAMS] = together = _dry_run(given, size, devices, sizes, scaling)
+        dry_runs[TEAMS] = together = _dry_run(given, extent, devices, sizes, scaling)
         if together < alone:
             found = f"a dry run takes {makespan(together)} with {TEAMS}, {makespan(alone)} with {ALONE}"
             shapes = tuple(map(scaling.shape, sizes))
             return TeamChoice(shapes, f"{found}; {gain}", len(sizes), scaling, given, dry_runs)
-    why = f"{size.trials} trials keep {devices} devices busy; when fewer are left, teams may form, since {gain}"
+    why = f"{extent.trials} trials keep {devices} devices busy; when fewer are left, teams may form, since {gain}"
     return TeamChoice((SINGLE,), why, devices, scaling, given, dry_runs)
 
 
@@ -122,23 +142,23 @@ def _no_gain(runs: Sequence[TrialRun], rates: Mapping[TeamShape, float]) -> str:
     return "one device each" if failed is None else f"one device each: {failed.shape} failed: {failed.error}"
 
 
-def _dry_run(runs: Sequence[TrialRun], size: Size, devices: int, teams: tuple[int, ...], scaling: Scaling) -> float:
+def _dry_run(runs: Sequence[TrialRun], extent: Size, devices: int, teams: tuple[int, ...], scaling: Scaling) -> float:
     """Return the makespan of an experiment that starts with these teams."""
     alone = {architecture(run.config): run.rows_per_second for run in runs if run.shape == SINGLE}
-    trials = min(size.trials, max(4 * devices, DRY_UNITS // (size.partitions * size.epochs)))
+    trials = min(extent.trials, max(4 * devices, DRY_UNITS // (extent.partitions * extent.epochs)))
     usual = fmean(alone.values())
-    known = [alone.get(architecture(config), usual) for config in size.configs[:trials]]
-    epochs = max(1, min(size.epochs, DRY_UNITS // (trials * size.partitions)))
+    known = [alone.get(architecture(config), usual) for config in extent.configs[:trials]]
+    epochs = max(1, min(extent.epochs, DRY_UNITS // (trials * extent.partitions)))
     node = SimulatedNode("this machine", sum(teams), teams=teams)
     scenario = Scenario(
         (node,),
         (*known, *[usual] * (trials - len(known))),
-        size.rows,
-        size.partitions,
+        extent.rows,
+        extent.partitions,
         epochs,
         fuse=False,
         scaling=scaling.rates.profiled,
         form=scaling.form_seconds,
         most=scaling.most,
     )
-    return scenario.simulate().simulation.makespan * (size.trials * size.epochs) / (trials * epochs)
+    return scenario.simulate().simulation.makespan * (extent.trials * extent.epochs) / (trials * epochs)

@@ -65,6 +65,10 @@ class TeamTrainer:
         """Whether the members of a team with a strategy may be on several nodes."""
         return False
 
+    def repeats(self, strategy: str) -> bool:
+        """Whether training again with a strategy gives the same bits."""
+        return True
+
     def modules(self, strategy: str) -> Sequence[str]:
         """Return the modules that workers with a strategy import before they fork."""
         return ()

@@ -45,6 +45,9 @@ class WrappedFramework(Framework):
     def peak_memory(self, placement: Placement) -> int:
         return self.inner.peak_memory(placement)
 
+    def used_memory(self, placement: Placement) -> int:
+        return self.inner.used_memory(placement)
+
     def out_of_memory(self, error: BaseException) -> bool:
         return self.inner.out_of_memory(error)
 

@@ -42,8 +42,8 @@ from hopfleet.support.files import back_off, trouble
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 0.2
-"""Longest wait in seconds for an event, after which signals and observers get their turn."""
+WAIT_SECONDS = 0.1
+"""Longest wait in seconds for an event, after which requests, signals and observers get their turn."""
 
 AWAY_SECONDS = 1.0
 """Most seconds between two looks at the stopwatch that count as running time; the process may have been suspended."""

@@ -98,7 +98,10 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The worker is alive."""
+    """The worker is alive. Its process has ``memory`` bytes in memory and ``device_memory`` bytes on its device."""
+
+    memory: int = 0
+    device_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ def decode_report(data: bytes) -> Report:
     kind, body = json.loads(data)
     match kind:
         case "Beat":
-            return Beat()
+            return Beat(*body)
         case "Events":
             return Events([decode(*fields) for fields in body])  # type: ignore[misc]
         case "Ready":
@@ -212,7 +215,7 @@ def _order_fields(order: Order) -> list[Any]:
 def _report_body(report: Report) -> Any:
     match report:
         case Beat():
-            return None
+            return [report.memory, report.device_memory]
         case Events():
             return [encode(event) for event in report.events]
         case Ready():

@@ -94,6 +94,10 @@ class ProcessHandle(WorkerHandle):
         """All processes of the worker."""
         return [self, *self.members]
 
+    @property
+    def usage(self) -> tuple[int, int]:
+        return sum(process.memory for process in self.team), sum(process.device_memory for process in self.team)
+
 
 class PendingStart(NamedTuple):
     """A worker to start: when, where, and how many predecessors in a row achieved nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,9 @@ class Ray(ClusterBackend):
             if self._connected:
                 cluster.require_ray().shutdown()
                 self._connected = False
+
+    def keep_to(self, members: Sequence[str], *, cpus: float | None, memory: float) -> None:
+        self.share |= {"members": tuple(members), "cpus": cpus, "memory": memory}
 
     def versions(self, checkpoints: Path) -> DriverVersions:
         location = storage_location(self.storage, checkpoints)
@@ -347,6 +350,10 @@ class Ray(ClusterBackend):
             node.hear()
         for report in reports:
             self._hear(handle, report)
+
+    def _host(self, handle: ActorHandle) -> str:
+        node = self._nodes.get(handle.node)
+        return node.node.address if node else ""
 
     def _hear(self, handle: ActorHandle, report: Report) -> None:
         match report:

@@ -31,8 +31,10 @@ from hopfleet.domain.messages import RunUnit, SaveVersion
 from hopfleet.domain.placement import Placement
 from hopfleet.domain.version_ref import VersionRef
 from hopfleet.errors import describe
+from hopfleet.frameworks.base import Framework
 from hopfleet.frameworks.teams import MemberLost, Membership, Team
 from hopfleet.store.versions.cluster import receive
+from hopfleet.support import meeting
 from hopfleet.support.logging import messages
 from hopfleet.worker.interruption import Interruption
 from hopfleet.worker.logs import Turn, captured
@@ -51,7 +53,7 @@ from hopfleet.worker.protocol import (
     Stopped,
     Unable,
 )
-from hopfleet.worker.serving import carry_out
+from hopfleet.worker.serving import carry_out, sign_of_life
 from hopfleet.worker.spec import WorkerSpec, preload
 from hopfleet.worker.unit_runner import Broken
 from hopfleet.worker.worker import Worker
@@ -86,7 +88,7 @@ class WorkerActor:
     def __init__(self, setup: Setup, payload: bytes) -> None:
         self._setup = setup
         #: Where the other members of a team find the first one.
-        self._listener = links.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
+        self._listener = meeting.listen(setup.seat.address) if setup.seat and not setup.seat.rank else None
         self._payload = payload
         #: Orders, each with the version that is being fetched for it; done when the version is here or will not come.
         self._inbox: queue.SimpleQueue[tuple[Order, Future[None] | None]] = queue.SimpleQueue()
@@ -102,6 +104,7 @@ class WorkerActor:
         self._order = threading.Lock()
         #: Of the worker, once there is one.
         self._interruption: Interruption | None = None
+        self._used: tuple[Framework, Placement] | None = None
         self._versions = WorkerVersions(setup.location, setup.node, setup.agent)
         threading.Thread(target=self._work, name="worker", daemon=True).start()
 
@@ -133,7 +136,10 @@ class WorkerActor:
         reports = []
         with contextlib.suppress(queue.Empty):
             reports = [self._outbox.get(timeout=seconds), *_rest(self._outbox)]
-        return [*_rest(self._notes), *reports]
+        return [*self._beat(), *_rest(self._notes), *reports]
+
+    def _beat(self) -> list[Report]:
+        return [] if self._used is None else [sign_of_life(*self._used)]
 
     def _take(self, order: Order) -> None:
         match order:
@@ -189,6 +195,7 @@ class WorkerActor:
             return
         del self._payload
         self._interruption = worker.interruption
+        self._used = spec.task.framework, Placement.on(device)
         self._outbox.put(Ready(os.getpid(), device))
         try:
             self._serve(worker)

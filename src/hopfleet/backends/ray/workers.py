@@ -55,6 +55,10 @@ class ActorHandle(WorkerHandle):
         return [self, *self.members]
 
     @property
+    def usage(self) -> tuple[int, int]:
+        return sum(each.memory for each in self.team), sum(each.device_memory for each in self.team)
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """The node of each process."""
         return tuple(process.node for process in self.team)

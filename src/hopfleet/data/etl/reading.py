@@ -99,6 +99,7 @@ def take_header(block: Block, files: Files, file: Found) -> tuple[tuple[str, ...
 def parse(piece: Piece, folder: Path, name: str) -> list[Chunk]:
     """Parse a piece into Arrow files in ``folder``, whose names begin with ``name``; return the chunks."""
     chunks = []
+    folder.mkdir(parents=True, exist_ok=True)
     for number, (table, line, lines, failures) in enumerate(_tables(piece)):
         path = folder / f"{name}-{number:05d}.arrow"
         save_table(table, path)
@@ -109,7 +110,7 @@ def parse(piece: Piece, folder: Path, name: str) -> list[Chunk]:
         elif lines is not None and len(lines):
             line = int(lines[0])
         kept = (str(path), 0, table.num_rows, table.schema, lacking(table), piece.file.path, line, beside, failures)
-        chunks.append(Chunk("arrow", *kept))
+        chunks.append(Chunk("arrow", *kept, origin=(parse, piece, folder, name), home=int(name)))
     return chunks
 
 

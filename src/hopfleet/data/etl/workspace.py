@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Workspace:
 
     def do(
         self, pool: Pool, kind: str, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]],
-        done: Callable[[Any], None], *, threads: bool = True,
+        done: Callable[[Any], None], *, threads: bool = True, homes: Sequence[int] = (),
     ) -> list[Any]:  # fmt: skip
         """Return the results of all tasks; those that an earlier call has finished are not done again."""
         (self.path / kind).mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ class Workspace:
                 if number not in results:
                     yield number, task
 
-        for number, result in pool.run(function, left(), threads=threads):
+        for number, result in pool.run(function, left(), threads=threads, homes=homes):
             content = pickle.dumps(result)
             write_atomically(self.file(kind, number, ".pickle"), _writer(content), durable=False)
             results[number] = result

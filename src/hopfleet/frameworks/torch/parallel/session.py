@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -96,7 +96,8 @@ class TeamSession(TorchSession):
         if first is not None:
             self._check_mean(first)
         self._team.tell("follow_training", self.number, last)
-        return self._train(self._dealt(some if first is None else itertools.chain([first], some)), last=last)
+        whole = some if first is None else itertools.chain([first], some)
+        return self._train(self._dealt(self.strategy.deal(whole, self.team.size)), last=last)
 
     def follow_training(self, last: bool) -> None:
         """Train one sub-epoch on the shares that the first member sends."""
@@ -117,13 +118,14 @@ class TeamSession(TorchSession):
             self._share_buffers()
         return result
 
-    def _dealt(self, batches: Iterator[Batch]) -> Iterator[Share]:
+    def _dealt(self, rounds: Iterable[Sequence[Share | None]]) -> Iterator[Share]:
         """Yield the first member's shares, and send the others theirs."""
-        for batch in batches:
-            shares = self.strategy.shares(batch, self.team.size)
-            for link, share in zip(self._team.links, shares[1:], strict=True):
-                wire.send(link, share)
-            yield shares[0]
+        for first, *others in rounds:
+            for link, share in zip(self._team.links, others, strict=True):
+                if share is not None:
+                    wire.send(link, share)
+            if first is not None:
+                yield first
         for link in self._team.links:
             wire.send(link, None)
 
@@ -140,7 +142,12 @@ class TeamSession(TorchSession):
     def _check_mean(self, batch: Batch) -> None:
         """Raise TaskError unless the loss of a batch is the mean of the losses of its shares. Check a trial once."""
         checked = self.cache.part(CheckedTrials)
-        if self.team.size == 1 or not self.whole or (self._seed, self._name) in checked:
+        if (
+            self.team.size == 1
+            or not self.strategy.splits_batches
+            or not self.whole
+            or (self._seed, self._name) in checked
+        ):
             return
         checked.add((self._seed, self._name))
         here = self._built_on
@@ -159,7 +166,7 @@ class TeamSession(TorchSession):
 
     def evaluate(self, batches: Batches, *, seed: int) -> dict[str, RowSum]:
         self._team.tell("follow_evaluation", self.number, seed)
-        return self._evaluate(self._dealt_rounds(batches), seed)
+        return self._evaluate(self._dealt(self.strategy.rounds(batches, self.team.size)), seed)
 
     def follow_evaluation(self, seed: int) -> None:
         """Evaluate the batches that the first member sends, and return the sums to it."""
@@ -173,16 +180,6 @@ class TeamSession(TorchSession):
                 found = [self.strategy.measure(self, share) for share in shares]
             sums = summed(one for one in found if one is not None)
             return add([sums, *self._team.answers()]) if self.team.rank == 0 else sums
-
-    def _dealt_rounds(self, batches: Batches) -> Iterator[Share]:
-        for first, *others in self.strategy.rounds(batches, self.team.size):
-            for link, share in zip(self._team.links, others, strict=True):
-                if share is not None:
-                    wire.send(link, share)
-            if first is not None:
-                yield first
-        for link in self._team.links:
-            wire.send(link, None)
 
     # ------------------------------------------------------------------------------------------ save and load
 
